@@ -28,6 +28,7 @@ BENCHMARKS = {
     "scaling": "scaling.bench",
     "gpu": "gpu",
     "async": "asynchronous",
+    "replay": "replay.bench",
     "wire": "wire",
     "fanout": "fanout",
     "cli": "cli",

@@ -51,6 +51,7 @@ class Probed:
     faults: tuple[Fault, ...] = ()  # of the spec
     missing: tuple[Fault, ...] = ()  # packages that are not installed here
     inputs: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)  # policy -> leaf, space, net
+    shard_bytes: int = 0  # of the arrays of one shard of the replay; 0: there is none, or it is not known
 
 
 class Probing:
@@ -182,6 +183,7 @@ class Probing:
             tuple(found[False]),
             tuple(found[True]),
             inputs,
+            int(answer.get("shard_bytes", 0)),
         )
 
     def _not_checked(self, why: str) -> Probed:

@@ -92,7 +92,7 @@ def class_names() -> dict[str, list[str]]:
 def figures() -> dict[Ceiling, Callable[[], int]]:
     """Each ceiling with the function that measures what is; it reads and parses the sources."""
     agents = ROOT / "agents/rlctl_agents"
-    roots = {"agents/rlctl_agents/roles": (91, 8), "rlctl/backends/kubernetes": (51, 3), "rlctl/cli": (38, 6),
+    roots = {"agents/rlctl_agents/roles": (91, 9), "rlctl/backends/kubernetes": (51, 3), "rlctl/cli": (38, 6),
              "ci/rlctl_ci": (20, 3)}  # fmt: skip
     return {
         Ceiling("modules in the largest folder of unlike things", 91, 15): largest_folder,
@@ -109,7 +109,7 @@ def figures() -> dict[Ceiling, Callable[[], int]]:
     }
 
 
-CODE, LEARNER, COORDINATOR, NAMES = 47_667, 15, 15, 4
+CODE, LEARNER, COORDINATOR, NAMES = 50_146, 15, 15, 4
 """CODE is what there is: a change that needs more lines raises it by these and says what for, one that deletes lowers
 it. The others only go down."""
 

@@ -74,6 +74,27 @@ ABLATIONS = (
         "lambda-vtrace",
         "none known",
     ),
+    Comparison(
+        "prioritized",
+        "rows drawn by priority; Ape-X, LunarLander-v3",
+        "apex",
+        "apex-uniform",
+        "better with: Schaul et al. 2016 (arXiv:1511.05952), 41 of 49 games",
+    ),
+    Comparison(
+        "n-step",
+        "returns of three steps; Ape-X, LunarLander-v3",
+        "apex",
+        "apex-one-step",
+        "better with: Hessel et al. 2018 (arXiv:1710.02298)",
+    ),
+    Comparison(
+        "double",
+        "double Q-learning; Ape-X, LunarLander-v3",
+        "apex",
+        "apex-single",
+        "better with: van Hasselt et al. 2016 (arXiv:1509.06461)",
+    ),
 )
 LEARNERS = (
     Comparison("learners-ppo", "PPO, CartPole-v1", "learners-ppo-1", "learners-ppo-2"),

@@ -30,7 +30,10 @@ READERS = ("learner", "actor")
 """Roles whose part of the resolved spec decides what is learned."""
 SEEDS = 5
 """Of a row that FEWER does not name."""
-FEWER = {"pong-impala": 1, "pong-ppo": 1, "pong-appo": 1}
+FEWER = {
+    **dict.fromkeys(("pong-impala", "pong-ppo", "pong-appo", "pong-apex_dqn"), 1),
+    **dict.fromkeys(("halfcheetah-sac", "hopper-td3", "lunarlandercontinuous-sac", "breakout-dqn"), 3),
+}
 
 
 class Published(NamedTuple):
@@ -45,26 +48,37 @@ PUBLISHED = {
     "cartpole-impala": Published(450, "at least 450 within 2M, RLlib's CI, IMPALA"),
     "cartpole-ppo": Published(500, f"500 at 100k, {ZOO}, PPO"),
     "cartpole-appo": Published(500, f"500 at 100k, {ZOO}, PPO"),
+    "cartpole-dqn": Published(500, f"500 at 50k, {ZOO}, DQN; 488.7 at 500k, CleanRL"),
+    "cartpole-apex_dqn": Published(500, f"500 at 50k, {ZOO}, DQN; 488.7 at 500k, CleanRL"),
     "cartpole-positions-ppo": Published(500, f"500 at 100k, {ZOO}, PPO with LSTM"),
     "acrobot-impala": Published(-83.4, f"-83.4 at 500k, {ZOO}, A2C"),
     "acrobot-ppo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
     "acrobot-appo": Published(-73.5, f"-73.5 at 1M, {ZOO}, PPO; -86.4 at 500k, CleanRL"),
+    "acrobot-dqn": Published(-76.6, f"-76.6 at 100k, {ZOO}, DQN; -91.5 at 500k, CleanRL"),
+    "acrobot-apex_dqn": Published(-76.6, f"-76.6 at 100k, {ZOO}, DQN; -91.5 at 500k, CleanRL"),
     "lunarlander-impala": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
     "lunarlander-ppo": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
     "lunarlander-appo": Published(242, f"242 at 1M on v2, {ZOO}, PPO"),
+    "lunarlandercontinuous-sac": Published(260, f"260 at 500k on v2, {ZOO}, SAC"),
     "pendulum-ppo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
     "pendulum-appo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
     "pendulum-gamma90-ppo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
     "pendulum-gamma90-appo": Published(-172, f"-172 at 100k, {ZOO}, PPO"),
+    "pendulum-sac": Published(-157, f"-157 at 20k, {ZOO}, SAC"),
+    "pendulum-td3": Published(-157, f"-157 at 20k, {ZOO}, SAC"),
     "halfcheetah-ppo": Published(1443, "1,443 at 1M on v4, CleanRL, PPO"),
+    "halfcheetah-sac": Published(9635, "9,635 at 1M on v2, CleanRL, SAC"),
     "hopper-ppo": Published(2383, "2,383 at 1M on v4, CleanRL, PPO"),
+    "hopper-td3": Published(3135, "3,135 at 1M on v4, CleanRL, TD3"),
+    "breakout-dqn": Published(10, "about 10 at 5M, MinAtar, DQN"),
     "breakout-ppo": Published(10, "about 10 at 5M, MinAtar, DQN"),
     "pong-impala": Published(20, "20 within 10M, RLlib, IMPALA"),
     "pong-ppo": Published(20.4, f"20.4 at 10M, CleanRL, PPO; 21.0, {ZOO}"),
     "pong-appo": Published(20.4, "20.4 at 10M, CleanRL, PPO"),
+    "pong-apex_dqn": Published(20.3, f"20.3 at 10M, CleanRL, DQN; 20.6, {ZOO}"),
 }
-"""Row -> the score beside it. APPO stands beside
-PPO's scores. zoo: one model of tuned settings, deterministic. CleanRL: while training, 3 seeds."""
+"""Row -> the score beside it. APPO stands beside PPO's scores, Ape-X beside DQN's, TD3 on Pendulum beside SAC's.
+zoo: one model of tuned settings, deterministic. CleanRL: while training, 3 seeds."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +88,7 @@ class Row:
     The spec is whole: `rlctl up` trains it until `stop.eval_return` is reached, or `stop.agent_steps` are spent.
     """
 
-    name: str  # TASK-ALGORITHM, which is the file's
+    name: str  # TASK-ALGORITHM, which is the file's; the run's, but that names of runs have no underscore
     spec: Spec
     values: dict[str, Any]  # as the file has it, without defaults
 

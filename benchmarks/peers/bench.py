@@ -3,9 +3,9 @@
     python -m benchmarks peers
     RLCTL_BENCH_ONLY=rlctl,sb3 RLCTL_BENCH_TASKS=cartpole python -m benchmarks peers --form tiny --out /tmp/x
 
-Everybody has the same network, learns from every step once (in the tasks of PPO: once an epoch), and gets one compute
-thread per process. A window lies between two reports of the trainer itself, after a warm-up; CPU is that of its whole
-process tree, from /proc.
+Everybody has the same network, learns from every step once (in the tasks of PPO once an epoch, in those of a replay
+from as many rows for each step), and gets one compute thread per process. A window lies between two reports of the
+trainer itself, after a warm-up; CPU is that of its whole process tree, from /proc.
 """
 
 from __future__ import annotations
@@ -20,7 +20,19 @@ from typing import Any
 import yaml
 
 from benchmarks.peers import venvs
-from benchmarks.peers.contenders import ALSO, CLIPPED, GOALS, OUR_SETTINGS, OURS, PEERS, SCORE, TASKS, Peer, changed
+from benchmarks.peers.contenders import (
+    ALSO,
+    CLIPPED,
+    GOALS,
+    OUR_SETTINGS,
+    OURS,
+    PEERS,
+    REPLAYED,
+    SCORE,
+    TASKS,
+    Peer,
+    changed,
+)
 from benchmarks.peers.window import CannotDo, child, solve, window
 from benchmarks.shared import plots, product, store, tables
 from benchmarks.shared.host import REPOSITORY
@@ -94,9 +106,9 @@ def ours(session: Session, task: str, label: str = US) -> dict[str, Any]:
     """The same of rlctl."""
     if task == "solve":
         return solve_ours()
-    if task == "halfcheetah_ppo" and find_spec("mujoco") is None:
+    if task.startswith("halfcheetah") and find_spec("mujoco") is None:
         return {"missing": 'needs pip install "gymnasium[mujoco]"'}
-    return rlctl(session, changed((OURS | CLIPPED)[task], ALSO.get(task, {}).get(label, {})))
+    return rlctl(session, changed((OURS | CLIPPED | REPLAYED)[task], ALSO.get(task, {}).get(label, {})))
 
 
 def rlctl(session: Session, spec: dict[str, Any]) -> dict[str, Any]:

@@ -23,10 +23,12 @@ PEERS = (
     Peer("sample_factory", "Sample Factory 2.1.1", "appo",
          ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo"), True,
          "APPO, asynchronous, 2 workers x 8 or 20, 32 steps, batch 512, one epoch; solve with two, as its example"),
-    Peer("sb3", "SB3 2.9.2 PPO", "sb3",
-         ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo", "halfcheetah_ppo"), True,
-         "one process; 8 or 32 environments, 128 or 64 steps, minibatch 256 or 512, one epoch; solve as RL Zoo, 20"),
-    Peer("cleanrl", "CleanRL fe8d8a0 PPO", "cleanrl", ("pong_ppo", "cartpole_ppo"), True,
+    Peer("sb3", "SB3 2.9.2", "sb3",
+         ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo", "halfcheetah_ppo", "pong_dqn", "halfcheetah_sac"),
+         True,
+         "PPO, one process; 8 or 32 environments, 128 or 64 steps, minibatch 256 or 512, one epoch; solve as RL Zoo, "
+         "20; DQN and SAC with one environment"),
+    Peer("cleanrl", "CleanRL fe8d8a0", "cleanrl", ("pong_ppo", "cartpole_ppo", "pong_dqn", "halfcheetah_sac"), True,
          "one process, as in its files; wrappers of environments as all have them"),
     Peer("monobeast", "MonoBeast 0af07b0", "monobeast", ("pong",), False,
          "IMPALA, 2 actors, 20 steps, batch 16, one learner thread"),
@@ -96,6 +98,24 @@ CLIPPED: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 """Every row is learned from `epochs` times. Peers have as many environments, steps, minibatches and epochs."""
 
+REPLAYED: dict[str, dict[str, Any]] = {
+    "pong_dqn": {
+        "env": {"id": "ALE/Pong-v5", "preset": "atari"},
+        "algorithm": {"name": "dqn", "batch_size": 256, "minibatch_size": 32, "reward_clip": 1},
+        "model": {"torso": "nature_cnn", "width": 512, "precision": "fp32"},
+        "replay": {"capacity": 100_000, "learning_starts": 1_000, "samples_per_insert": 8},
+        "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},
+    },
+    "halfcheetah_sac": {
+        "env": {"id": "HalfCheetah-v5"},
+        "algorithm": {"name": "sac", "batch_size": 2048, "minibatch_size": 256},
+        "model": {"hidden": [256, 256], "activation": "relu"},
+        "replay": {"capacity": 1_000_000, "learning_starts": 1_000, "samples_per_insert": 256},
+        "roles": {"actor": {"replicas": 1, "envs": 1}, **LEARNER_ONLY},
+    },
+}
+"""Every row is drawn as often, in minibatches as large, by everybody: DQN 32 rows for 4 steps, SAC 256 for one."""
+
 _POLES = {"env": {"id": "benchmarks.envs.plain:cartpole"}}
 
 
@@ -122,7 +142,10 @@ OUR_SETTINGS = (
     "bf16 where the processor has it, ALE's own vector and weights published every second update; in CartPole "
     "Gymnasium's own vector; peers compute in fp32 and step environments one by one. Rows of PPO and APPO, fp32: "
     "Pong 8 environments x 128 steps, 4 epochs of minibatches of 256; CartPole 32 x 32, the same; HalfCheetah 8 x "
-    "256, 10 epochs of minibatches of 64, where rlctl normalises observations and returns and SB3 does not"
+    "256, 10 epochs of minibatches of 64, where rlctl normalises observations and returns and SB3 does not. "
+    "Rows of DQN and SAC, fp32: 8 environments or one, "
+    "replay of 100,000 or 1,000,000 rows, of which learning begins at 1,000; rlctl clips gradients in DQN as SB3 does "
+    "and normalises HalfCheetah's observations"
 )
 
 
@@ -148,6 +171,8 @@ TASKS = {
     "pong_ppo": "PPO and APPO: Pong, 84x84x4, Nature CNN, skip 4, four epochs",
     "cartpole_ppo": "PPO and APPO: CartPole-v1 of gymnasium, MLP 2x64, four epochs",
     "halfcheetah_ppo": "PPO: HalfCheetah-v5, MLP 2x64, ten epochs",
+    "pong_dqn": "DQN: Pong, 84x84x4, Nature CNN, skip 4, 32 rows for every 4 steps",
+    "halfcheetah_sac": "SAC: HalfCheetah-v5, MLP 2x256, 256 rows for every step",
 }
 GOALS = {
     "pong": "at least 1.6x the best peer; 870 per CPU second with bf16 and 700 without on a machine with AMX",
@@ -157,5 +182,7 @@ GOALS = {
     "pong_ppo": "at least 1.3x the best peer",
     "cartpole_ppo": "at least 1.3x the best peer one by one, 3x with Gymnasium's vector",
     "halfcheetah_ppo": "at least 1.2x SB3",
+    "pong_dqn": "at least 1.3x the best peer",
+    "halfcheetah_sac": "at least 1.1x the best peer",
 }
 SCORE = 475.0

@@ -159,8 +159,12 @@ def _cleanrl(folder: Path) -> None:
     _source(folder, "RLCTL_BENCH_CLEANRL", "cleanrl", CLEANRL)
 
 
+def _buffers(folder: Path) -> None:
+    _source(folder, "RLCTL_BENCH_CLEANRL", "cleanrl_utils", CLEANRL)
+
+
 FURTHER: Mapping[str, Callable[[Path], None]] = {
-    "pufferlib": _pufferlib, "monobeast": _monobeast, "cleanrl": _cleanrl,
+    "pufferlib": _pufferlib, "monobeast": _monobeast, "cleanrl": _cleanrl, "buffers": _buffers,
 }  # fmt: skip
 
 

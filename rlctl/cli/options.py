@@ -14,7 +14,7 @@ import typer
 
 from rlctl.cli.context import TARGETS, Output, WideOutput
 
-ROLE_NAMES = ("manager", "modelpool", "learner", "actor", "evaluator")
+ROLE_NAMES = ("manager", "modelpool", "replay", "learner", "actor", "evaluator")
 """Those that a run of this release can have."""
 
 

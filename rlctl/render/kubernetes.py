@@ -30,9 +30,9 @@ PAGES: Final = {"tensorboard": "tensorboard", "status": "manager"}
 """A page -> whose pods show it."""
 KEPT: Final = ("manager",)
 """Roles that stay when a run is finished: somebody has to tell its result."""
-_STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "learner")
+_STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "replay", "learner")
 _KIND_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
-_ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "learner": 4, "actor": 6}
+_ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "replay": 3, "learner": 4, "actor": 6}
 _RBAC: Final = "rbac.authorization.k8s.io"
 _SHM_SHARE: Final = 0.25
 """Of a learner's memory: what passes between its threads and a loader's processes."""
@@ -128,8 +128,9 @@ def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
             {**common, "volume": {"class": spec.storage.class_, "size": quantity(mebibytes(spec.storage.size))}},
         )
     yield "manager", manager
-    for name in ("modelpool", "learner", "evaluator"):
-        yield name, {**common, "role": roles[name]}
+    for name in ("modelpool", "replay", "learner", "evaluator"):
+        if name in roles:
+            yield name, {**common, "role": roles[name]}
     for page in PAGES:
         values = {**common, "page": _page(plan, page)}
         yield page, values

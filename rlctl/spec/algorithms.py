@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
@@ -31,6 +32,8 @@ class Algorithm(Model):
     """Base of all algorithms: the fields that roles read of any of them."""
 
     needs_replay: ClassVar[bool] = False
+    network: ClassVar[Mapping[str, Any]] = {}
+    """Fields of `model` whose default is another with this algorithm."""
     lock_step_lag: ClassVar[int] = 1
     """Versions from the weights that gather a segment to those that learn from it, with `sync`."""
 
@@ -299,7 +302,168 @@ class Appo(Clipped, OffPolicy):
         return self.reuse // len(self.ages)
 
 
-PlannedName = Literal["apex_dqn", "r2d2", "sac"]
+class Replayed(Algorithm):
+    """Hyperparameters of algorithms that learn from a replay. Losses are means over the rows of a minibatch."""
+
+    needs_replay: ClassVar[bool] = True
+    samples_per_insert: ClassVar[float] = 8.0
+    """Of `replay.samples_per_insert: auto`."""
+    network: ClassVar[Mapping[str, Any]] = {"hidden": [128, 128], "activation": "relu"}
+
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 1024
+    """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
+    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 128
+    """Rows of one optimizer step, over all learners."""
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 16
+    """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
+    gamma: Annotated[float, Field(ge=0, le=1), restart("learner", "replay"), MUTABLE] = 0.99
+    """Discount factor of one agent step."""
+    n_step: Annotated[int, Field(ge=1, le=100), restart("learner", "replay")] = 1
+    """Rewards of a return before it bootstraps; fewer where the episode ends."""
+    reward_scale: Annotated[float, Field(gt=0), restart("learner", "replay")] = 1.0
+    """Rewards are multiplied by it before learning; evaluation reports them raw."""
+    reward_clip: Annotated[float | None, Field(gt=0), restart("learner", "replay")] = None
+    """Scaled rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw."""
+    prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = False
+    """Rows are drawn by their priorities, not evenly."""
+    priority_alpha: Annotated[float, Field(ge=0, le=1), restart("replay")] = 0.6
+    """A row's chance is proportional to its priority to the power of it; 0 is even."""
+    priority_beta: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.4
+    """Exponent of the importance weights; 1 makes up for the uneven draw."""
+    priority_epsilon: Annotated[float, Field(gt=0), restart("replay")] = 1e-6
+    """Added to the absolute error: what is learned stays drawable."""
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 5e-4
+    """Of Adam."""
+    lr_schedule: Schedule | None = None
+    """Of the learning rates; null keeps them constant."""
+    optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-8
+    """Of Adam, added outside the root."""
+    max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """Null: no limit."""
+    max_lag_versions: Annotated[Literal[0], restart("learner")] = 0
+    """Always 0 and not used: what is drawn may be of any age."""
+
+    @property
+    def minibatches(self) -> int:
+        """Optimizer steps of a version."""
+        return self.batch_size // self.minibatch_size
+
+
+class QLearning(Replayed):
+    """Hyperparameters of Q-learning with a target network, for actions that are finitely many."""
+
+    double: Annotated[bool, restart("learner")] = False
+    """The network chooses the action whose target value counts (van Hasselt et al. 2016, arXiv:1509.06461)."""
+    dueling: Annotated[bool, new_run("learner", "actor", "evaluator")] = False
+    """A head for the value and one for the advantages (Wang et al. 2016, arXiv:1511.06581)."""
+    huber: Annotated[float | None, Field(gt=0), restart("learner")] = None
+    """The loss is linear in errors beyond it; null: squares."""
+    max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 10.0
+    """Null: no limit."""
+    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 4
+    """Versions from one update of the target network to the next."""
+    tau: Annotated[float, Field(gt=0, le=1), restart("learner")] = 1.0
+    """Share of the network in the target network then; 1: a copy."""
+
+
+class Dqn(QLearning):
+    """Deep Q-network: epsilon-greedy actors, uniform replay, a target network.
+
+    Source: Mnih et al. 2015, doi:10.1038/nature14236.
+    """
+
+    name: Annotated[Literal["dqn"], new_run("learner", "actor", "evaluator", "replay")] = "dqn"
+    epsilon_initial: Annotated[float, Field(ge=0, le=1), restart("actor", "evaluator")] = 1.0
+    """Chance of a random action at the start."""
+    epsilon_final: Annotated[float, Field(ge=0, le=1), restart("actor", "evaluator")] = 0.05
+    epsilon_steps: Annotated[int, Field(ge=1), restart("actor", "evaluator")] = 10_000
+    """Agent steps learned from until epsilon_final; linear."""
+
+
+class ApexDqn(QLearning):
+    """Distributed prioritized DQN: each actor's environment explores at a rate of its own.
+
+    Source: Horgan et al. 2018, arXiv:1803.00933.
+    """
+
+    name: Annotated[Literal["apex_dqn"], new_run("learner", "actor", "evaluator", "replay")] = "apex_dqn"
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 512
+    """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
+    n_step: Annotated[int, Field(ge=1, le=100), restart("learner", "replay")] = 3
+    """Rewards of a return before it bootstraps; fewer where the episode ends."""
+    prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = True
+    """Rows are drawn by their priorities, not evenly."""
+    double: Annotated[bool, restart("learner")] = True
+    """The network chooses the action whose target value counts (van Hasselt et al. 2016, arXiv:1509.06461)."""
+    dueling: Annotated[bool, new_run("learner", "actor", "evaluator")] = True
+    """A head for the value and one for the advantages (Wang et al. 2016, arXiv:1511.06581)."""
+    max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 40.0
+    """Null: no limit."""
+    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 8
+    """Versions from one update of the target network to the next."""
+    epsilon_base: Annotated[float, Field(ge=0, lt=1), restart("actor", "evaluator")] = 0.4
+    epsilon_power: Annotated[float, Field(ge=0), restart("actor", "evaluator")] = 7.0
+    """An environment explores at epsilon_base to the power of 1 + epsilon_power u, u from 0 to 1 by its number."""
+
+
+class Continuous(Replayed):
+    """Hyperparameters of actor-critics with two critics, for actions that are real numbers with bounds."""
+
+    samples_per_insert: ClassVar[float] = 256.0
+    network: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
+
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2048
+    """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
+    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 256
+    """Rows of one optimizer step, over all learners."""
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 8
+    """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
+    lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 3e-4
+    """Of Adam."""
+    critic_lr: Annotated[float | None, Field(gt=0, le=1), restart("learner"), MUTABLE] = None
+    """Null: lr."""
+    tau: Annotated[float, Field(gt=0, le=1), restart("learner")] = 0.005
+    """Share of the networks in the target networks after an optimizer step."""
+    random_steps: Annotated[int, Field(ge=0), restart("actor", "evaluator")] = 1
+    """Actions are evenly random while the weights were learned from fewer agent steps. 1: until the first update, which
+    replay.learning_starts decides; 0: never."""
+
+
+class Sac(Continuous):
+    """Soft actor-critic with a learned temperature.
+
+    Source: Haarnoja et al. 2018, arXiv:1812.05905.
+    """
+
+    network: ClassVar[Mapping[str, Any]] = {**Continuous.network, "gaussian": {"std": "network", "squash": True}}
+
+    name: Annotated[Literal["sac"], new_run("learner", "actor", "evaluator", "replay")] = "sac"
+    temperature: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], restart("learner")] = "auto"
+    """Weight of the entropy. auto: learned, from 1, so that the entropy comes to target_entropy."""
+    temperature_lr: Annotated[float | None, Field(gt=0, le=1), restart("learner"), MUTABLE] = None
+    """Null: lr."""
+    target_entropy: Annotated[Literal["auto"] | float, restart("learner")] = "auto"
+    """Nats, of actions in units of half the width of their bounds. auto: -1 for each number of an action."""
+
+
+class Td3(Continuous):
+    """Twin delayed deep deterministic policy gradient.
+
+    Source: Fujimoto et al. 2018, arXiv:1802.09477.
+    """
+
+    name: Annotated[Literal["td3"], new_run("learner", "actor", "evaluator", "replay")] = "td3"
+    policy_every: Annotated[int, Field(ge=1, le=100), restart("learner")] = 2
+    """Optimizer steps of the critics for one of the policy and of the target networks; batch_size is a multiple of
+    minibatch_size x policy_every."""
+    exploration_noise: Annotated[float, Field(ge=0), restart("actor", "evaluator")] = 0.1
+    """Deviation of the noise on actions, in units of half the width of their bounds."""
+    target_noise: Annotated[float, Field(ge=0), restart("learner")] = 0.2
+    """Deviation of the noise on actions of targets, in the same units."""
+    target_noise_clip: Annotated[float, Field(ge=0), restart("learner")] = 0.5
+
+
+PlannedName = Literal["r2d2"]
 PLANNED: tuple[str, ...] = get_args(PlannedName)
 
 
@@ -318,12 +482,13 @@ class External(Algorithm):
 
 
 KINDS: dict[str, type[Algorithm]] = {
-    "impala": Impala, "ppo": Ppo, "appo": Appo, "planned": Planned, "external": External,
+    "impala": Impala, "ppo": Ppo, "appo": Appo, "dqn": Dqn, "apex_dqn": ApexDqn, "sac": Sac, "td3": Td3,
+    "planned": Planned, "external": External,
 }  # fmt: skip
 """By tag; the tag of an algorithm of ours is its name."""
 BUILT = tuple(name for name in KINDS if name not in ("planned", "external"))
 """Algorithms of ours that can be used today; the first is the default."""
-NEED_REPLAY = ("apex_dqn", "r2d2", "sac")
+NEED_REPLAY = (*(name for name in BUILT if KINDS[name].needs_replay), "r2d2")
 """Names of ours, built or not, that learn from a replay."""
 
 
@@ -341,6 +506,10 @@ AnyAlgorithm = Annotated[
     Annotated[Impala, Tag("impala")]
     | Annotated[Ppo, Tag("ppo")]
     | Annotated[Appo, Tag("appo")]
+    | Annotated[Dqn, Tag("dqn")]
+    | Annotated[ApexDqn, Tag("apex_dqn")]
+    | Annotated[Sac, Tag("sac")]
+    | Annotated[Td3, Tag("td3")]
     | Annotated[Planned, Tag("planned")]
     | Annotated[External, Tag("external")],
     Discriminator(tag),

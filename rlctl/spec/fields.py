@@ -10,7 +10,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from rlctl.spec.algorithms import BUILT, KINDS, Algorithm, tag
 from rlctl.spec.base import Applies, Model
-from rlctl.spec.schema import Spec
+from rlctl.spec.roles import Replay
+from rlctl.spec.schema import ReplayBuffer, Spec
 from rlctl.spec.words import Path
 
 HIDDEN = (
@@ -18,10 +19,8 @@ HIDDEN = (
     "policies.*.like",
     "env.splits",
     "inference",
-    "replay",
     "league",
     "pbt",
-    "roles.replay",
     "roles.inference",
 )
 """Sections and fields (`*` is any key) of which nothing can be used before a later release: neither the JSON Schema,
@@ -72,7 +71,8 @@ def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 def folded(spec: Spec) -> Spec:
     """The same spec with `algorithm` and `model` below `policies`, as far as they are not there already."""
-    policies = spec.policies or {"main": spec.policy()}
+    given = spec.policies or {"main": spec.policy()}
+    policies = {name: policy.with_network for name, policy in given.items()}
     return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
 
 
@@ -84,7 +84,11 @@ def normal(spec: Spec) -> Spec:
     """
     names = ["main"] if spec.policies is None else list(spec.policies)
     policies = {name: spec.policy(name).model_copy(update={"like": None}) for name in names}
-    return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
+    changed: dict[str, Any] = {"policies": policies, "algorithm": None, "model": None}
+    if any(one.algorithm.needs_replay for one in policies.values()):
+        changed["replay"] = spec.replay or ReplayBuffer()
+        changed["roles"] = spec.roles.model_copy(update={"replay": spec.roles.replay or Replay()})
+    return spec.model_copy(update=changed)
 
 
 def resolved(spec: Spec) -> dict[str, Any]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 GROUPS = Path("/sys/fs/cgroup")
 OWN_GROUPS = Path("/proc/self/cgroup")
+MEMINFO = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,27 @@ class Machine:
                 cores = min(cores, quota)
             limits += _numbers(folder / "memory.max") + _numbers(folder / "memory.limit_in_bytes")
         return cls(cores, min(limits) / 2**20)
+
+
+def left_bytes(groups: Path = GROUPS, own: Path = OWN_GROUPS, meminfo: Path = MEMINFO) -> int:
+    """Memory that this process may still take: what the machine has left, or a control group up to its limit.
+
+    Pages of files that the kernel may drop count as left.
+    """
+    left = [
+        int(words[1]) * 1024
+        for line in _text(meminfo).splitlines()
+        if (words := line.split()) and words[0] == "MemAvailable:"
+    ]
+    for folder in _folders(groups, own):
+        kept = dict(line.split(maxsplit=1) for line in _text(folder / "memory.stat").splitlines() if " " in line)
+        for limit, usage, prefix in (
+            ("memory.max", "memory.current", ""), ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+        ):  # fmt: skip
+            for most, used in zip(_numbers(folder / limit), _numbers(folder / usage), strict=False):
+                files = sum(int(kept.get(f"{prefix}{name}_file", 0)) for name in ("inactive", "active"))
+                left.append(int(most - max(used - files, 0)))
+    return max(min(left, default=sys.maxsize), 0)
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
@@ -67,7 +90,11 @@ def _numbers(file: Path) -> list[float]:
 
 
 def _words(file: Path) -> list[str]:
+    return _text(file).split()
+
+
+def _text(file: Path) -> str:
     try:
-        return file.read_text(encoding="ascii").split()
+        return file.read_text(encoding="ascii")
     except OSError:
-        return []
+        return ""

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from rlctl.spec.base import Model, live, restart
+from rlctl.spec.base import Model, live, new_run, restart
 from rlctl.spec.units import Cores, Memory
 
 OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
@@ -71,7 +71,7 @@ class Evaluator(Model):
 class Replay(Model):
     """One shard of the replay each."""
 
-    replicas: Annotated[int, Field(ge=1, le=256), live()] = 1
+    replicas: Annotated[int, Field(ge=1, le=256), new_run("manager", "replay")] = 1
     cpu: Annotated[Cores, restart("replay")] = 1.0
     memory: Annotated[Memory, restart("replay")] = "8Gi"
     on_push: Annotated[OnPush, live()] = "rolling"

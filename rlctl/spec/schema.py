@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from rlctl.spec import wrappers
-from rlctl.spec.algorithms import AnyAlgorithm, Impala
+from rlctl.spec.algorithms import Algorithm, AnyAlgorithm, Impala, Replayed
 from rlctl.spec.base import Model, live, new_run, restart
 from rlctl.spec.cluster import Images, Kubernetes, Storage
 from rlctl.spec.roles import Roles
@@ -21,6 +22,7 @@ RUN_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 POLICY_NAME = r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$"
 MODEL = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?(@(goal|best|last|[0-9]{1,9}))?$"
 """A model of a run."""
+AnyModel = TypeVar("AnyModel", bound=Model)
 PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
 Side = Annotated[int, Field(ge=1, le=4096)]
@@ -191,6 +193,24 @@ class Policy(Model):
     like: Annotated[PolicyName | None, new_run()] = None
     """Take algorithm and model from this policy. No role reads it: what a change does is what these two change."""
 
+    @property
+    def with_network(self) -> Policy:
+        """The same with what the model leaves out as the algorithm's own default."""
+        own = _filled(self.model, self.algorithm.network)
+        return self if own is self.model else self.model_copy(update={"model": own})
+
+
+def _filled(section: AnyModel, defaults: Mapping[str, Any]) -> AnyModel:
+    """A section with these values where it says nothing."""
+    found: dict[str, Any] = {}
+    for key, value in defaults.items():
+        now = getattr(section, key)
+        if isinstance(now, Model):
+            found[key] = _filled(now, value)
+        elif key not in section.model_fields_set:
+            found[key] = value
+    return section.model_copy(update=found) if found else section
+
 
 class Init(Model):
     """Weights of another run's policy that a new run begins with. Steps, optimizer and schedules begin at zero."""
@@ -219,8 +239,17 @@ class ReplayBuffer(Model):
 
     capacity: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
     """Agent steps."""
-    samples_per_insert: Annotated[float | None, Field(gt=0), restart("replay")] = None
-    learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 10_000
+    samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
+    """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 8, and 256 with
+    sac and td3; null: neither waits."""
+    learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
+    """Agent steps in the replay before any is drawn."""
+
+    def ratio_of(self, algorithm: Algorithm) -> float:
+        """What `samples_per_insert` is; 0: no limit."""
+        if self.samples_per_insert == "auto":
+            return algorithm.samples_per_insert if isinstance(algorithm, Replayed) else 0.0
+        return self.samples_per_insert or 0.0
 
 
 class League(Model):
@@ -351,7 +380,7 @@ class Spec(Model):
     ]
     """Unique per user of a machine, or per namespace of a cluster."""
     target: Annotated[Literal["local", "kubernetes"], new_run()] = "local"
-    seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "learner", "actor", "evaluator")] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "replay", "learner", "actor", "evaluator")] = 0
     sync: Annotated[bool, new_run("manager", "learner", "actor")] = False
     """Lock-step: batches in a fixed order, weights exactly one update old, equal weights from equal seeds."""
     env: Env
@@ -390,9 +419,9 @@ class Spec(Model):
         if self.policies is None:
             if name != "main":
                 raise KeyError(name)
-            return Policy(algorithm=self.algorithm or Impala(), model=self.model or Network())
+            return Policy(algorithm=self.algorithm or Impala(), model=self.model or Network()).with_network
         policy = self.policies[name]
         if policy.like is None:
-            return policy
+            return policy.with_network
         original = self.policy(policy.like)
         return policy.model_copy(update={"algorithm": original.algorithm, "model": original.model})

@@ -41,7 +41,7 @@ def test_a_row_trains_on_defaults_and_the_table_prints_what_is_none(name: str) -
     set_to = {f"{part}.{key}" for part in ("algorithm", "model") for key in row.values.get(part, {})}
     assert set_to - {"algorithm.name"} == STATED.get(name, set())
     assert all(one.partition(".")[2] in row.settings for one in STATED.get(name, ()))
-    assert row.name == row.spec.run
+    assert row.name.replace("_", "-") == row.spec.run
     assert row.name.endswith(f"-{row.algorithm}")
 
 
@@ -339,7 +339,7 @@ def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_sto
     (first, _) = store.read(results / "cartpole-ppo" / "failures.csv")
     assert (first["seed"], first["failed"]) == ("1", "KeyError: 'phase'")
     with pytest.raises(SystemExit):
-        command.main(["cartpole-dqn"])
+        command.main(["cartpole-sarsa"])
     with pytest.raises(SystemExit):
         command.main(["cartpole-ppo", "--seed", "5"])
 
@@ -588,6 +588,9 @@ DIFFER = {
     "vtrace": {"algorithm.name"},
     "truncation": {"algorithm.name"},
     "lambda": {"algorithm.advantage"},
+    "prioritized": {"algorithm.prioritized"},
+    "n-step": {"algorithm.n_step"},
+    "double": {"algorithm.double"},
     "learners-ppo": {"roles.learner.replicas"},
     "learners-impala": {"roles.learner.replicas"},
 }

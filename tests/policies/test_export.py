@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlctl.spec.algorithms import Impala
+from rlctl.spec.algorithms import ApexDqn, Dqn, Impala, Sac, Td3
 from rlctl.spec.schema import Network
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.policy import PolicyFile, describe
 from rlctl_agents.policies.answering import NoModel
 from rlctl_agents.policies.export import difference, export
-from rlctl_agents.policies.graph import Graph, bounds_of, network_of, plain, sampling, tried
+from rlctl_agents.policies.graph import Graph, bounds_of, graph_of, network_of, plain, sampling, tried
 from rlctl_agents.policies.loaded import LoadedPolicy
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces, Tuple
@@ -48,6 +48,24 @@ CASES: dict[str, tuple[Spaces, dict[str, Any]]] = {
         ),
         {"hidden": [8]},
     ),
+}  # fmt: skip
+REPLAYED: dict[str, tuple[Spaces, dict[str, Any], Any]] = {
+    "dqn": (Spaces(Box((4,), "float32"), Discrete(3)), {"hidden": [8]}, Dqn(epsilon_steps=1400)),
+    "apex_dqn, choices, masks": (
+        Spaces(
+            Dict({"a": Box((3,), "float32"), "b": Discrete(4)}),
+            Tuple((Discrete(2), MultiDiscrete((3, 4)))), legal=True,
+        ),
+        {"hidden": [8]}, ApexDqn(),
+    ),
+    "dqn, frames": (Spaces(FRAMES, Discrete(4)), {"hidden": [8]}, Dqn(dueling=True)),
+    "sac": (
+        Spaces(
+            Box((3,), "float32"), Dict({"a": Box((2, 2), "float32", -2.0, 1.0), "b": Box((1,), "float32", 0.0, 5.0)}),
+        ),
+        {"hidden": [8]}, Sac(),
+    ),
+    "td3": (Spaces(Box((3,), "float32"), Box((2,), "float32", -2.0, 1.0)), {"hidden": [8]}, Td3()),
 }  # fmt: skip
 
 
@@ -78,9 +96,9 @@ def described_by(file: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("suffix", ["onnx", "pt2"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", [*CASES, *REPLAYED])
 def test_the_file_acts_as_the_policy_and_describes_itself(tmp_path: Path, case: str, suffix: str) -> None:
-    described, algorithm = made(*CASES[case])
+    described, algorithm = made(*(CASES | REPLAYED)[case])
     file = tmp_path / f"policy.{suffix}"
     found = export(described, algorithm, file, {"run": "pole", "model": "best"})
     assert found["checked"]["observations"] == 68
@@ -143,6 +161,52 @@ def test_actions_drawn_from_the_parameters_are_those_of_the_distribution() -> No
     torch.testing.assert_close(torch.tensor(how["centre"]) + torch.tensor(how["scale"]) * unit, drawn["action.1"])
     below = found["params.action.0.logits"].softmax(-1)[:, 0]
     assert torch.equal((noise[:, 0] >= below).long(), drawn["action.0"])
+
+
+@pytest.mark.parametrize("case", [one for one in REPLAYED if "frames" not in one])
+def test_what_is_loaded_acts_as_the_graph_and_samples_as_it_describes(case: str) -> None:
+    described, algorithm = made(*REPLAYED[case])
+    graph, policy = graph_of(algorithm, described.spaces, 700), LoadedPolicy(described, algorithm)
+    rng, space = np.random.default_rng(3), described.spaces.action
+    inputs = tried(described.spaces, network_of(algorithm), 1000, rng)
+    obs: Any = inputs["obs"].numpy() if "obs" in inputs else {key: inputs[f"obs.{key}"].numpy() for key in "ab"}
+    legal = inputs["legal"].numpy() if "legal" in inputs else None
+    with torch.no_grad():
+        found = graph(inputs)
+
+    def flat(action: Any) -> dict[str, Any]:
+        if isinstance(space, Tuple):
+            return {f"action.{at}": one for at, one in enumerate(action)}
+        return {f"action.{key}": one for key, one in action.items()} if isinstance(space, Dict) else {"action": action}
+
+    for name, values in flat(policy.act(obs, legal=legal)[0]).items():
+        np.testing.assert_allclose(values, found[name], rtol=1e-5, atol=1e-6)
+    sampled, how = flat(policy.act(obs, greedy=False, legal=legal)[0]), graph.sampling()
+    assert how.keys() == sampled.keys()
+    for name, values in sampled.items():
+        told = how[name]
+        if told["distribution"] == "epsilon_greedy":
+            others = [1 - 1 / size for size in told["options"]]
+            differs = (values.reshape(1000, -1) != found[name].numpy().reshape(1000, -1)).mean(0)
+            if legal is None:
+                expected = told["epsilon"] * np.array(others)
+                np.testing.assert_allclose(differs, expected, atol=4 * np.sqrt(expected / 1000).max())
+            assert (differs < 2 * told["epsilon"] + 0.03).all()
+        else:
+            centre, scale = np.array(told["centre"]), np.array(told["scale"])
+            units = (values.reshape(1000, -1) - centre) / scale
+            mean, std = found[f"params.{name}.mean"].numpy(), found[f"params.{name}.log_std"].exp().numpy()
+            inner = np.abs(units) < 0.999
+            normal = ((np.arctanh(units.clip(-0.9999, 0.9999)) if told["squashed"] else units) - mean) / std
+            below = normal[inner & (np.abs(mean) + 2 * std < (3.0 if told["squashed"] else 0.99))]
+            assert below.size > 100
+            assert abs(np.mean(below)) < 4 / np.sqrt(below.size) + 0.02
+            assert 0.85 < np.std(below) < 1.15
+
+
+def test_epsilon_of_a_stored_dqn_is_that_of_the_steps_that_it_has_learned_from() -> None:
+    described, algorithm = made(*REPLAYED["dqn"])
+    assert graph_of(algorithm, described.spaces, described.steps).sampling()["action"]["epsilon"] == 1.0 - 0.5 * 0.95
 
 
 def test_a_file_that_acts_otherwise_is_told() -> None:

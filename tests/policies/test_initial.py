@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlctl.spec.algorithms import Appo, Impala
+from rlctl.spec.algorithms import ApexDqn, Appo, Dqn, Impala, Sac, Td3
 from rlctl.spec.schema import Init, Network
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import Algorithm
@@ -32,7 +32,8 @@ def made(network: dict[str, Any], spaces: Spaces = POLE, config: Any = None, see
 def stored(folder: Path, algorithm: Algorithm, network: dict[str, Any], spaces: Spaces = POLE) -> Path:
     """A folder as `rlctl pull` makes one."""
     folder.mkdir()
-    data, config, settings = pack(algorithm.net.state_dict(), 700), Impala(), Network.model_validate(network)
+    data, settings = pack(algorithm.net.state_dict(), 700), Network.model_validate(network)
+    config = getattr(algorithm, "config", Impala())
     schema, sections = type(algorithm).schema(config, settings, spaces), (settings, config)
     described = describe(
         ModelRef("main", 1, 7), 700, spaces, schema, *(one.model_dump(mode="json") for one in sections)
@@ -118,6 +119,26 @@ def test_an_unknown_part_is_named_with_those_that_exist(tmp_path: Path) -> None:
     folder = stored(tmp_path / "model", trained(SHARED), SHARED)
     with pytest.raises(NotInitial, match=r"init\.parts: pole@best has no part `tors`; did you mean `torso`\?; it has"):
         begin_from(folder, made(SHARED), init("tors", "core"))
+
+
+@pytest.mark.parametrize(("config", "copied"), [(Dqn(), "target"), (ApexDqn(), "target"), (Td3(), "target_policy")])
+def test_a_target_without_moments_begins_as_a_copy_too(tmp_path: Path, config: Any, copied: str) -> None:
+    spaces = Spaces(POLE.obs, Box((1,), "float32", -1.0, 1.0)) if isinstance(config, Td3) else POLE
+    source, new = made({"hidden": [8]}, spaces, config, seed=5), made({"hidden": [8]}, spaces, config)
+    assert "observed" in {name.partition(".")[0] for name in new.net.state_dict()}
+    begin_from(stored(tmp_path / "model", source, {"hidden": [8]}, spaces), new, init())
+    assert alike(new, source) == set(source.net.state_dict())
+    own = source.net.state_dict()
+    assert all(torch.equal(value, own[name]) for name, value in new.modules[copied].state_dict().items())
+
+
+def test_critics_are_no_copies_of_a_policy(tmp_path: Path) -> None:
+    spaces = Spaces(POLE.obs, Box((1,), "float32", -1.0, 1.0))
+    source, new = made({"hidden": [8]}, spaces, Sac(), seed=5), made({"hidden": [8]}, spaces, Sac())
+    before = {name: value.clone() for name, value in new.modules["target_critics"].state_dict().items()}
+    begin_from(stored(tmp_path / "model", source, {"hidden": [8]}, spaces), new, init())
+    after = new.modules["target_critics"].state_dict()
+    assert all(torch.equal(value, after[name]) for name, value in before.items())
 
 
 def test_a_damaged_policy_is_refused(tmp_path: Path) -> None:

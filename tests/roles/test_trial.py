@@ -152,3 +152,12 @@ def test_the_policy_that_a_run_begins_from_has_to_fit_its_network() -> None:
 def test_a_network_that_cannot_be_made_is_the_fault_then() -> None:
     (fault,) = fitted({}, model={"core": "gru", "share": False})
     assert fault.startswith("policies.main.model: model.share: false needs `core: none`")
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "known"), [("dqn", True), ("impala", False), ("tests.acting.owned_nets:Mine", False)]
+)
+def test_the_memory_of_a_shard_is_told_where_there_is_one(algorithm: str, known: bool) -> None:
+    found = trial("CartPole-v1", algorithm={"name": algorithm})
+    assert not found.faults
+    assert (found.shard_bytes > 40 * 1_000_000) == known

@@ -197,10 +197,11 @@ def test_signals_are_as_before_when_the_role_has_ended() -> None:
 
 
 @pytest.mark.processes
-def test_manager_and_modelpool_import_neither_torch_nor_a_simulator() -> None:
+def test_manager_modelpool_and_replay_import_neither_torch_nor_a_simulator() -> None:
     modules = (
         "roles.manager",
         "roles.modelpool",
+        "roles.replay",
         "manager.loop",
         "manager.trackers.tensorboard",
         "runtime.manager_session",

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.spec.schema import ReplayBuffer, Spec
 from tests.spec.conftest import Lint
 
 TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
@@ -240,3 +241,63 @@ def test_in_lock_step_an_environment_of_ones_own_may_have_several_seats(lint: Li
     assert "= 320 rows, got 640" in lint(text.format("json:Duel-v0", 640))[0], "Gymnasium's have one seat"
     nobody = "\nroles: {actor: {replicas: 0}}"
     assert "= 0 x 16 x 20 = 0 rows, got 320" in lint(text.format("json:Duel", 320) + nobody)[0]
+
+
+@pytest.mark.parametrize(
+    ("lines", "faults"),
+    [
+        (
+            "algorithm: {name: dqn, batch_size: 1000}",
+            ["4:24: algorithm.batch_size: must be a multiple of minibatch_size, got 1000 = 7 x 128 + 104; choose 896 or"
+             " 1024"],
+        ),
+        (
+            "algorithm: {name: td3, batch_size: 256}",
+            ["4:24: algorithm.batch_size: must be a multiple of minibatch_size x policy_every, got 256 = 0 x 256 x 2 +"
+             " 256; choose 512"],
+        ),
+        (
+            "algorithm: {name: apex_dqn, minibatch_size: 1}\nroles: {learner: {replicas: 2}, actor: {replicas: 2}}",
+            ["4:29: algorithm.minibatch_size: must be at least a row for each learner, got 1 < 2"],
+        ),
+        (
+            "sync: true\nalgorithm: {name: sac}\nmodel: {core: lstm, share: true, normalize: {returns: true},"
+            " gaussian: {squash: false, std: free}}",
+            [
+                "4:1: sync: sac learns from what was drawn by chance, in no fixed order: must be false, got true",
+                "6:9: model.core: sac has no memory: must be none, got lstm",
+                "6:21: model.share: sac has no value beside its policy: must be auto, got true",
+                "6:46: model.normalize.returns: sac does not normalise returns: must be auto or false, got true; see"
+                " algorithm.reward_scale",
+                "6:73: model.gaussian.squash: the policy of sac is a squashed Gaussian of the network: must be true,"
+                " got false",
+                "6:88: model.gaussian.std: the policy of sac is a squashed Gaussian of the network: must be 'network',"
+                " got 'free'",
+            ],
+        ),
+        (
+            "algorithm: {name: dqn, lr_schedule: {agent_steps: 10, final: 2}}",
+            ["4:55: algorithm.lr_schedule.final: must be at most 1, got 2"],
+        ),
+    ],
+)  # fmt: skip
+def test_what_an_algorithm_with_a_replay_cannot_do_is_said_at_once(lint: Lint, lines: str, faults: list[str]) -> None:
+    assert sorted(lint(TOP + lines)) == sorted(f"spec.yaml:{fault}" for fault in faults)
+
+
+def test_a_network_that_is_not_described_is_the_algorithms_own() -> None:
+    for name, width in (("dqn", 128), ("sac", 256)):
+        model = Spec.model_validate({"run": "a", "env": {"id": "x"}, "algorithm": {"name": name}}).policy().model
+        assert (model.hidden, model.activation) == ([width, width], "relu")
+    text = {"algorithm": {"name": "sac"}, "model": {"hidden": [8], "gaussian": {"log_std_min": -9}}}
+    model = Spec.model_validate({"run": "a", "env": {"id": "x"}, "policies": {"main": text}}).policy().model
+    assert (model.hidden, model.activation) == ([8], "relu")
+    assert (model.gaussian.log_std_min, model.gaussian.std, model.gaussian.squash) == (-9, "network", True)
+
+
+def test_samples_per_insert_are_the_algorithms_unless_they_are_said() -> None:
+    for given, name, ratio in (("auto", "dqn", 8), ("auto", "sac", 256), (3, "sac", 3), (None, "sac", 0)):
+        algorithm = (
+            Spec.model_validate({"run": "a", "env": {"id": "x"}, "algorithm": {"name": name}}).policy().algorithm
+        )
+        assert ReplayBuffer.model_validate({"samples_per_insert": given}).ratio_of(algorithm) == ratio

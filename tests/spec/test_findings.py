@@ -34,6 +34,11 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
             "roles: {actor: {replicas: 0}}",
             "4:17: roles.actor.replicas: no actors: nothing is learned until `rlctl scale actor=1`",
         ),
+        (
+            "algorithm: {name: dqn}\nroles: {actor: {replicas: 2}, replay: {replicas: 3}}",
+            "5:40: roles.replay.replicas: 3 shards, but each actor sends to one: 1 stay empty, and their part of"
+            " replay.capacity",
+        ),
         ("roles: {learner: {gpu: 3}}", "4:19: roles.learner.gpu: a learner uses one GPU, the other 2 stay idle"),
         (
             "algorithm: {lr_schedule: {agent_steps: 400}}",

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.spec import Machine
+from rlctl.spec.machine import left_bytes
 
 MIB = 2**20
 
@@ -60,3 +61,38 @@ def test_groups_without_a_limit_or_above_the_machine_leave_all_of_it(files: dict
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / MIB
     found = here(tmp_path, "5:cpu:/\n4:memory:/\n0::/\n", files)
     assert found == Machine(len(os.sched_getaffinity(0)), whole)
+
+
+STAT = f"anon {9 * MIB}\ninactive_file {3 * MIB}\nactive_file {2 * MIB}"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "left"),
+    [
+        ("0::/\n", {}, 50),
+        ("0::/a\n", {"a/memory.max": "max", "a/memory.current": str(60 * MIB)}, 50),
+        ("0::/a\n", {"a/memory.max": str(64 * MIB), "a/memory.current": str(40 * MIB)}, 24),
+        ("0::/a\n", {"a/memory.max": str(64 * MIB), "a/memory.current": str(40 * MIB), "a/memory.stat": STAT}, 29),
+        ("0::/a/b\n", {"a/memory.max": str(64 * MIB), "a/memory.current": str(70 * MIB)}, 0),
+        (
+            "4:memory:/c\n0::/\n",
+            {
+                "memory/c/memory.limit_in_bytes": str(64 * MIB),
+                "memory/c/memory.usage_in_bytes": str(40 * MIB),
+                "memory/c/memory.stat": f"inactive_file 0\ntotal_inactive_file {MIB}\ntotal_active_file 0",
+            },
+            25,
+        ),
+        ("0::/a\n", {"a/memory.max": str(999 * MIB), "a/memory.current": "0"}, 50),
+    ],
+)
+def test_what_is_left_is_that_of_the_machine_or_of_the_fullest_group(
+    own: str, files: dict[str, str], left: int, tmp_path: Path
+) -> None:
+    here(tmp_path, own, files)
+    (tmp_path / "meminfo").write_text(f"MemTotal: 99999 kB\nMemAvailable: {50 * 1024} kB\n")
+    assert left_bytes(tmp_path, tmp_path / "own", tmp_path / "meminfo") == left * MIB
+
+
+def test_this_machine_has_something_left() -> None:
+    assert 0 < left_bytes() < 2**60

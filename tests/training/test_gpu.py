@@ -15,9 +15,17 @@ import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
+from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.apex_dqn import ApexDqn
+from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.algorithms.dqn import Dqn
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
+from rlctl_agents.algorithms.sac import Sac
+from rlctl_agents.algorithms.td3 import Td3
 from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.experience.replay.messages import drawn_schema
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.trainer import Trainer
@@ -128,6 +136,68 @@ def test_what_is_staged_is_what_is_learned_from_however_late_the_copy_is(device:
         assert {one.device for one in batch.fields.values()} == {device}
         addresses.add(batch.fields["obs"].data_ptr())
     assert len(addresses) == 1, "CUDA graphs read from one place"
+
+
+OTHERS: dict[str, tuple[type[Algorithm], specs.Algorithm]] = {
+    "ppo": (Ppo, specs.Ppo(batch_size=32, unroll_length=8, minibatch_size=16, epochs=2)),
+    "dqn": (Dqn, specs.Dqn(batch_size=16, minibatch_size=8, n_step=3)),
+    "apex_dqn": (ApexDqn, specs.ApexDqn(batch_size=16, minibatch_size=8)),
+    "sac": (Sac, specs.Sac(batch_size=16, minibatch_size=4)),
+    "td3": (Td3, specs.Td3(batch_size=16, minibatch_size=4)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_updates_of_other_algorithms_are_those_of_a_cpu(name: str, device: torch.device) -> None:
+    kind, config = OTHERS[name]
+    numbers = Box((2,), "float32", -1.0, 1.0)
+    spaces = Spaces(VECTOR, numbers if name in ("sac", "td3") else Discrete(3))
+    network = Network.model_validate({**getattr(config, "network", {}), "hidden": [8]})
+    rows = kind.schema(config, network, spaces)
+    drawn = isinstance(config, specs.Replayed)
+    taken = drawn_schema(rows, config.n_step) if drawn else rows
+    made: list[tuple[Trainer, list[dict[str, float]], list[torch.Tensor]]] = []
+    for place, copies in ((device, True), (CPU, False)):
+        torch.manual_seed(0)  # noise and minibatches are drawn on the CPU of both
+        algorithm = kind(config, network, spaces, seed=1)
+        trainer = Trainer(algorithm, policy="main", lineage=1, device=place)
+        staging = Staging(place, copies=copies)
+        memory = staging.allocate(taken, config.batch_size if drawn else STREAMS)
+        seen, priorities = [], []
+        for seed in range(3):
+            staging.begin(random_rows(memory, seed))
+            updated = trainer.update(staging.batch(memory))
+            seen.append(updated.stats)
+            priorities += [] if updated.priorities is None else [updated.priorities.cpu()]
+        made.append((trainer, seen, priorities))
+    (found, got, told), (expected, wanted, wanted_told) = made
+    assert len(told) == len(wanted_told) == (3 if name == "apex_dqn" else 0)
+    for one, other in zip(told, wanted_told, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-3)
+    for part, module in expected._algorithm.modules.items():
+        here = found._algorithm.modules[part].state_dict()
+        for key, value in module.state_dict().items():
+            torch.testing.assert_close(here[key].cpu(), value, rtol=0.0, atol=1e-4)
+
+
+def random_rows(memory: BatchMemory, seed: int) -> BatchMemory:
+    """What any algorithm may be given, of no meaning."""
+    rng = np.random.default_rng(seed)
+    for name, values in memory.fields.items():
+        if values.dtype == bool:
+            values[:] = rng.uniform(size=values.shape) < (0.9 if name == "valid" else 0.1)
+        elif values.dtype.kind == "f":
+            values[:] = rng.uniform(-1, 0, values.shape)
+        else:
+            values[:] = rng.integers(1 if name == "steps" else 0, 3, values.shape)
+    for name in ("weight", "steps"):
+        if name in memory.fields:
+            memory.fields["valid"][:] = True
+            memory.fields["weight"][:] = 1.0
+    memory.used = memory.version.shape[1]
+    return memory
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlctl.spec.algorithms import External, Impala
+from rlctl.spec.algorithms import ApexDqn, Dqn, External, Impala, Sac, Td3
 from rlctl.spec.schema import Network
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import ActInputs, Algorithm
@@ -41,7 +41,12 @@ KINDS: list[tuple[Any, Network, Spaces]] = [
     (Impala(unroll_length=3), Network.model_validate(CHOSEN), MIXED),
     (Impala(), Network(hidden=[8]), Spaces(Box((4,), "float32"), MultiBinary(3))),
     (OUTSIDE, Network(hidden=[8, 8]), FLAT),
+    (Dqn(), Network(hidden=[8]), FLAT),
+    (ApexDqn(), Network(hidden=[8]), Spaces(MIXED.obs, Tuple((Discrete(2), Discrete(5))))),
+    (Sac(), Network(hidden=[8]), Spaces(MIXED.obs, Box((2,), "float32", -1.0, 3.0))),
+    (Td3(), Network(hidden=[8]), Spaces(FLAT.obs, Dict({"a": Box((2,), "float32", -1.0, 3.0)}))),
 ]
+IDS = ["flat", "mixed", "chosen", "bits", "outside", "dqn", "apex_dqn", "sac", "td3"]
 
 
 def saved(folder: Path, config: Any, network: Network, spaces: Spaces) -> tuple[Generation, Algorithm]:
@@ -77,7 +82,7 @@ def chosen(algorithm: Algorithm, spaces: Spaces) -> dict[str, torch.Tensor]:
     return algorithm.act(ActInputs(obs, first, algorithm.initial_state(10), noise, greedy=True)).action
 
 
-@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "chosen", "bits", "outside"])
+@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=IDS)
 def test_a_policy_acts_after_loading_as_it_did(tmp_path: Path, config: Any, network: Network, spaces: Spaces) -> None:
     generation, algorithm = saved(tmp_path, config, network, spaces)
     described, loaded = load_policy(tmp_path, generation)
@@ -92,7 +97,7 @@ def test_a_policy_acts_after_loading_as_it_did(tmp_path: Path, config: Any, netw
         assert torch.equal(values, found[name])
 
 
-@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "chosen", "bits", "outside"])
+@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=IDS)
 def test_a_kept_model_acts_after_loading_as_it_did(
     tmp_path: Path, config: Any, network: Network, spaces: Spaces
 ) -> None:

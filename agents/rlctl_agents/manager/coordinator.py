@@ -317,6 +317,8 @@ class Coordinator:
             self.members.rates.begin(hello.boot)
             self.events.add("lease", f"{role} {index} joined", role=role, index=index, boot=hello.boot)
         lineage, generations = 0, tuple[Generation, ...]()
+        if role == "replay":
+            self.members.ledger.receiver(hello.boot, self.settings.policy_names[0])
         if role == "learner":
             policy = self._policy(holder)
             self.members.ledger.receiver(hello.boot, policy)

@@ -31,12 +31,9 @@ from rlctl_agents.policies.graph import (
     FIRST,
     LEGAL,
     NEXT_STATE,
-    PARAMS,
     STATE,
-    Graph,
+    graph_of,
     network_of,
-    plain,
-    sampling,
     tried,
 )
 
@@ -78,11 +75,11 @@ def export(described: PolicyFile, algorithm: Algorithm, file: Path, origin: Mapp
         NoModel: it cannot be exported, or the file acts otherwise than the policy.
     """
     net = network_of(algorithm)
-    graph, rng = Graph(plain(net), described.spaces), np.random.default_rng(0)
+    graph = graph_of(algorithm, described.spaces, described.steps, exported=True)
+    rng = np.random.default_rng(0)
     example = tried(described.spaces, net, 2, rng)  # of one, torch would make a constant
     ends: Ends = {"inputs": _ends(example), "outputs": _ends(graph(example))}
-    of_leaves = {name: sampling(leaf) for name, leaf in net.distribution.leaves}
-    about = {**msgspec.to_builtins(described), "origin": dict(origin), **ends, "sampling": of_leaves}
+    about = {**msgspec.to_builtins(described), "origin": dict(origin), **ends, "sampling": graph.sampling()}
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of what torch calls
@@ -136,14 +133,14 @@ def _onnx(program: ExportedProgram, ends: Ends, file: Path, about: str) -> tuple
 @torch.no_grad()
 def difference(function: Function, algorithm: Algorithm, described: PolicyFile, inputs: Tensors) -> float:
     """Largest difference between a file and its policy: of real numbers in units of the largest of their output, or of
-    1; of a choice by how much its log-probability is below that of the best, so that equal ones are alike.
+    1; of a choice by how much its log-probability, or value, is below that of the best, so that equal ones are alike.
 
     Raises:
         NoModel: it is above `TOLERANCE`.
     """
     found = {name: torch.as_tensor(value) for name, value in function(inputs).items()}
     expected = _expected(algorithm, described, inputs)
-    leaf_of, worst = dict(network_of(algorithm).distribution.leaves), 0.0
+    graph, worst = graph_of(algorithm, described.spaces, described.steps), 0.0
     for name, values in expected.items():
         one = found[name]
         if (one.dtype, one.shape) != (values.dtype, values.shape):
@@ -153,9 +150,7 @@ def difference(function: Function, algorithm: Algorithm, described: PolicyFile, 
             scale = values.where(real, 0.0).abs().max().clamp(min=1.0)
             off = float(((one - values).abs() / scale).max())
         else:
-            logits = expected[f"{PARAMS}{name}.logits"]
-            best, scored = leaf_of[name].mode(logits, None), leaf_of[name].score(logits, one, None)
-            off = float((best.log_prob - scored.log_prob).max())
+            off = graph.shortfall(name, one, expected)
         if not off <= TOLERANCE:
             raise NoModel(f"the file gives another {name} than the policy: off by {off:.3g}, at most {TOLERANCE:g}")
         worst = max(worst, off)
@@ -165,7 +160,7 @@ def difference(function: Function, algorithm: Algorithm, described: PolicyFile, 
 def _expected(algorithm: Algorithm, described: PolicyFile, inputs: Tensors) -> Tensors:
     """Outputs as the policy decides, in rlctl's own way."""
     count = len(next(iter(inputs.values())))
-    graph = Graph(network_of(algorithm), described.spaces)
+    graph = graph_of(algorithm, described.spaces, described.steps)
     state = {name: inputs[STATE + name] for name in graph.memory}
     first, noise = inputs.get(FIRST, torch.zeros(count, dtype=torch.bool)), torch.zeros(count, algorithm.noise_width)
     obs = {name: inputs[name] for name in graph.observed}

@@ -3,35 +3,54 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+import math
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from rlctl_agents.algorithms.base import Algorithm, Tensors
-from rlctl_agents.models.distributions import Categorical, Categoricals, Gaussian, LeafDistribution, SquashedGaussian
+from rlctl_agents.algorithms.base import ActInputs, Algorithm, Tensors
+from rlctl_agents.algorithms.q_learning import QLearning
+from rlctl_agents.algorithms.td3 import Td3
+from rlctl_agents.algorithms.twin_critics import TwinCriticsAlgorithm
+from rlctl_agents.models.critics import SquashedPolicy
+from rlctl_agents.models.distributions import (
+    LARGEST_MEAN,
+    Categorical,
+    Categoricals,
+    Gaussian,
+    LeafDistribution,
+    SquashedGaussian,
+    bent,
+)
 from rlctl_agents.models.policy import ActorCritic
+from rlctl_agents.models.q_network import Observing
 from rlctl_agents.models.torso import Cnn, Pixels, Torso, VectorLeaf
 from rlctl_agents.policies.answering import NoModel
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiDiscrete, Spaces, choices, leaf_array, leaves
 
 STATE, NEXT_STATE, FIRST, LEGAL, PARAMS = "state.", "next_state.", "first", "legal", "params."
+ILLEGAL = torch.finfo(torch.float32).min / 2
+"""Logit, or value, of an option that is not legal."""
+Net = TypeVar("Net", bound=nn.Module)
 
 
 class Graph(nn.Module):
-    """One decision of an actor-critic for N observations side by side.
+    """One decision of a policy for N observations side by side. This one of an actor-critic.
 
     Args:
         net: as it is, or `plain`.
     """
 
-    def __init__(self, net: ActorCritic, spaces: Spaces) -> None:
+    net: Any
+
+    def __init__(self, net: nn.Module, spaces: Spaces) -> None:
         super().__init__()
         self.net = net
         self.observed = [name for name, _ in leaves(spaces.obs, "obs")]
-        self.memory = sorted(net.initial_state(1))
+        self.memory = sorted(net.initial_state(1)) if isinstance(net, ActorCritic) else []
         boxes = [(name, leaf) for name, leaf in leaves(spaces.action, "action") if isinstance(leaf, Box)]
         self.boxes = [name for name, _ in boxes]
         for index, (_, leaf) in enumerate(boxes):
@@ -58,6 +77,20 @@ class Graph(nn.Module):
             found |= {f"{PARAMS}{name}.{key}": value for key, value in parameters(leaf, part, mask).items()}
         return found | {NEXT_STATE + name: state[name] for name in self.memory}
 
+    def sampling(self) -> dict[str, dict[str, Any]]:
+        """Leaf of the action -> how it is drawn; see `sampling`."""
+        return {name: sampling(leaf) for name, leaf in self.net.distribution.leaves}
+
+    def shortfall(self, name: str, action: Tensor, outputs: Tensors) -> float:
+        """By how much choices are worse than the best ones, in log-probability; 0: as good.
+
+        Args:
+            name: of the leaf.
+            outputs: of the policy.
+        """
+        leaf, logits = dict(self.net.distribution.leaves)[name], outputs[f"{PARAMS}{name}.logits"]
+        return float((leaf.mode(logits, None).log_prob - leaf.score(logits, action, None).log_prob).max())
+
     def clipped(self, action: Tensors) -> Tensors:
         """Boxes clipped to their bounds."""
         found = dict(action)
@@ -67,11 +100,123 @@ class Graph(nn.Module):
         return found
 
 
+class ValueGraph(Graph):
+    """The same of a Q-network: `params.*.q` are the values of the options of a leaf, whose best ones are the action.
+
+    Args:
+        epsilon: chance of a random action where it samples.
+    """
+
+    def __init__(self, net: nn.Module, spaces: Spaces, choices: nn.Module, epsilon: float) -> None:
+        super().__init__(net, spaces)
+        self.choices: Any = choices
+        self.epsilon = epsilon
+        self.options = {
+            name: list(leaf.n) if isinstance(leaf, MultiDiscrete) else [leaf.n]
+            for name, leaf in leaves(spaces.action, "action")
+            if isinstance(leaf, (Discrete, MultiDiscrete))
+        }
+
+    def forward(self, inputs: Tensors) -> Tensors:
+        legal = inputs.get(LEGAL)
+        q = self.net(self.net.seen({name: inputs[name] for name in self.observed}))
+        found: Tensors = self.choices.split(self.choices.best(q, legal)[0])
+        if legal is not None:
+            q = torch.where(self.choices._allowed(legal)[:, self.choices.real], q, ILLEGAL)
+        each = q.split_with_sizes([sum(sizes) for sizes in self.options.values()], 1)
+        return found | {f"{PARAMS}{name}.q": values for name, values in zip(self.options, each, strict=True)}
+
+    def sampling(self) -> dict[str, dict[str, Any]]:
+        """epsilon_greedy: with a chance of `epsilon`, one for all leaves, a legal option of each choice, each as likely
+        as any other; else the action."""
+        return {
+            name: {"distribution": "epsilon_greedy", "options": sizes, "epsilon": self.epsilon}
+            for name, sizes in self.options.items()
+        }
+
+    def shortfall(self, name: str, action: Tensor, outputs: Tensors) -> float:
+        """In units of the largest value, or of 1."""
+        sizes, q = self.options[name], outputs[f"{PARAMS}{name}.q"]
+        scale = q.where(q > ILLEGAL / 2, 0.0).abs().max().clamp(min=1.0)
+        chosen = action.view(len(action), -1).unbind(1)
+        worse = [
+            part.amax(1) - part.gather(1, one.unsqueeze(1)).squeeze(1)
+            for part, one in zip(q.split_with_sizes(sizes, 1), chosen, strict=True)
+        ]
+        return float((torch.stack(worse).max()) / scale)
+
+
+class BoundedGraph(Graph):
+    """The same of a policy of sac or td3: real numbers between their bounds.
+
+    Args:
+        noise: deviation of td3's exploration, in units of half the width of the bounds.
+    """
+
+    def __init__(self, net: nn.Module, spaces: Spaces, noise: float = 0.0) -> None:
+        super().__init__(net, spaces)
+        self.squashed = isinstance(net, SquashedPolicy)
+        self._log_noise = math.log(max(noise, 1e-30))
+
+    def forward(self, inputs: Tensors) -> Tensors:
+        net = self.net
+        params = net.policy(net.features(net.seen({name: inputs[name] for name in self.observed})))
+        if self.squashed:
+            mean, raw = params.chunk(2, 1)
+            mean = bent(mean, -LARGEST_MEAN, LARGEST_MEAN)
+            log_std, units = bent(raw + net._start, *net._range), mean.tanh()
+        else:
+            mean = units = params.tanh()
+            log_std = torch.full_like(mean, self._log_noise)
+        found = self.clipped(net.bounds.to_action(units))
+        for key, values in (("mean", mean), ("log_std", log_std)):
+            found |= {f"{PARAMS}{name}.{key}": part for name, part in self._by_leaf(values).items()}
+        return found
+
+    def sampling(self) -> dict[str, dict[str, Any]]:
+        bounds = self.net.bounds
+        centre, scale = (self._by_leaf(one.unsqueeze(0)) for one in (bounds.centre, bounds.scale))
+        return {
+            name: {
+                "distribution": "gaussian",
+                "squashed": self.squashed,
+                "centre": centre[name][0].tolist(),
+                "scale": scale[name][0].tolist(),
+            }
+            for name in self.boxes
+        }
+
+    def _by_leaf(self, flat: Tensor) -> Tensors:
+        sizes = [math.prod(leaf.shape) for _, leaf in self.net.bounds._leaves]
+        return dict(zip(self.boxes, flat.split_with_sizes(sizes, 1), strict=True))
+
+
+def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool = False) -> Graph:
+    """Graph of what decides.
+
+    Args:
+        steps: agent steps that the weights were learned from.
+        exported: in operations that exporters know; False: as the policy computes.
+
+    Raises:
+        NoModel: it is not the network alone that decides.
+    """
+    net = network_of(algorithm)
+    net = plain(net) if exported else net
+    if isinstance(algorithm, QLearning):
+        nothing = torch.empty(0)
+        epsilon = algorithm.epsilon(ActInputs({}, nothing, {}, nothing, progress=steps))
+        return ValueGraph(net, spaces, algorithm.choices, float(epsilon))
+    if isinstance(algorithm, TwinCriticsAlgorithm):
+        return BoundedGraph(net, spaces, algorithm.config.exploration_noise if isinstance(algorithm, Td3) else 0.0)
+    return Graph(net, spaces)
+
+
 def parameters(leaf: LeafDistribution, part: Tensor, legal: Tensor | None) -> Tensors:
     """Parameters of the distribution of one leaf, [N, ...]: as `sampling` says."""
     if isinstance(leaf, Gaussian):
         return dict(zip(("mean", "log_std"), leaf._moments(part), strict=True))
-    return {"logits": part if legal is None else torch.where(legal, part, torch.finfo(part.dtype).min / 2)}
+    return {"logits": part if legal is None else torch.where(legal, part, ILLEGAL)}
 
 
 def sampling(leaf: LeafDistribution) -> dict[str, Any]:
@@ -116,11 +261,12 @@ class PlainVector(VectorLeaf):
         return torch.cat(codes, 1).to(torch.float32)
 
 
-def plain(net: ActorCritic) -> ActorCritic:
-    """A copy that acts in operations that exporters know; it has no value."""
+def plain(net: Net) -> Net:
+    """A copy that acts in operations that exporters know; that of an actor-critic has no value."""
     copied = copy.deepcopy(net).requires_grad_(False)
-    del copied.value
-    copied.value_torso = copied.returns = None
+    if isinstance(copied, ActorCritic):
+        del copied.value
+        copied.value_torso = copied.returns = None
     for module in copied.modules():
         if isinstance(module, Cnn):
             module.pixels = PlainPixels(*module.pixels)
@@ -129,22 +275,23 @@ def plain(net: ActorCritic) -> ActorCritic:
     return copied
 
 
-def network_of(algorithm: Algorithm) -> ActorCritic:
+def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
     """The network that decides, computing in float32 from now on.
 
     Raises:
         NoModel: it is not the network alone that decides.
     """
-    if not isinstance(algorithm.net, ActorCritic) or algorithm.needs_last:
+    replayed = isinstance(algorithm, (QLearning, TwinCriticsAlgorithm))
+    if not isinstance(algorithm.net, Observing if replayed else ActorCritic) or algorithm.needs_last:
         raise NoModel(
-            f"{type(algorithm).__name__} decides by other means than an actor-critic of rlctl: .onnx and .pt2 cannot "
-            "hold it, .safetensors can hold its weights"
+            f"{type(algorithm).__name__} decides by other means than a network of rlctl: .onnx and .pt2 cannot hold "
+            "it, .safetensors can hold its weights"
         )
     algorithm.net._bf16 = None
     return algorithm.net
 
 
-def tried(spaces: Spaces, net: ActorCritic, count: int, rng: np.random.Generator) -> Tensors:
+def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.random.Generator) -> Tensors:
     """Random inputs of a graph: observations of the space, states, beginnings and masks.
 
     Real numbers without bounds are drawn as the running moments know them.
@@ -153,7 +300,7 @@ def tried(spaces: Spaces, net: ActorCritic, count: int, rng: np.random.Generator
     found: Tensors = {}
     for name, leaf in leaves(spaces.obs, "obs"):
         found[name] = torch.from_numpy(_drawn(leaf, count, moments.get(name), rng))
-    memory = sorted(net.initial_state(count).items())
+    memory = sorted(net.initial_state(count).items()) if isinstance(net, ActorCritic) else []
     for name, values in memory:
         found[STATE + name] = torch.from_numpy(rng.uniform(-1, 1, values.shape).astype(np.float32))
     if memory:

@@ -80,7 +80,7 @@ def _take(given: Mapping[str, Tensor], algorithm: Algorithm, init: Init) -> None
     for name in taken(theirs, init.parts):
         own[name].copy_(given[name])
     for module in copies:
-        module.load_state_dict(own)
+        module.load_state_dict({name: own[name] for name in module.state_dict()})
 
 
 def arrays_of(algorithm: Algorithm) -> dict[str, str]:
@@ -93,6 +93,8 @@ def _arrays(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _is_copy(module: nn.Module, net: nn.Module) -> bool:
-    """Another module that holds what the network holds."""
+    """Another module that holds what the network holds, but for moments of observations that it need not have."""
     own, held = net.state_dict(), module.state_dict()
-    return module is not net and held.keys() == own.keys() and all(torch.equal(held[name], own[name]) for name in own)
+    if module is net or held.keys() != {name for name in own if name in held or not name.startswith("observed.")}:
+        return False
+    return bool(held) and all(torch.equal(values, own[name]) for name, values in held.items())

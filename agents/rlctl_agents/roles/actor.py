@@ -130,17 +130,18 @@ class Actor:
                 lag=policy.algorithm.lock_step_lag,
             )
             if set(taken) <= set(match.learn):
+                waits = algorithm.on_policy or policy.algorithm.needs_replay  # whose shards grant credit by a limit
                 sender = ExperienceSender(
                     self._wire,
-                    self._assigned("learner")["experience"],
+                    self._assigned(self._receiver)["experience"],
                     run=self._process.uid,
                     boot=self._process.boot,
                     schema=schema,
                     term=self._member.term,
                     ticket=self._member.ticket,
-                    on_policy=algorithm.on_policy,
+                    on_policy=waits,
                     # one block waits at most, and nothing is begun meanwhile: what waits grows old
-                    queue_blocks=1 if algorithm.on_policy else 8,
+                    queue_blocks=1 if waits else 8,
                     build=origin().build,
                 )
                 self._senders.append(sender)
@@ -186,7 +187,12 @@ class Actor:
         return not self._process.stop.is_set()
 
     def _reachable(self) -> bool:
-        return bool(self._member.peers_of("learner") and self._member.peers_of("modelpool"))
+        return bool(self._member.peers_of(self._receiver) and self._member.peers_of("modelpool"))
+
+    @property
+    def _receiver(self) -> str:
+        """Role that takes the rows of this actor: a replay, where the run has one, else the learners."""
+        return "replay" if self._member.peers_of("replay") else "learner"
 
     def _assigned(self, role: str) -> Channels:
         """Channels of the one of several peers of a role that this actor uses."""
@@ -206,7 +212,7 @@ class Actor:
         if not self._seated:
             return
         for sender in self._senders:
-            sender.redirect(self._assigned("learner")["experience"])
+            sender.redirect(self._assigned(self._receiver)["experience"])
         if self._assigned("modelpool") != self._pool_at:
             log.info("another modelpool: %s", self._assigned("modelpool")["rpc"])
             old, self._pools = self._pools, []

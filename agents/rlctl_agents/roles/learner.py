@@ -7,6 +7,7 @@ import os
 import time
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.policies.initial import NotInitial, begin_from
 from rlctl_agents.policies.loaded import DESCRIPTION
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.metrics import VERSIONS
+from rlctl_agents.runtime.metrics import VERSIONS, Metrics
 from rlctl_agents.runtime.process import (
     BASE_ROWS,
     FAILED_GENERATION,
@@ -177,6 +178,14 @@ class _Hunger:
             log.warning("no batch for %d s: %s", round(hungry_s), source.waits_for())
 
 
+@runtime_checkable
+class Metered(Protocol):
+    """A source with metrics of its own."""
+
+    def measure(self, metrics: Metrics) -> None:
+        """Bring them up to date; called by the reporting thread alone."""
+
+
 class Learner:
     """One policy's learner: wiring of what it learns from, what learns, and whom it tells."""
 
@@ -190,7 +199,8 @@ class Learner:
         config, schema = spec.policy(policy).algorithm, lease.experience.schema
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, policy, lease.experience.spaces, gpu=device.type == "cuda")
-        self._streams = streams_of(config.batch_size, schema.unroll_length)
+        replayed = config.needs_replay  # whose batches are rows, not segments
+        self._streams = config.batch_size if replayed else streams_of(config.batch_size, schema.unroll_length)
         self._trainer = Trainer(
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
@@ -206,7 +216,8 @@ class Learner:
                 begun = begin_from(layout.init, algorithm, spec.init)
                 log.info("begins with the weights of %s, version %d", spec.init.run, begun.version)
         process.metrics.set(STEPS, self._trainer.consumed_steps)
-        self._base = {BASE_ROWS: float(self._trainer.taken_rows)}
+        # rows that a replay has taken are consumed, whatever becomes of the weights
+        self._base = {} if replayed else {BASE_ROWS: float(self._trainer.taken_rows)}
         self._reached = self._trainer.reached  # replaced as a whole: reports read it
         self._receiver = ExperienceReceiver(
             wire,
@@ -270,6 +281,8 @@ class Learner:
     def snapshot(self) -> Snapshot:
         """The books, for a report; called by another thread."""
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
+        if isinstance(self._source, Metered):
+            self._source.measure(self._process.metrics)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
         reached = self._reached

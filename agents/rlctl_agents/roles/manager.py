@@ -128,16 +128,17 @@ def running(
         keys: of this process.
         admit: as that of `LeaseAdmission`.
     """
-    process, layout = context.process, context.layout
+    process, layout, settings = context.process, context.layout, context.settings.read()
     assert process.arguments.addresses is not None
+    shards = settings.roles.replay.replicas if settings.roles.replay is not None else 0
     make = partial(
         Coordinator,
         run=process.run,
         uid=process.uid,
         boot=process.boot,
-        settings=context.settings.read(),
+        settings=settings,
         layout=layout,
-        addresses=Addresses(process.arguments.addresses, time.monotonic),
+        addresses=Addresses(process.arguments.addresses, time.monotonic, shards),
         clock=Clock(time.monotonic, time.time),
         admit=admit,
         **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),

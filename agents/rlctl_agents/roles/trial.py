@@ -6,7 +6,7 @@ arrays of the policy that the run begins with, or nothing. The answer goes to st
 
     {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
      "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
-     "masked": false, "continuous": false}
+     "masked": false, "continuous": false, "shard_bytes": 0}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
 installed here. torch is imported for a network or an algorithm of the user's own and for `initial` alone, because
@@ -65,6 +65,8 @@ class Trial(msgspec.Struct):
     """Masks say which actions are legal."""
     continuous: bool = False
     """An action holds real numbers."""
+    shard_bytes: int = 0
+    """Of the arrays of one shard of the replay; 0: there is none, or it is not known."""
 
     @contextmanager
     def telling(self, *path: str) -> Iterator[None]:
@@ -95,6 +97,8 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
         with found.telling("stop", "eval_return"):
             require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)
+    if spaces is not None and spec["replay"] is not None:
+        found.shard_bytes = _shard_bytes(spec, spaces)
     if spaces is not None and spec["evaluation"]["video_every"] is not None:
         with found.telling("evaluation", "video_every"):
             _draw(spec)
@@ -128,6 +132,16 @@ def _spaces(spec: dict[str, Any]) -> Spaces:
     finally:
         env.close()
     return env.spaces
+
+
+def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:
+    from rlctl.spec.algorithms import Replayed
+    from rlctl.spec.schema import Spec
+    from rlctl_agents.experience.replay.memory import shard_bytes
+
+    whole = Spec.model_validate(spec)
+    config = whole.policy(whole.policy_names[0]).algorithm
+    return shard_bytes(whole, config, spaces) if isinstance(config, Replayed) else 0
 
 
 def _draw(spec: dict[str, Any]) -> None:

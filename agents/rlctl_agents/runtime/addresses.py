@@ -8,12 +8,17 @@ from itertools import product
 from rlctl.spec.roles import FAN_OUT, serving
 from rlctl_agents.types.control import Channels, Peers
 
-CHANNELS: Mapping[str, tuple[str, ...]] = {"modelpool": ("rpc", "notice"), "learner": ("experience",)}
+CHANNELS: Mapping[str, tuple[str, ...]] = {
+    "modelpool": ("rpc", "notice"),
+    "replay": ("experience", "rpc"),
+    "learner": ("experience",),
+}
 """What a role listens on; the others only connect."""
 TALKS_TO: Mapping[str, tuple[str, ...]] = {
     "modelpool": ("modelpool",),
-    "learner": ("modelpool",),
-    "actor": ("learner", "modelpool"),
+    "replay": (),
+    "learner": ("replay", "modelpool"),
+    "actor": ("replay", "learner", "modelpool"),
     "evaluator": ("modelpool",),
 }
 PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
@@ -29,6 +34,7 @@ class Addresses:
     Args:
         pattern: with `{role}`, `{index}`, and `{channel}` or `{port}`.
         clock: monotonic seconds.
+        shards: of the replay; 0: learners receive from actors.
 
     Raises:
         ValueError: the pattern lacks one of the three, or has others.
@@ -38,7 +44,7 @@ class Addresses:
         cluster, whose names are those of the pods.
     """
 
-    def __init__(self, pattern: str, clock: Callable[[], float]) -> None:
+    def __init__(self, pattern: str, clock: Callable[[], float], shards: int = 0) -> None:
         try:
             tried = {
                 _filled(pattern, role, index, channel)
@@ -52,6 +58,7 @@ class Addresses:
             raise ValueError(f"{pattern!r}: must hold {{role}}, {{index}}, and {{channel}} or {{port}}")
         self._pattern = pattern
         self._clock = clock
+        self._shards = shards
         self._named: dict[tuple[str, int], float] = {}  # (role, index) -> last seen alive
 
     @property
@@ -75,12 +82,20 @@ class Addresses:
         }
 
     def peers(self, role: str, index: int) -> Peers:
-        """Peers of a replica: every learner, and one modelpool.
+        """Peers of a replica: every learner, or of an actor one shard of the replay; of a learner every shard; and one
+        modelpool.
 
         Replica 0 stands for a role of which nobody lives: it exists, and connecting early costs nothing.
         """
         talks_to = TALKS_TO.get(role, ())
-        found = {("learner", other) for other in self._of("learner") or [0]} if "learner" in talks_to else set()
+        found: set[tuple[str, int]] = set()
+        if "replay" in talks_to and self._shards:
+            shards = self._of("replay")
+            home = index % self._shards
+            one = [home if home in shards or not shards else shards[index % len(shards)]]
+            found = {("replay", other) for other in (one if role == "actor" else shards)}
+        elif "learner" in talks_to:
+            found = {("learner", other) for other in self._of("learner") or [0]}
         if "modelpool" in talks_to and (role, index) != ("modelpool", 0):
             found.add(("modelpool", self._pool_of(role, index)))
         return {f"{other}/{number}": self.bind(other, number) for other, number in sorted(found)}

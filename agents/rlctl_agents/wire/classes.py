@@ -31,6 +31,8 @@ MANAGER: Classes = {
     **dict.fromkeys((Hello, Recorded, Report, Sampled), ALL),
     **dict.fromkeys((Commit, Enlist, EvalResult, Note), ONLY_CORE),
 }
+REPLAY: Classes = {}
+"""A shard's: learners draw, who are core."""
 MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE, KeepModel: ONLY_CORE}
 """What is named in neither is for core processes alone."""
 

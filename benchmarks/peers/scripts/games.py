@@ -32,7 +32,10 @@ def cartpole() -> gymnasium.Env:
 
 
 def halfcheetah() -> gymnasium.Env:
-    return gymnasium.make("HalfCheetah-v5")
+    """Version 4 where gymnasium has no 5: the same simulator."""
+    from gymnasium.envs.registration import registry
+
+    return gymnasium.make(max(name for name in ("HalfCheetah-v4", "HalfCheetah-v5") if name in registry))
 
 
 class Arrays(gymnasium.ObservationWrapper):

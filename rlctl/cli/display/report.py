@@ -42,8 +42,9 @@ def headline(snapshot: Snapshot) -> str:
 def shares(snapshot: Snapshot) -> str:
     """The percentages on which the verdict rests."""
     verdict = snapshot.status["verdict"]
+    drawn = f" ({percent(verdict.get('learner_waits_draw'))} for draws)" if snapshot.status.get("replay") else ""
     return (
-        f"waiting: learner for data {percent(verdict['learner_waits_data'])}, "
+        f"waiting: learner for data {percent(verdict['learner_waits_data'])}{drawn}, "
         f"actors for credit {percent(verdict['actor_waits_credit'])}, "
         f"for models {percent(verdict['actor_waits_model'])}"
     )
@@ -103,6 +104,8 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(
             ("lag", f"mean {number(lag['mean'])}, p95 {number(lag['p95'])}, max {number(lag['max'])} versions")
         )
+    if told.get("replay"):
+        facts += zip(("replay", "", ""), replay_text(told["replay"]), strict=False)
     if told.get("init"):
         facts.append(("began from", plain(str(told["init"]["text"]))))
     if told["checkpoint"]:
@@ -116,6 +119,23 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if snapshot.phase == "running":
         facts += [("note", plain(process.lately)) for process in snapshot.processes if process.lately]
     return facts
+
+
+def replay_text(told: Mapping[str, Any]) -> list[str]:
+    """Lines about a replay: what it holds, how fast it is, how well its limit and its priorities are kept."""
+    shards, wanted, stale = told["shards"], told["wanted_samples_per_insert"], told["stale_priorities"]
+    if not told["capacity"]:
+        return [f"0 of {shards['wanted']} shards have reported"]
+    answer = "-" if shards["answer"] is None else shards["answer"]
+    ratio = "no limit" if wanted is None else f"{number(wanted)} wanted"
+    return [
+        f"{whole(told['rows'])} rows of {whole(told['capacity'])}, {whole(told['drawable'])} can be drawn; "
+        f"{answer} of {shards['wanted']} shards answer",
+        f"{whole(told['inserted'])} inserted, {count(told['inserted_per_s'])}/s; "
+        f"{whole(told['sampled'])} sampled, {count(told['sampled_per_s'])}/s",
+        f"{number(told['samples_per_insert'])} samples per insert, {ratio}"
+        + ("" if stale is None else f"; {percent(stale)} of the priorities came for rows that are gone"),
+    ]
 
 
 def steps_are_missing(totals: Mapping[str, Any]) -> bool:

@@ -47,7 +47,7 @@ def dry_run(
         probed = None if asked is None else asked.answer()
     looked_at = []
     if probed is not None:
-        trial.refuse(loaded, probed)
+        trial.refuse(world, loaded, probed)
         looked_at += trial.as_checks(loaded, probed)
     looked_at += checks.preflight(world, prepared)
     for line in checks.as_lines(looked_at, "  "):

@@ -313,9 +313,10 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
     empty: dict[str, Any] = {
         "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None, "wall_s": 0.0, "cpu_s": {},
         "verdict": {"kind": "starting", "text": "starting: no report yet"},
-        "throughput": {}, "totals": {}, "lag": {}, "train_return": None, "train_info": {}, "evaluation": None,
-        "evaluations": {}, "models": {"best": None, "goal": None}, "cadence": None, "history": [],
-        "recordings": [], "stop": {}, "policies": {}, "roles": {}, "checkpoint": None, "resumed": None, "problems": [],
+        "throughput": {}, "totals": {}, "lag": {}, "replay": None, "train_return": None, "train_info": {},
+        "evaluation": None, "evaluations": {}, "models": {"best": None, "goal": None}, "cadence": None,
+        "history": [], "recordings": [], "stop": {}, "policies": {}, "roles": {}, "checkpoint": None,
+        "resumed": None, "problems": [],
     }  # fmt: skip
     filled = {**empty, **{key: value for key, value in given.items() if value is not None}}
     filled["throughput"] = {f"{name}_per_s": 0.0 for name in _RATES} | filled["throughput"]

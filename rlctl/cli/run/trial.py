@@ -14,29 +14,57 @@ if TYPE_CHECKING:
     from rlctl.cli.models.initial import Initial
     from rlctl.probe import Probed, Probing
     from rlctl.spec import Loaded
+    from rlctl.spec.problems.messages import Fault
 
 
 @contextmanager
-def begun(world: World, loaded: Loaded, initial: Initial | None = None) -> Iterator[Probing | None]:
+def begun(
+    world: World, loaded: Loaded, initial: Initial | None = None, *, measure: bool = False
+) -> Iterator[Probing | None]:
     """The child, started; its answer is fetched with `answer`. None on a cluster, where all of it lies in the image.
 
     Args:
         initial: the policy that the run begins with, which has to fit its network.
+        measure: on a cluster too, if there is a replay, for what that comes to in memory.
     """
-    if loaded.spec.target in ON_CLUSTERS:
+    from rlctl.spec import fields
+
+    if loaded.spec.target in ON_CLUSTERS and not (measure and fields.normal(loaded.spec).replay):
         yield None
         return
     with world.probe(loaded.spec, loaded.base, {} if initial is None else initial.plain()) as probing:
         yield probing
 
 
-def refuse(loaded: Loaded, probed: Probed) -> None:
-    """
+def refuse(world: World, loaded: Loaded, probed: Probed) -> None:
+    """Stop where the spec asks this machine for what it has not.
+
     Raises:
-        SpecError: the spec names what is not there, or what does not fit.
+        SpecError: the spec names what is not there, what does not fit, or a larger replay than there is memory.
     """
-    if probed.faults:
-        raise SpecError([loaded.problem(fault) for fault in probed.faults])
+    from rlctl.spec import Machine
+    from rlctl.spec.problems.replay import too_large
+
+    large = too_large(loaded.spec, probed.shard_bytes, world.machine or Machine.here()) if probed.shard_bytes else None
+    if faults := [*probed.faults, *([large] if large else [])]:
+        raise SpecError([loaded.problem(fault) for fault in faults])
+
+
+def replay_memory(loaded: Loaded, probed: Probed) -> str:
+    """What the replay comes to; "" without one, or where the spaces are not known."""
+    from rlctl.spec.problems.replay import comes_to
+
+    return comes_to(loaded.spec, probed.shard_bytes) if probed.shard_bytes else ""
+
+
+def asks_too_little(loaded: Loaded, probed: Probed | None) -> list[Fault]:
+    """Findings about a replay's pods: they ask for less memory than it comes to."""
+    from rlctl.spec.problems.replay import too_little
+
+    if probed is None or not probed.shard_bytes or loaded.spec.target not in ON_CLUSTERS:
+        return []
+    found = too_little(loaded.spec, probed.shard_bytes)
+    return [found] if found else []
 
 
 def as_checks(loaded: Loaded, probed: Probed) -> list[Check]:
@@ -46,9 +74,12 @@ def as_checks(loaded: Loaded, probed: Probed) -> list[Check]:
 
     missing = (*probed.missing, *trackers_missing(loaded.spec))
     lacking = [Check("packages", "problem", str(loaded.problem(fault))) for fault in missing]
-    return lacking or [Check("environment", "ok" if probed.verdict == "ok" else "not checked", probed.text)]
+    text = replay_memory(loaded, probed)
+    replay = [Check("replay", "ok", text)] if text else []
+    return lacking or [Check("environment", "ok" if probed.verdict == "ok" else "not checked", probed.text), *replay]
 
 
 def as_plain(probed: Probed) -> dict[str, Any]:
     """For `-o json`."""
-    return {"verdict": probed.verdict, "text": probed.text, "inputs": probed.inputs}
+    told = {"verdict": probed.verdict, "text": probed.text, "inputs": probed.inputs}
+    return told | ({"replay_shard_bytes": probed.shard_bytes} if probed.shard_bytes else {})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.context import World
+from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.display.text import table
 from rlctl.cli.models.initial import initial
 from rlctl.cli.options import OptionalSpecs, Sets, verb
@@ -37,6 +37,7 @@ def lint(
     file:line:column: path: what is wrong and what to do. Of a run on this machine the environment is made and reset,
     in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked". So
     is the policy that a new run begins from (`init`), where it is of this machine: whether its arrays fit the network.
+    What a replay comes to in memory is said, and compared with this machine, or with what its pods ask for.
     """
     if schema:
         from rlctl.spec import json_schema
@@ -48,10 +49,14 @@ def lint(
         return 0
     try:
         loaded = load(world, specs or (), sets)
-        with initial(world, loaded, only_here=True) as policy, trial.begun(world, loaded, policy) as asked:
-            probed = None if asked is None else asked.answer()
+        with (
+            initial(world, loaded, only_here=True) as policy,
+            trial.begun(world, loaded, policy, measure=True) as asked,
+        ):
+            answer = None if asked is None else asked.answer()
+        probed = None if loaded.spec.target in ON_CLUSTERS else answer
         if probed is not None:
-            trial.refuse(loaded, probed)
+            trial.refuse(world, loaded, probed)
     except SpecError as error:
         for problem in error.problems:
             world.data(str(problem))
@@ -69,20 +74,29 @@ def lint(
     if show_origin:
         shown = [(entry["path"], json.dumps(entry["value"]), entry["origin"]) for entry in values]
         world.lines(table(shown))
-    findings = [*loaded.findings, *(loaded.problem(fault) for fault in (probed.missing if probed else ()))]
+    faults = [*(probed.missing if probed else ()), *trial.asks_too_little(loaded, answer)]
+    findings = [*loaded.findings, *map(loaded.problem, faults)]
     for finding in findings:
         (world.complain if show_origin else world.data)(str(finding))
     if probed is None:
         world.say(f"not checked: {loaded.spec.env.id}: on a cluster it lives in the image")
     elif probed.verdict != "problem":
         world.say(f"{'checked' if probed.verdict == 'ok' else 'not checked'}: {probed.text}")
+    if answer is not None and (text := trial.replay_memory(loaded, answer)):
+        world.say(f"replay: {text}")
+    elif answer is not None and probed is None:
+        world.say(f"not checked: memory of the replay: {answer.text}")
     if findings:
         count = len(findings)
         world.say(f"{count} finding{'s' if count != 1 else ''}: the spec is valid")
     else:
         world.say("the spec is valid")
     found = {"findings": findings}
-    checked = {"environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)}
+    checked: dict[str, dict[str, Any]] = {
+        "environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)
+    }
+    if probed is None and answer is not None and answer.shard_bytes:
+        checked["environment"]["replay_shard_bytes"] = answer.shard_bytes
     world.document(found | checked | ({"values": values} if show_origin else {}))
     return int(bool(findings))
 

@@ -70,14 +70,14 @@ def up(
 ) -> int:
     """Start a run, or change one that is there.
 
-    On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when
-    it does not exist or fails. The same again changes nothing, and says so. Stays until a stop condition is met
-    (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come back, the run goes on (exit 0);
-    twice leaves at once (exit 130). What `init` of a new run names is looked up first, and copied into its storage:
-    exit 3 when it is not there or does not fit. --wait ends with 7 when a replica never will run, with 6 after
-    --timeout (10m); with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client asks no cluster, server
-    lets the cluster judge; neither changes anything. The tag of an image is resolved once: its digest is recorded and
-    holds until the spec names another tag, or --pull.
+    On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when it
+    does not exist or fails, or a replay needs more memory than there is. The same again changes nothing, and says so.
+    Stays until a stop condition is met (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come
+    back, the run goes on (exit 0); twice leaves at once (exit 130). What `init` of a new run names is looked up first,
+    and copied into its storage: exit 3 when it is not there or does not fit. --wait ends with 7 when a replica never
+    will run, with 6 after --timeout (10m); with it or --atomic Ctrl-C is exit 130 and undoes nothing. --dry-run client
+    asks no cluster, server lets the cluster judge; neither changes anything. The tag of an image is resolved once: its
+    digest is recorded and holds until the spec names another tag, or --pull.
     """
     timeout_s = None if timeout is None else span(timeout, "--timeout")
     if dry is not None:
@@ -154,7 +154,7 @@ def preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[C
     found = []
     if asked is not None and not (as_before and running):
         probed = asked.answer()
-        trial.refuse(prepared.loaded, probed)
+        trial.refuse(world, prepared.loaded, probed)
         found += trial.as_checks(prepared.loaded, probed)
     found += checks.preflight(world, prepared)
     shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]

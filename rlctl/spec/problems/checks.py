@@ -20,6 +20,9 @@ from rlctl.spec.algorithms import (
     OffPolicy,
     Planned,
     Ppo,
+    Replayed,
+    Sac,
+    Td3,
 )
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
@@ -64,6 +67,8 @@ def unsound(spec: Spec) -> Iterator[Fault]:
             yield from _network(spec, policy.model, network)
             if isinstance(policy.algorithm, Impala):
                 yield from _impala(policy.algorithm, policy.model, path, network)
+            elif isinstance(policy.algorithm, Replayed):
+                yield from _without_memory(policy.algorithm, policy.model, path, network)
     yield from _replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)
@@ -167,6 +172,9 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
     if isinstance(algorithm, Planned):
         return
+    if isinstance(algorithm, Replayed):
+        yield from _replayed(spec, algorithm, path)
+        return
     steps, batch = algorithm.unroll_length, algorithm.batch_size
     if batch % steps:
         message = (
@@ -207,6 +215,48 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
             f" choose {either(_multiples(algorithm.reuse, algorithm.buffer_batches))}"
         )
         yield Fault((*path, "reuse"), message, ((*path, "buffer_batches"),))
+
+
+def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
+    every = algorithm.policy_every if isinstance(algorithm, Td3) else 1
+    size, batch, learners = algorithm.minibatch_size * every, algorithm.batch_size, spec.roles.learner.replicas
+    if batch % size:
+        name, shown = ("minibatch_size x policy_every", f" x {every}") if every > 1 else ("minibatch_size", "")
+        message = (
+            f"must be a multiple of {name}, got {batch} = {batch // size} x {algorithm.minibatch_size}{shown} +"
+            f" {batch % size}; choose {either(_multiples(batch, size))}"
+        )
+        rests_on = ((*path, "minibatch_size"), *([(*path, "policy_every")] if every > 1 else []))
+        yield Fault((*path, "batch_size"), message, rests_on)
+    if algorithm.minibatch_size < learners:
+        message = f"must be at least a row for each learner, got {algorithm.minibatch_size} < {learners}"
+        yield Fault((*path, "minibatch_size"), message, (_LEARNERS,))
+    if spec.sync:
+        message = f"{algorithm.name} learns from what was drawn by chance, in no fixed order: must be false, got true"
+        yield Fault(("sync",), message, ((*path, "name"),))
+    if algorithm.lr_schedule is not None and algorithm.lr_schedule.final > 1:
+        message = f"must be at most 1, got {number(algorithm.lr_schedule.final)}"
+        yield Fault((*path, "lr_schedule", "final"), message)
+
+
+def _without_memory(algorithm: Replayed, model: Network, path: Keys, network: Keys) -> Iterator[Fault]:
+    name, rests_on = algorithm.name, ((*path, "name"),)
+    if model.core != "none":
+        yield Fault((*network, "core"), f"{name} has no memory: must be none, got {model.core}", rests_on)
+    if model.share != "auto":
+        got = show(model.share)
+        yield Fault((*network, "share"), f"{name} has no value beside its policy: must be auto, got {got}", rests_on)
+    if model.normalize.returns is True:
+        message = f"{name} does not normalise returns: must be auto or false, got true; see algorithm.reward_scale"
+        yield Fault((*network, "normalize", "returns"), message, rests_on)
+    if isinstance(algorithm, Sac):
+        given = (("std", model.gaussian.std, "network"), ("squash", model.gaussian.squash, True))
+        for key, value, own in given:
+            if value != own:
+                message = (
+                    f"the policy of sac is a squashed Gaussian of the network: must be {show(own)}, got {show(value)}"
+                )
+                yield Fault((*network, "gaussian", key), message, rests_on)
 
 
 def _network(spec: Spec, model: Network, path: Keys) -> Iterator[Fault]:

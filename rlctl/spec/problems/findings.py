@@ -66,6 +66,10 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         yield Fault(("roles", "actor", "replicas"), "no actors: nothing is learned until `rlctl scale actor=1`")
     if roles.learner.gpu > 1:
         yield Fault(("roles", "learner", "gpu"), f"a learner uses one GPU, the other {roles.learner.gpu - 1} stay idle")
+    if roles.replay is not None and 0 < roles.actor.replicas < roles.replay.replicas:
+        shards, empty = roles.replay.replicas, roles.replay.replicas - roles.actor.replicas
+        message = f"{shards} shards, but each actor sends to one: {empty} stay empty, and their part of replay.capacity"
+        yield Fault(("roles", "replay", "replicas"), message)
     if spec.target == "local":
         yield from _too_large(spec, machine)
         if lacking := simulator_missing(spec.env.id):

@@ -54,10 +54,8 @@ LATER = (
     Later("inference.colocate", _is("learner"), "remove it"),
     Later("inference.max_wait_ms", _other_than(5.0), "remove it"),
     Later("inference.max_batch", _given, "remove it"),
-    Later("replay", _given, "remove it"),
     Later("league", _given, "remove it"),
     Later("pbt", _given, "remove it"),
-    Later("roles.replay", _given, "remove it"),
     Later("roles.inference", _given, "remove it"),
 )
 

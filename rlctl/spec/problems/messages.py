@@ -44,9 +44,11 @@ _YES_NO: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off"
 _KIN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("ppo2", "trpo", "ppg", "mappo"), "ppo"),
     **dict.fromkeys(("a2c", "a3c", "reinforce", "vtrace", "actorcritic"), "impala"),
-    **dict.fromkeys(("dqn", "ddqn", "doubledqn", "duelingdqn", "rainbow", "c51", "qrdqn", "iqn", "apex"), "apex_dqn"),
+    **dict.fromkeys(("ddqn", "doubledqn", "duelingdqn", "c51", "qrdqn", "iqn", "pqn", "simpleq"), "dqn"),
+    **dict.fromkeys(("apex", "rainbow"), "apex_dqn"),
     **dict.fromkeys(("drqn", "rdqn", "ngu", "agent57"), "r2d2"),
-    **dict.fromkeys(("ddpg", "td3", "redq", "crossq"), "sac"),
+    **dict.fromkeys(("redq", "crossq", "tqc", "droq"), "sac"),
+    **dict.fromkeys(("ddpg", "d4pg"), "td3"),
 }
 """Algorithms that other libraries have, in small letters and digits -> ours of the same kind."""
 
@@ -161,15 +163,15 @@ def _kin(name: Any) -> str:
     """Hint for a name that no algorithm has: the one that was meant, or what is planned of its kind."""
     if not isinstance(name, str) or ":" in name:
         return ""
-    if near := closest(name, BUILT):
-        return f"; did you mean `{near}`?"
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
+    if plain not in _KIN and (near := closest(name, BUILT)):
+        return f"; did you mean `{near}`?"
     of_its_kind = _KIN.get(plain) or closest(plain, PLANNED)
     if of_its_kind in BUILT:
         return f"; use {of_its_kind}, which is of that kind"
     if of_its_kind is not None:
         return f"; of that kind {of_its_kind} is planned, use {either(BUILT)} today"
-    return f"; {both(PLANNED)} are planned, use {either(BUILT)} today"
+    return f"; {both(PLANNED)} {'is' if len(PLANNED) == 1 else 'are'} planned, use {either(BUILT)} today"
 
 
 def _unknown(path: Path, values: Mapping[str, Any]) -> str:

@@ -157,7 +157,7 @@ def test_nothing_is_started_where_what_it_needs_is_not_installed(
 def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
     """What the child itself writes."""
     spec = {"env": {"id": id, "kwargs": {}, "preset": "none", "max_episode_steps": None}, "seed": 0,
-            "evaluation": {"video_every": None}}  # fmt: skip
+            "evaluation": {"video_every": None}, "replay": None}  # fmt: skip
     spec |= {
         "policies": {
             "main": {"algorithm": {"name": "impala"}, "model": {"torso": "auto", "gaussian": {"squash": False}}}

@@ -99,3 +99,50 @@ def test_a_child_is_ended_when_up_refuses_for_another_reason(rlctl: Rlctl) -> No
     assert refused.code == 5
     assert rlctl.trials[-1].over
     assert not rlctl.trials[-1].asked
+
+
+DQN = "run: pole\nenv: {id: CartPole-v1}\nalgorithm: {name: dqn}\nreplay: {capacity: 400000}\n"
+LARGE = Probed("ok", "CartPole-v1: obs -> mlp", shard_bytes=100 * 2**30)  # the machine of these tests has 64Gi
+TOLD = "replay.capacity: 400,000 rows in 1 shard of 100.0Gi; this machine has 64.0Gi; replay.capacity 200,000 would fit"
+
+
+def test_lint_and_up_tell_what_a_replay_comes_to(rlctl: Rlctl) -> None:
+    rlctl.probed = Probed("ok", "CartPole-v1: obs -> mlp", shard_bytes=3 * 2**30)
+    spec = str(rlctl.write("dqn.yaml", DQN + "roles: {replay: {replicas: 2}}\n"))
+    text = "400,000 rows in 2 shards of 3.0Gi, 6.0Gi in all"
+    assert f"replay: {text}\n" in rlctl("lint", spec).err
+    assert rlctl("lint", spec, "-o", "json").json["environment"]["replay_shard_bytes"] == 3 * 2**30
+    assert f"ok       replay       {text}\n" in rlctl("up", spec, "-d").err
+
+
+@pytest.mark.parametrize("verb", [("lint",), ("up", "-d"), ("up", "--dry-run", "client")])
+def test_a_replay_that_the_machine_has_no_memory_for_is_refused_at_its_line(
+    rlctl: Rlctl, verb: tuple[str, ...]
+) -> None:
+    rlctl.probed = LARGE
+    spec = str(rlctl.write("dqn.yaml", DQN))
+    result = rlctl(verb[0], spec, *verb[1:])
+    assert result.code == 3
+    assert f"{spec}:4:10: {TOLD}" in (result.out + result.err).splitlines()
+    assert rlctl.backend.find("pole") is None
+
+
+def test_lint_measures_a_replay_on_a_cluster_and_says_what_its_pods_have_to_ask_for(rlctl: Rlctl) -> None:
+    rlctl.probed = LARGE
+    spec = str(rlctl.write("cluster.yaml", CLUSTER_SPEC.replace("impala", "dqn")))
+    checked = rlctl("lint", spec, "--set", "roles.replay.memory=90Gi", "--set", "replay.capacity=500000")
+    assert checked.code == 1
+    assert "roles.replay.memory: 90Gi, but replay.capacity is 500,000 rows in 1 shard of 100.0Gi: ask for 101Gi;" in (
+        checked.out
+    )
+    assert "on a cluster it lives in the image" in checked.err
+    enough = rlctl("lint", spec, "--set", "roles.replay.memory=101Gi", "-o", "json")
+    assert enough.json["findings"] == []
+    assert enough.json["environment"] == {"verdict": "not checked", "replay_shard_bytes": 100 * 2**30}
+
+
+def test_a_cluster_whose_environment_is_not_here_is_no_fault_of_the_spec(rlctl: Rlctl) -> None:
+    rlctl.probed = UNKNOWN
+    checked = rlctl("lint", str(rlctl.write("cluster.yaml", CLUSTER_SPEC.replace("impala", "dqn"))))
+    assert checked.code == 0
+    assert "not checked: memory of the replay: no such id\n" in checked.err

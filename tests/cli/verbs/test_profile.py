@@ -106,7 +106,7 @@ def test_from_a_cluster_the_files_come_into_this_folder(rlctl: Rlctl, monkeypatc
     [
         (["cook"], "'cook' is not ROLE or ROLE/INDEX"),
         (["actor/x"], "'actor/x' is not ROLE or ROLE/INDEX"),
-        (["replay"], "'replay' is not ROLE"),
+        (["inference"], "'inference' is not ROLE"),
         (["actor/2"], "run pole has no actor/2: the last is actor/1"),
         (["actor", "--seconds", "0"], "--seconds must be above 0"),
         (["actor", "--seconds", "601"], "--seconds must be above 0 and at most 600"),

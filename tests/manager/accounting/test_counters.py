@@ -175,6 +175,42 @@ def test_a_slow_modelpool_is_named_although_others_wait_longer_because_of_it() -
     assert verdict(learner_model=0.3, learner_data=0.6).kind == "actor-bound"
 
 
+def test_a_learner_that_may_not_draw_waits_for_actors_and_actors_without_credit_for_the_learner() -> None:
+    found = verdict(learner_data=0.5, learner_draw=0.1, samples_per_insert=8.0)
+    assert found.text == "actor-bound: the learner waits for experience 50 % of the time, at 8 samples per insert"
+    assert found.suggest == "rlctl scale actor=4 --run r"
+    assert verdict(learner_data=0.5, simulator=0.9, samples_per_insert=8.0).kind == "simulator-bound"
+    found = verdict(actor_credit=0.5, shard=0.5, samples_per_insert=256.0)
+    assert found.text == (
+        "learner-bound: actors wait to be allowed to send 50 % of the time, at 256 samples per insert"
+    )
+
+
+def test_a_learner_that_waits_for_draws_waits_for_the_replay() -> None:
+    found = verdict(learner_data=0.5, learner_draw=0.4, shard=0.2)
+    assert (found.kind, found.suggest) == ("replay-bound", "")
+    assert found.text == "replay-bound: the learner waits for draws 40 % of the time"
+    assert (found.learner_waits_draw, found.shard_busy) == (0.4, 0.2)
+    assert verdict(learner_data=0.1, learner_draw=0.1, shard=0.95).kind == "balanced", "who is busy holds nobody up"
+
+
+@pytest.mark.parametrize(
+    ("waits", "text"),
+    [
+        ({"learner_data": 0.6, "learner_draw": 0.1}, "the learner waits for experience 60 % of the time"),
+        ({"learner_data": 0.6, "learner_draw": 0.5}, "the learner waits for draws 50 % of the time"),
+        ({"learner_data": 0.3, "actor_credit": 0.7}, "actors wait to be allowed to send 70 % of the time"),
+    ],
+)
+def test_who_waits_while_a_shard_computes_all_the_time_waits_for_the_replay(waits: dict[str, float], text: str) -> None:
+    found = verdict(**waits, shard=0.97, samples_per_insert=8.0)
+    assert found.text == f"replay-bound: {text}, and its busiest shard computes 97 % of it"
+
+
+def test_a_modelpool_that_is_slow_is_named_before_a_replay() -> None:
+    assert verdict(learner_model=0.5, learner_data=0.4, learner_draw=0.4, shard=1.0).kind == "modelpool-bound"
+
+
 def test_more_actors_are_not_suggested_for_a_machine_that_is_full() -> None:
     found = judge(Waits(0.6, 0.0, 0.0), started=True, actors=2, cores_busy=1.9, cores=2, one_machine=True, run="r")
     assert found.kind == "actor-bound"

@@ -34,8 +34,8 @@ from tests.manager.world import (
 def test_the_status_has_every_key_of_the_contract_from_the_first_second(run: Run) -> None:
     first = status(run)
     assert list(first) == [
-        "apiVersion", "run", "uid", "term", "phase", "time", "wall_s", "cpu_s", "verdict", "throughput", "totals",
-        "lag", "train_return", "train_info", "evaluation", "evaluations", "models", "recordings", "cadence",
+        "apiVersion", "run", "uid", "term", "phase", "time", "wall_s", "cpu_s", "verdict", "throughput", "replay",
+        "totals", "lag", "train_return", "train_info", "evaluation", "evaluations", "models", "recordings", "cadence",
         "history", "stop", "policies", "members", "roles", "init", "checkpoint", "resumed", "problems",
     ]  # fmt: skip
     assert (first["apiVersion"], first["run"], first["uid"], first["phase"]) == ("rlctl/v1", "r", UID, "starting")

@@ -8,7 +8,7 @@ from rlctl_agents.manager import timing
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
 from rlctl_agents.manager.membership.leases import Holder, LeaseGrant
-from rlctl_agents.manager.membership.registry import Members
+from rlctl_agents.manager.membership.registry import RECEIVERS, Members
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.addresses import CHANNELS
 from rlctl_agents.types.control import Hello
@@ -86,10 +86,10 @@ class LeaseAdmission:
         return self._ticket(holder.boot, int(self._clock.unix())) if holder.role == "actor" else ""
 
     def leased_since_s(self, holder: Holder) -> int:
-        """Unix time of the oldest ticket that a learner believes; 0 for other roles, and as long as a live actor may
+        """Unix time of the oldest ticket that a receiver believes; 0 for other roles, and as long as a live actor may
         not have had a ticket of this manager yet.
         """
         window_s = max(LEASED_S, 2 * timing.expires_s(len(self._members.leases)))
-        if holder.role != "learner" or self._clock.monotonic() - self._began < window_s:
+        if holder.role not in RECEIVERS or self._clock.monotonic() - self._began < window_s:
             return 0
         return int(self._clock.unix() - window_s)

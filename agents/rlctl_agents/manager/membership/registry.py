@@ -21,6 +21,8 @@ from rlctl_agents.types.control import Match, Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
 FORMAT = 1
+RECEIVERS = ("learner", "replay")
+"""Roles that receive rows of actors."""
 
 log = logging.getLogger(__name__)
 
@@ -133,14 +135,14 @@ class Members:
         self.totals.hear(report.role, boot, report.counters)
         self.rates.hear(boot, report.counters)
         self.ledger.hear_sender(boot, report.sent, report.pending)
-        if report.role == "learner":
+        if report.role in RECEIVERS:
             for sender in report.accounts:
                 self.leases.mention(sender)
             faults = {sender: one.fault for sender, one in report.accounts.items() if one.fault}
             before = self.ledger.quarantined() if faults else {}
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
-            # what comes late, of a learner that was replaced, begins nothing
-            if report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
+            # what comes late, of a learner that was replaced, begins nothing; a replay's rows are of no life
+            if report.role == "learner" and report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
                 base = report.gauges.get(BASE_ROWS)
                 self.ledger.begin(boot, None if base is None else int(base), self._together(report))
             after = self.ledger.quarantined() if faults else {}

@@ -15,7 +15,19 @@ CORES_FULL = 0.9
 MOST_AT_ONCE = 4
 """Suggest at most so many times the present number."""
 
-Kind = Literal["starting", "actor-bound", "simulator-bound", "learner-bound", "modelpool-bound", "balanced", "ending"]
+SHARD_FULL = 0.9
+"""A shard that computes for so much of its time is what those wait for who wait for it."""
+
+Kind = Literal[
+    "starting",
+    "actor-bound",
+    "simulator-bound",
+    "learner-bound",
+    "modelpool-bound",
+    "replay-bound",
+    "balanced",
+    "ending",
+]
 
 
 class Waits(msgspec.Struct, frozen=True):
@@ -26,6 +38,11 @@ class Waits(msgspec.Struct, frozen=True):
     actor_model: float  # actors wait for weights
     learner_model: float = 0.0  # the learner waits for the modelpool
     simulator: float = 0.0  # actors are inside the environment's step
+    learner_draw: float = 0.0  # of learner_data: rows may be drawn, and are not here yet, or no shard answers
+    shard: float = 0.0  # the busiest shard of the replay computes
+    samples_per_insert: float = (
+        0.0  # by which the replay lets learner and actors wait for each other; no share; 0: none
+    )
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -39,6 +56,8 @@ class Verdict(msgspec.Struct, frozen=True):
     suggest: str
     learner_waits_model: float = 0.0
     actor_simulates: float = 0.0
+    learner_waits_draw: float = 0.0
+    shard_busy: float = 0.0
 
 
 def judge(
@@ -47,7 +66,9 @@ def judge(
     """Name the slow side: the cause, not the side that waits because of it.
 
     A modelpool that is slow stops the learner, so that actors wait for credit too; a simulator that is slow starves the
-    learner. So shares are followed to where time is really spent.
+    learner. So shares are followed to where time is really spent. By the samples per insert of a replay the faster side
+    waits: a learner that may not draw waits for actors, and actors without credit for the learner, unless a shard
+    computes all the time.
 
     Args:
         started: the learner has learned for some seconds.
@@ -62,8 +83,10 @@ def judge(
         `rlctl scale actor=5 --run NAME` (2 actors keep it busy 40 % of the time).
     """
     kind, text, wanted = _find(waits, actors, started)
+    if waits.samples_per_insert and kind in ("actor-bound", "simulator-bound", "learner-bound"):
+        text += f", at {number(waits.samples_per_insert)} samples per insert"
     full = one_machine and cores_busy >= CORES_FULL * cores
-    if full and kind in ("actor-bound", "simulator-bound", "learner-bound"):
+    if full and kind in ("actor-bound", "simulator-bound", "learner-bound", "replay-bound"):
         text += f"; all {number(cores)} cores of this machine are busy, so more processes will not help"
         wanted = None
     elif one_machine and wanted is not None and wanted > max(actors, cores):
@@ -80,6 +103,8 @@ def judge(
         suggest=suggest,
         learner_waits_model=round(waits.learner_model, 4),
         actor_simulates=round(waits.simulator, 4),
+        learner_waits_draw=round(waits.learner_draw, 4),
+        shard_busy=round(waits.shard, 4),
     )
 
 
@@ -96,6 +121,8 @@ def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, int | No
         return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", None
     if largest == waits.actor_model:
         return "modelpool-bound", _for_weights(waits), None
+    if waits.shard >= SHARD_FULL or (largest == waits.learner_data and waits.learner_draw > largest / 2):
+        return "replay-bound", _for_the_replay(waits), None
     if largest == waits.learner_data:
         return _upstream(waits, actors)
     text = f"learner-bound: actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
@@ -119,6 +146,17 @@ def _upstream(waits: Waits, actors: int) -> tuple[Kind, str, int | None]:
 
 def _for_weights(waits: Waits) -> str:
     return f"modelpool-bound: actors wait for weights {_percent(waits.actor_model)} of the time"
+
+
+def _for_the_replay(waits: Waits) -> str:
+    if waits.learner_data >= waits.actor_credit:
+        drawn = waits.learner_draw > waits.learner_data / 2
+        share = waits.learner_draw if drawn else waits.learner_data
+        who = f"the learner waits for {'draws' if drawn else 'experience'} {_percent(share)} of the time"
+    else:
+        who = f"actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
+    busy = f", and its busiest shard computes {_percent(waits.shard)} of it" if waits.shard >= SHARD_FULL else ""
+    return f"replay-bound: {who}{busy}"
 
 
 def _percent(share: float) -> str:

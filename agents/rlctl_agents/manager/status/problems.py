@@ -93,7 +93,7 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
     if len(silent) > 5:
         yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
-    for role in ("modelpool", "learner", "actor"):
+    for role in ("modelpool", "replay", "learner", "actor"):
         if (absent_s := facts.absent.get(role, 0.0)) >= NOBODY_S:
             yield f"no {role} has reported for {absent_s:.0f} s", f"rlctl logs {role}"
     if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:

@@ -15,6 +15,7 @@ from rlctl_agents.manager.evaluation.selection import NAMES, Name
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
+from rlctl_agents.manager.status.replay import DRAWN, busy, figures, wanted_ratio
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.metrics import INFO
@@ -63,7 +64,7 @@ class StatusBuilder:
         """
         view = self._view
         known = view.members
-        live = {role: known.leases.live(role) for role in ("modelpool", "learner", "actor", "evaluator")}
+        live = {role: known.leases.live(role) for role in self._roles()}
         rows = known.ledger.rows(known.leases.alive)
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
@@ -81,6 +82,7 @@ class StatusBuilder:
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
             "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
+            "replay": figures(view, live["replay"]) if "replay" in live else None,
             "totals": self._totals(),
             "lag": training["lag"],
             "train_return": self._train_return(),
@@ -104,6 +106,11 @@ class StatusBuilder:
             "problems": find(self._facts(live, rows, faults, silent), view.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
+
+    def _roles(self) -> tuple[str, ...]:
+        """Roles whose members are told, in the order in which they are shown."""
+        replay = ("replay",) if self._view.settings.roles.replay is not None else ()
+        return ("modelpool", *replay, "learner", "actor", "evaluator")
 
     def _training(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
         """Figures of the last seconds of training; while a run ends, of those before."""
@@ -151,6 +158,7 @@ class StatusBuilder:
 
     def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
         view, rates = self._view, self._view.members.rates
+        shards = _boots(live.get("replay", ()))
         learners, actors = _boots(live["learner"]), _boots(live["actor"])
         waits = Waits(
             learner_data=_share(rates.mean(learners, "wait_data_seconds")),
@@ -158,6 +166,9 @@ class StatusBuilder:
             actor_model=_share(rates.mean(actors, "wait_model_seconds")),
             learner_model=_share(rates.mean(learners, "wait_model_seconds")),
             simulator=_share(rates.mean(actors, "env_seconds")),
+            learner_draw=_share(rates.mean(learners, "wait_draw_seconds")),
+            shard=_share(max((busy(rates, boot) for boot in shards), default=0.0)),
+            samples_per_insert=wanted_ratio(view, shards),
         )
         return judge(
             waits,
@@ -222,6 +233,7 @@ class StatusBuilder:
     def _member(self, holder: Holder, silent: Container[str]) -> dict[str, Any]:
         view, now = self._view, self._view.clock.monotonic()
         seen = view.members.seen.get(holder.boot)
+        rates = view.members.rates
         shown = {
             "index": holder.index,
             "boot": holder.boot,
@@ -232,7 +244,9 @@ class StatusBuilder:
             "cpu": round(view.members.rates.of(holder.boot, "cpu_seconds"), 2),
             "memory_bytes": None if seen is None or MEMORY not in seen.gauges else int(seen.gauges[MEMORY]),
         }
-        if holder.role == "actor":
+        if holder.role == "replay":
+            shown |= {f"{name}_per_s": round(rates.of(holder.boot, name), 1) for name in ("inserted", "sampled")}
+        elif holder.role == "actor":
             shown["env_steps_per_s"] = round(view.members.rates.of(holder.boot, "env_steps"), 1)
         elif holder.role == "learner":
             shown["updates_per_s"] = round(view.members.rates.of(holder.boot, "updates"), 2)
@@ -402,6 +416,9 @@ def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float
         f"waits/{name}": status["verdict"][name]
         for name in ("learner_waits_data", "actor_waits_credit", "actor_waits_model")
     }
+    if (replay := status["replay"]) is not None:
+        found |= {f"replay/{name}": replay[name] for name in DRAWN} | {"replay/shards": replay["shards"]["answer"]}
+        found |= {f"waits/{name}": status["verdict"][name] for name in ("learner_waits_draw", "shard_busy")}
     for policy, one in status["policies"].items():
         found |= {f"ledger/{policy}/{name}": value for name, value in one["ledger"].items() if name != "balanced"}
     if status["train_return"] is not None:

@@ -45,7 +45,7 @@ INNER = frozenset(
     f"learner/{name}"
     for name in (
         STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
-        STARVED, MEMORY, "queue_rows",
+        STARVED, MEMORY, "queue_rows", "shards",
     )
 )  # fmt: skip
 """Gauges of a learner that say nothing about learning."""
@@ -129,7 +129,12 @@ def _speed(view: HistoryView) -> Section:
         chart("Lag of what is learned from", "versions", {"lag/mean": "mean", "lag/p95": "p95", "lag/max": "max"}),
         chart("Waiting", "% of the time", {
             "waits/learner_waits_data": "learner for data", "waits/actor_waits_credit": "actors for credit",
-            "waits/actor_waits_model": "actors for models"}, 100.0, 100.0),
+            "waits/actor_waits_model": "actors for models",
+            "waits/learner_waits_draw": "learner for draws"}, 100.0, 100.0),
+        chart("Rows of the replay", "rows", {"replay/rows": "stored", "replay/drawable": "can be drawn"}),
+        chart("Replay a second", "rows / s", {
+            "replay/sampled_per_s": "drawn", "replay/inserted_per_s": "inserted"}),
+        chart("Samples per insert", "rows drawn for each", {"replay/samples_per_insert": "since the beginning"}),
         chart("Memory of the learner", "MiB", {f"learner/{MEMORY}": "resident"}, 2.0**-20),
     ]  # fmt: skip
     return Section([*map(drawn, charts)])

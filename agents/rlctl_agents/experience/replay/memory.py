@@ -1,0 +1,55 @@
+"""Memory of a shard, from a spec and the spaces of its environment: without torch, for who asks before a run starts."""
+
+from __future__ import annotations
+
+from rlctl.spec.algorithms import QLearning, Replayed
+from rlctl.spec.schema import Spec
+from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings
+from rlctl_agents.experience.replay.shard import Shard
+from rlctl_agents.types.experience import Field, Schema
+from rlctl_agents.types.spaces import Box, Spaces, choices, leaf_array, leaves
+
+
+def shard_capacity(spec: Spec) -> int:
+    """Rows of one shard: its part of `replay.capacity`."""
+    assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
+    shards = spec.roles.replay.replicas if spec.roles.replay else 1
+    return -(-spec.replay.capacity // shards)
+
+
+def shard_settings(config: Replayed) -> ReplaySettings:
+    """What a shard must know of an algorithm."""
+    return ReplaySettings(
+        n_step=config.n_step,
+        gamma=config.gamma,
+        prioritized=config.prioritized,
+        alpha=config.priority_alpha,
+        epsilon=config.priority_epsilon,
+        reward_scale=config.reward_scale,
+        reward_clip=config.reward_clip,
+    )
+
+
+def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces) -> int:
+    """Bytes of the arrays of one shard.
+
+    Args:
+        spec: whole, in its normal form.
+        config: of an algorithm of ours.
+    """
+    return Shard.bytes_for(stored(config, spaces), shard_settings(config), shard_capacity(spec))
+
+
+def stored(config: Replayed, spaces: Spaces) -> Schema:
+    """The experience schema of an algorithm of ours, which the classes of algorithms state with torch."""
+    obs = [
+        Field(name, *leaf_array(leaf), "row+1", leaf.stack if isinstance(leaf, Box) else 0)
+        for name, leaf in leaves(spaces.obs, "obs")
+    ]
+    action = [Field(name, *leaf_array(leaf), "row") for name, leaf in leaves(spaces.action, "action")]
+    legal = [Field("legal", "bool", (sum(choices(spaces.action)),), "row+1")] if spaces.legal else []
+    flags = [Field(name, "bool", (), "row") for name in ("terminated", "truncated", "valid")]
+    first, reward = Field("first", "bool", (), "row+1"), Field("reward", "float32", (), "row")
+    values = RECORDED if isinstance(config, QLearning) and config.prioritized else ()
+    recorded = [Field(name, "float32", (), "row") for name in values]
+    return Schema(config.unroll_length, (*obs, first, *action, reward, *flags, *legal, *recorded))

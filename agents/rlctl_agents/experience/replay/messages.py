@@ -1,0 +1,114 @@
+"""What a learner asks a replay shard, what it hears, and the arrays that travel with both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.types.experience import Arrays, Field, Schema
+
+MAX_ROWS = 1 << 20
+"""Most rows of one draw, and most priorities that ride along with one."""
+INDEX: tuple[tuple[str, str], ...] = (
+    ("version", "int64"), ("slot", "int64"), ("generation", "uint32"), ("mass", "float32"),
+)  # fmt: skip
+"""Arrays of a draw besides its fields, one entry a row: version of the weights that acted, place of the row, how often
+that place was filled anew, and the mass with which it was drawn."""
+CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint32"), ("delta", "float32"))
+"""Arrays of a priority update: the places of rows as they were drawn, and the absolute error."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """State of a shard, and the limits of its run; counts are rows since its start."""
+
+    mass: float  # sum over the rows that may be drawn
+    size: int  # rows that may be drawn
+    rows: int  # rows that are stored
+    inserted: int
+    sampled: int
+    starts: int  # replay.learning_starts, over all shards
+    ratio: float  # replay.samples_per_insert; 0: no limit
+    counted: int = 0  # of the inserted rows, those that a learner has counted as agent steps
+
+
+class Draw(msgspec.Struct, frozen=True):
+    """learner -> shard: give so many rows; arrays of a priority update follow."""
+
+    count: Count
+    boot: str = ""
+    """Of the shard that all but `count` is meant for; one that was started again meanwhile passes it by."""
+    may_insert: int = -1
+    """Rows that may be inserted since the shard's start; -1: as before."""
+    counted: int = -1
+    """Rows since the shard's start that the learner has counted as agent steps; -1: as before."""
+    changes: Count = 0
+
+
+class Drawn(msgspec.Struct, frozen=True):
+    """The answer; its arrays follow."""
+
+    boot: str  # of the shard: another one has lost its rows
+    count: Count  # 0: there is nothing to draw
+    standing: Standing
+
+
+def drawn_schema(schema: Schema, n_step: int) -> Schema:
+    """Fields of what a learner learns from: windows of one decision and its n-step outcome, side by side.
+
+    Of `obs` and `legal` row 0 belongs to the decision and row 1 to the decision that the outcome ends at.
+    """
+    left_out = ("first", "reward", "truncated")
+    made = [
+        Field(one.name, one.dtype, one.shape, one.per)
+        for one in schema.fields
+        if one.name not in left_out and one.per != "segment"
+    ]
+    outcome = (Field("rewards", "float32", (n_step,), "segment"), Field("steps", "int64", (), "segment"))
+    return Schema(1, (*made, *outcome, Field("weight", "float32", (), "segment")))
+
+
+Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
+"""Dtype and shape of arrays, in the order in which they travel."""
+
+
+def layout(schema: Schema, n_step: int, count: int) -> Layout:
+    """Dtype and shape of each array of a draw of so many rows, in the order in which they travel."""
+    found: Layout = {}
+    for one in drawn_schema(schema, n_step).fields:
+        if one.name in ("valid", "weight"):
+            continue
+        axes = {"row+1": (2, count), "row": (count,), "segment": (count,)}[one.per]
+        shape = (n_step, count) if one.name == "rewards" else (*axes, *one.shape)
+        found[one.name] = np.dtype(one.dtype), shape
+    return found | {name: (np.dtype(dtype), (count,)) for name, dtype in INDEX}
+
+
+def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[memoryview]:
+    """The arrays as frames, without a copy where they are contiguous."""
+    return [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data for name in names]
+
+
+def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:
+    """Read-only views.
+
+    Raises:
+        ValueError: not as many bytes as these arrays have.
+    """
+    if len(buffers) != len(shapes):
+        raise ValueError(f"{len(buffers)} arrays instead of {len(shapes)}")
+    found: Arrays = {}
+    for (name, (dtype, shape)), data in zip(shapes.items(), buffers, strict=True):
+        if data.nbytes != dtype.itemsize * int(np.prod(shape)):
+            raise ValueError(f"{name}: {data.nbytes} bytes instead of {dtype} {list(shape)}")
+        found[name] = np.frombuffer(data, dtype).reshape(shape)
+    return found
+
+
+def changes(count: int) -> Layout:
+    """Dtype and shape of each array of a priority update of so many rows."""
+    return {name: (np.dtype(dtype), (count,)) for name, dtype in CHANGES}

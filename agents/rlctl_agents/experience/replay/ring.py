@@ -1,0 +1,190 @@
+"""Ring of rows: segments of many streams, each row and each frame stored once, the oldest overwritten first."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.types.experience import Schema, SegmentBlock
+
+FIRST, VALID, TERMINATED, TRUNCATED, THERE = 1, 2, 4, 8, 16
+"""Bits of a row's flags. Without THERE nothing is stored at its place."""
+FLAGS = {"first": FIRST, "valid": VALID, "terminated": TERMINATED, "truncated": TRUNCATED}
+"""Fields that are kept as one bit each."""
+OWN = {"version": "int64", "flags": "uint8", "length": "uint8"}
+"""What a record holds besides fields of the schema."""
+PACKED_BYTES = 256
+"""Fields of at most so many bytes a row lie side by side in one record, so that a row drawn at random costs one or two
+reads from memory; larger ones have arrays of their own."""
+
+
+class Placed(NamedTuple):
+    """Places that an insertion has changed."""
+
+    columns: NDArray[np.int64]  # [B] filled anew
+    cut: NDArray[np.int64]  # [A] columns that live on and have lost the one before them
+
+
+class Ring:
+    """Columns of T rows of one stream each: slot = column * T + row.
+
+    Of `row+1` fields the first T rows are stored: the row after belongs to the stream's next column. Of fields with
+    `frames` the newest frame of each row is stored: the older ones are those of the rows before. Columns that follow
+    each other in a stream are linked. What does not begin where the stream's newest column ended, or comes from another
+    boot of its sender, is not linked: no window reaches across it.
+
+    Args:
+        schema: of the blocks.
+        capacity: rows to keep, at least; rounded up to whole columns.
+
+    Raises:
+        ValueError: capacity is not positive, or the schema lacks one of FLAGS or `reward`.
+    """
+
+    def __init__(self, schema: Schema, capacity: int) -> None:
+        if lacking := sorted({*FLAGS, "reward"} - {field.name for field in schema.fields}):
+            raise ValueError(f"a replay needs fields that the schema lacks: {', '.join(lacking)}")
+        self.steps, self.columns = schema.unroll_length, columns_for(schema, capacity)
+        packed, large = layout(schema)
+        self.fields = {
+            field.name: field for field in schema.fields if field.per != "segment" and field.name not in FLAGS
+        }
+        # one row more than there are slots, of zeros, which is never written: slot -1 is no row
+        self.records = np.zeros(self.slots + 1, packed)
+        """[slots + 1] packed fields, `version`, `flags`, and `length`, of the window from a row: `Windows` sets it."""
+        self.large: dict[str, NDArray[Any]] = {
+            name: np.zeros((self.slots + 1, *shape), dtype) for name, (dtype, shape) in large.items()
+        }
+        """Field -> [slots + 1, ...]."""
+        self.generation = np.zeros(self.columns, np.uint32)
+        """[columns] times that a column was filled; 0: never."""
+        # of column -1: none
+        self._before = np.full(self.columns + 1, -1, np.int64)
+        self._after = np.full(self.columns + 1, -1, np.int64)
+        self._stream = np.zeros(self.columns, np.int64)
+        self._row0 = np.zeros(self.columns, np.int64)
+        self._boot = np.zeros(self.columns, np.int64)
+        self._newest: dict[int, int] = {}  # stream -> its newest column, while that is here
+        self._head = 0
+        self.filled = 0
+        """Rows that it holds."""
+
+    @staticmethod
+    def bytes_for(schema: Schema, capacity: int) -> int:
+        """Bytes of the arrays of a ring."""
+        columns = columns_for(schema, capacity)
+        packed, large = layout(schema)
+        row = packed.itemsize + sum(dtype.itemsize * math.prod(shape) for dtype, shape in large.values())
+        return (columns * schema.unroll_length + 1) * row + columns * 44 + 16
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        arrays: list[NDArray[Any]] = [self.records, self.generation, self._before, self._after]
+        arrays += [self._stream, self._row0, self._boot, *self.large.values()]
+        return sum(array.nbytes for array in arrays)
+
+    @property
+    def slots(self) -> int:
+        """Rows that it holds at most."""
+        return self.steps * self.columns
+
+    def insert(self, block: SegmentBlock) -> Placed:
+        """Store a block over the oldest columns; of one that is larger than the ring, its last columns."""
+        count = min(block.version.shape[1], self.columns)
+        columns = (self._head + np.arange(count)) % self.columns
+        cut = self._forget(columns)
+        skip = block.version.shape[1] - count
+        # the block's columns lie side by side, or in two runs where the ring begins anew
+        until_end = min(count, self.columns - self._head)
+        for first, end in ((0, until_end), (until_end, count)):
+            if end > first:
+                self._write(block, slice(skip + first, skip + end), int(columns[first]))
+        self.generation[columns] += 1
+        self.filled = min(self.filled + count * self.steps, self.slots)
+        self._head = int((self._head + count) % self.columns)
+        self._link(block.header.stream[skip:], block.header.row0[skip:], hash(block.header.boot), columns)
+        return Placed(columns, cut)
+
+    def ahead(self, slot: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """[count + 1, B] slots of a row and of those after it in its stream, -1 where there is none."""
+        return self._walk(slot, count, 1, self._after)
+
+    def behind(self, slot: NDArray[np.int64], count: int) -> NDArray[np.int64]:
+        """[count + 1, B] slots of a row and of those before it in its stream, -1 where there is none."""
+        return self._walk(slot, count, -1, self._before)
+
+    def _walk(self, slot: NDArray[np.int64], count: int, way: int, links: NDArray[np.int64]) -> NDArray[np.int64]:
+        column = slot // self.steps
+        row = slot - column * self.steps + way * np.arange(count + 1)[:, None]
+        found: NDArray[np.int64] = column * self.steps + row
+        for hop in range(1, (self.steps - 1 + count) // self.steps + 1):
+            column = links[column]
+            beyond = row >= hop * self.steps if way > 0 else row < (1 - hop) * self.steps
+            np.copyto(found, (column - way * hop) * self.steps + row, where=beyond)
+        return np.maximum(found, -1)
+
+    def _forget(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Take columns that are going to be overwritten out of their streams."""
+        after = self._after[columns]
+        cut = after[(after >= 0) & ((after - self._head) % self.columns >= columns.size)]
+        self._before[cut] = -1
+        for column, stream in zip(columns.tolist(), self._stream[columns].tolist(), strict=True):
+            if self._newest.get(stream) == column:
+                del self._newest[stream]
+        self._before[columns] = self._after[columns] = -1
+        return cut
+
+    def _write(self, block: SegmentBlock, of: slice, column: int) -> None:
+        """Columns of a block from one column of the ring on."""
+        count, steps = of.stop - of.start, self.steps
+        to = slice(column * steps, (column + count) * steps)
+        records = self.records[to].reshape(count, steps)
+        for name, field in self.fields.items():
+            values = block.fields[name][max(field.frames - 1, 0) :][:steps, of].swapaxes(0, 1)
+            if name in self.large:
+                self.large[name][to].reshape(values.shape)[...] = values
+            else:
+                records[name] = values
+        records["version"] = block.version[:, of].T
+        flags = np.full((steps, count), THERE, np.uint8)
+        for name, bit in FLAGS.items():
+            flags |= np.where(block.fields[name][:steps, of], np.uint8(bit), np.uint8(0))
+        records["flags"] = flags.T
+
+    def _link(self, streams: list[int], row0: list[int], boot: int, columns: NDArray[np.int64]) -> None:
+        newest = np.array([self._newest.get(stream, -1) for stream in streams], np.int64)
+        begins = np.array(row0, np.int64)
+        known = newest >= 0
+        follows = known & (self._row0[newest] + self.steps == begins) & (self._boot[newest] == boot)
+        self._stream[columns], self._row0[columns], self._boot[columns] = streams, begins, boot
+        self._after[newest[follows]] = columns[follows]
+        follows &= self._after[newest] == columns  # else a stream comes twice in this block: the last one has it
+        self._before[columns[follows]] = newest[follows]
+        self._newest.update(zip(streams, columns.tolist(), strict=True))
+
+
+def layout(schema: Schema) -> tuple[np.dtype[np.void], dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]:
+    """Dtype of a row's record, and dtype and shape of what is stored of a row in arrays of their own."""
+    packed: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [(name, np.dtype(one), ()) for name, one in OWN.items()]
+    large = {}
+    for field in schema.fields:
+        dtype, shape = np.dtype(field.dtype), field.shape[1:] if field.frames else field.shape
+        if field.per == "segment" or field.name in FLAGS:
+            continue
+        if field.frames or dtype.itemsize * math.prod(shape) > PACKED_BYTES:
+            large[field.name] = dtype, shape
+        else:
+            packed.append((field.name, dtype, shape))
+    packed.sort(key=lambda one: -one[1].itemsize)  # nothing between them to align them
+    return np.dtype(packed, align=True), large
+
+
+def columns_for(schema: Schema, capacity: int) -> int:
+    """Columns of a ring for so many rows."""
+    if capacity < 1:
+        raise ValueError(f"capacity must be at least 1, got {capacity}")
+    return -(-capacity // schema.unroll_length)

@@ -1,0 +1,153 @@
+"""Shard of a replay: a ring of rows, and the windows that are drawn from it by their mass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings, initial_error, masses
+from rlctl_agents.experience.replay.ring import Ring, columns_for
+from rlctl_agents.experience.replay.sum_tree import SumTree
+from rlctl_agents.experience.replay.windows import Windows
+from rlctl_agents.types.experience import Arrays, Schema, SegmentBlock
+
+__all__ = ["DrawnRows", "ReplaySettings", "Shard", "ShardTotals"]
+
+
+@dataclass(frozen=True, slots=True)
+class DrawnRows:
+    """Windows that were drawn, with replacement."""
+
+    count: int  # B; 0: nothing may be drawn
+    fields: Arrays
+    """As `Windows.gather`, and of each row `slot` int64, `generation` uint32 and `mass` float32, all [B]."""
+    total: float  # mass of all that could be drawn: a row's chance was its mass / total
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTotals:
+    """State of a shard; counts are rows since its start."""
+
+    mass: float  # sum over the rows that may be drawn
+    size: int  # rows that may be drawn
+    rows: int  # rows that are stored
+    inserted: int
+    sampled: int
+    nbytes: int
+    highest: float  # largest mass so far: that of rows without recorded values
+
+
+class Shard:
+    """Rows of one shard. Not thread-safe.
+
+    Args:
+        schema: of the blocks.
+        settings: of the algorithm.
+        capacity: rows to keep, at least; rounded up to whole segments.
+        seed: of the draws.
+
+    Raises:
+        ValueError: capacity or n_step is not possible, or the schema lacks a field.
+    """
+
+    def __init__(self, schema: Schema, settings: ReplaySettings, *, capacity: int, seed: int) -> None:
+        self.schema, self._settings = schema, settings
+        self._ring = Ring(schema, capacity)
+        self._windows = Windows(self._ring, settings.n_step)
+        self._tree = SumTree(self._ring.slots)
+        self._rng = np.random.default_rng(seed)
+        self._recorded = set(RECORDED) <= self._ring.fields.keys()
+        self._size = self._inserted = self._sampled = 0
+        self._highest = 1.0
+
+    @staticmethod
+    def bytes_for(schema: Schema, settings: ReplaySettings, capacity: int) -> int:
+        """Bytes of the arrays of a shard; see `nbytes` of its totals."""
+        slots = schema.unroll_length * columns_for(schema, capacity)
+        return Ring.bytes_for(schema, capacity) + SumTree.bytes_for(slots)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that it holds at most."""
+        return self._ring.slots
+
+    @property
+    def totals(self) -> ShardTotals:
+        return ShardTotals(
+            mass=self._tree.total,
+            size=self._size,
+            rows=self._ring.filled,
+            inserted=self._inserted,
+            sampled=self._sampled,
+            nbytes=self._ring.nbytes + self._tree.nbytes,
+            highest=self._highest,
+        )
+
+    def insert(self, block: SegmentBlock) -> int:
+        """Store a block. Windows that it completes may be drawn from now on, those that it overwrites no longer.
+
+        Returns:
+            Its rows.
+        """
+        placed = self._ring.insert(block)
+        made, gone = self._windows.update(placed)
+        mass = np.zeros(gone.size + made.size, np.float64)
+        mass[gone.size :] = self._first_mass(made)
+        self._tree.set(np.concatenate((gone, made)), mass)
+        self._size += made.size - gone.size
+        self._inserted += block.rows
+        return block.rows
+
+    def draw(self, count: int, out: Arrays | None = None) -> DrawnRows:
+        """Draw windows with replacement, each with a chance in proportion to its mass.
+
+        Args:
+            count: how many.
+            out: arrays of an earlier draw of as many, to be filled again.
+        """
+        if not self._size or not count:
+            return DrawnRows(0, {}, self._tree.total)
+        # points in order are found twice as fast; the rows of a draw come in no order, or minibatches of it were uneven
+        slot = self._tree.draw(np.sort(self._rng.random(count)))
+        self._rng.shuffle(slot)
+        fields = self._windows.gather(slot, out or {})
+        fields["slot"], fields["generation"] = slot, self._ring.generation.take(slot // self._ring.steps)
+        fields["mass"] = self._tree.mass.take(slot)
+        self._sampled += count
+        return DrawnRows(count, fields, self._tree.total)
+
+    def update(self, slot: NDArray[np.int64], generation: NDArray[np.uint32], delta: NDArray[np.floating[Any]]) -> int:
+        """Set the masses of rows by their errors.
+
+        Args:
+            slot: [K] as drawn.
+            generation: [K] as drawn.
+            delta: [K] errors, of either sign; a row with NaN keeps its mass, and of a row that comes several times the
+                last one counts.
+
+        Returns:
+            Rows whose mass was set; the others have been overwritten meanwhile, or may not be drawn any more.
+        """
+        if not self._settings.prioritized:
+            return 0
+        known = (slot >= 0) & (slot < self._ring.slots) & ~np.isnan(delta)
+        slot = np.where(known, slot, 0)
+        known &= self._ring.generation[slot // self._ring.steps] == generation
+        known &= self._tree.mass[slot] > 0
+        if not known.all():
+            slot, delta = slot[known], delta[known]
+        if slot.size:
+            mass = masses(delta, self._settings)
+            self._highest = max(self._highest, float(mass.max()))
+            self._tree.set(slot, mass)
+        return int(slot.size)
+
+    def _first_mass(self, slot: NDArray[np.int64]) -> NDArray[np.float64] | float:
+        if not self._settings.prioritized or not slot.size:
+            return 1.0
+        if not self._recorded:
+            return self._highest
+        return masses(initial_error(self._windows, slot, self._settings), self._settings)

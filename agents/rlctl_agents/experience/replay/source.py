@@ -1,0 +1,482 @@
+"""The replay's batches for one learner: drawn from all shards by their masses, ahead of the learner."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rlctl.spec import algorithms as specs
+from rlctl_agents.algorithms.base import AlgorithmError, Batch, Delivery
+from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.experience.replay.limiter import SampleLimit, ShardCounts
+from rlctl_agents.experience.replay.messages import (
+    CHANGES,
+    Draw,
+    Drawn,
+    Standing,
+    drawn_schema,
+    from_buffers,
+    layout,
+    to_buffers,
+)
+from rlctl_agents.experience.sources import BatchSource, Needs
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.types.control import Channels
+from rlctl_agents.types.experience import Arrays, Schema
+from rlctl_agents.wire.log_throttle import LogThrottle
+from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
+
+AHEAD = 2
+"""Batches that are drawn before the learner asks for them: one is learned from while the next ones are made."""
+ASK_S = 0.02
+"""Between two looks at the shards while there is nothing to draw, or the learner is ahead of the actors."""
+ANSWER_S = 3.0
+"""A shard without an answer for so long counts as dead until it answers again."""
+AGAIN_S = 1.0
+"""Between two questions to a shard that counts as dead."""
+
+log = logging.getLogger(__name__)
+
+
+def replay(needs: Needs) -> ReplaySource:
+    """Source of an algorithm that learns from a replay.
+
+    Raises:
+        AlgorithmError: its settings say nothing about one.
+    """
+    config = needs.config
+    if not isinstance(config, specs.Replayed) or needs.wire is None:
+        raise AlgorithmError(f"{config.name} learns from a replay, but its settings are no `Replayed`")
+    wire, boot = needs.wire, needs.boot
+    drawer = Drawer(
+        Shards(needs.shards, lambda channels: RpcClient(wire, channels["rpc"], boot)),
+        needs.schema,
+        n_step=config.n_step,
+        beta=config.priority_beta if config.prioritized else 0.0,
+        rng=np.random.default_rng([needs.seed, int(boot or "0", 16)]),
+    )
+    return ReplaySource(drawer, Staging(needs.device), needs.streams)
+
+
+Answer = tuple[int, Drawn, list[memoryview]]
+"""Of the shard of this index, with the arrays that follow."""
+
+
+class ShardRows(NamedTuple):
+    """Rows of one shard in a batch."""
+
+    shard: int
+    boot: str
+    rows: int
+    arrays: Arrays
+    chance: float  # with which a row of this batch was asked of this shard
+    mass: float  # of the shard when it drew
+
+
+class RemoteShard:
+    """A shard as the learner knows it."""
+
+    def __init__(self, client: RpcClient, channels: Channels) -> None:
+        self.client, self.channels = client, channels
+        self.boot = ""
+        self.standing: Standing | None = None  # None: it has not answered, or not for long
+        self.changes: list[Arrays] = []
+        """Priority updates that ride along with the next draw."""
+        self.counted = -1  # rows since its start that are in this learner's books
+        self.asked_again: Future[Answer | None] | None = None
+        self.silent_until = 0.0
+
+
+class Shards:
+    """Connections to the shards that live.
+
+    Args:
+        named: index -> channels of those that the manager names.
+        connect: to the channels of one.
+        beside: asks those that do not answer, while the others are drawn from.
+    """
+
+    def __init__(
+        self,
+        named: Callable[[], Mapping[int, Channels]],
+        connect: Callable[[Channels], RpcClient],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        beside: Executor | None = None,
+    ) -> None:
+        self._named, self._connect = named, connect
+        self.known: dict[int, RemoteShard] = {}
+        self._pool = ThreadPoolExecutor(8, "shards")
+        self._beside = beside or ThreadPoolExecutor(4, "silent")
+        self._throttle = LogThrottle()
+        self._clock = clock
+
+    def look(self) -> list[Answer]:
+        """Connect to those that are new, give up those that are named no longer, and ask those that are silent.
+
+        Returns:
+            Answers of those that were silent.
+        """
+        named = dict(self._named())
+        for index, shard in list(self.known.items()):
+            if named.get(index) != shard.channels:
+                self._give_up(shard)
+                del self.known[index]
+        answers = []
+        for index, channels in named.items():
+            if index not in self.known:
+                self.known[index] = RemoteShard(self._connect(channels), channels)
+            shard = self.known[index]
+            if shard.asked_again is not None and shard.asked_again.done():
+                answers.append(shard.asked_again.result())
+                shard.asked_again = None
+            elif shard.standing is None and shard.asked_again is None and self._clock() >= shard.silent_until:
+                shard.asked_again = self._beside.submit(self._ask, index, shard, 0, -1)
+        return [one for one in answers if one is not None]
+
+    @property
+    def live(self) -> dict[int, Standing]:
+        """Standing of those that answer, by index."""
+        return {
+            index: one.standing
+            for index, one in sorted(self.known.items())
+            if one.standing is not None and one.asked_again is None
+        }
+
+    def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[Answer]:
+        """Ask several that live at once, each for so many rows; the answers of those that answer."""
+        asked = [(index, self.known[index], count, may_insert.get(index, -1)) for index, count in counts.items()]
+        answers = [self._ask(*asked[0])] if len(asked) == 1 else self._pool.map(lambda one: self._ask(*one), asked)
+        return [one for one in answers if one is not None]
+
+    def _ask(self, index: int, shard: RemoteShard, count: int, may_insert: int) -> Answer | None:
+        told, shard.changes = shard.changes, []
+        arrays = {
+            name: np.concatenate([one[name] for one in told]) if told else np.zeros(0, dtype) for name, dtype in CHANGES
+        }
+        size = int(arrays["slot"].size)
+        try:
+            drawn, buffers = shard.client.call(
+                Draw(count, shard.boot, may_insert, shard.counted, size),
+                Drawn,
+                to_buffers(arrays, list(arrays)) if size else (),
+                deadline_s=ANSWER_S,
+            )
+        except (TimeoutError, RemoteError) as error:
+            self.leave_out(index, shard, error)
+            return None
+        if shard.standing is None:
+            log.info("replay shard %d answers: %d rows", index, drawn.standing.rows)
+        if shard.boot != drawn.boot:
+            shard.boot, shard.counted = drawn.boot, -1
+        shard.standing = drawn.standing
+        return index, drawn, buffers
+
+    def leave_out(self, index: int, shard: RemoteShard, why: Exception) -> None:
+        """Draw nothing from a shard until it answers anew."""
+        if shard.standing is not None or self._throttle.due(f"shard {index}"):
+            log.warning("replay shard %d does not answer, its rows are left out: %s", index, why)
+        shard.standing, shard.silent_until = None, self._clock() + AGAIN_S
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.shutdown()
+        for shard in self.known.values():
+            self._give_up(shard)
+        self._beside.shutdown()
+
+    def _give_up(self, shard: RemoteShard) -> None:
+        if shard.asked_again is None:
+            shard.client.close()
+        else:  # its socket is another thread's until then
+            shard.asked_again.add_done_callback(lambda _: shard.client.close())
+
+
+class Drawer:
+    """Draws batches from shards: so many rows from each as a multinomial over their masses says.
+
+    A row's chance is that of its shard, as it was used, times its share of the shard's mass when it was drawn: exact
+    even where the learner's masses are stale, or a shard has died. Weights are (N P)^-beta, of Schaul et al. 2016,
+    arXiv:1511.05952, over the largest of the batch.
+    """
+
+    def __init__(
+        self,
+        shards: Shards,
+        schema: Schema,
+        *,
+        n_step: int,
+        beta: float,
+        rng: np.random.Generator,
+    ) -> None:
+        self.shards, self.schema, self.n_step = shards, drawn_schema(schema, n_step), n_step
+        self._met: set[int] = set()
+        self._from, self._beta, self._rng = schema, beta, rng
+        self._counted = 0
+        self.limit: SampleLimit | None = None
+        """Of the run, as the first shard that answers has it."""
+
+    @property
+    def held(self) -> bool:
+        """True while actors are what a draw waits for: there are no rows, or the limit is reached. Not while no shard
+        answers."""
+        live = self.shards.live.values()
+        if not live:
+            return self.limit is None
+        return self.limit is None or not self.limit.may_sample() or not any(one.mass > 0 for one in live)
+
+    def fresh(self, *, counts: bool = True) -> int:
+        """Rows inserted anywhere since this was asked last, but those that a learner before has counted.
+
+        Args:
+            counts: whether this learner counts them; shards are told, for the learner after it.
+        """
+        if self.limit is None:
+            return 0
+        inserted = self.limit.inserted
+        fresh, self._counted = inserted - self._counted, inserted
+        for shard in self.shards.known.values() if counts else ():
+            if shard.standing is not None:
+                shard.counted = shard.standing.inserted
+        return fresh
+
+    def draw(self, rows: int) -> list[ShardRows] | None:
+        """Rows of one batch; None: there is nothing to draw, or it is not yet time."""
+        shards = self.shards
+        for index, drawn, _ in shards.look():
+            self._hear(index, drawn)
+        ready = self.limit is not None and self.limit.may_sample()
+        if not ready or not any(one.mass > 0 for one in shards.live.values()):
+            self._ask(dict.fromkeys(shards.live, 0), rows)
+            return None
+        parts: list[ShardRows] = []
+        # with the first round all are asked, if for no row: what they hold is heard, and what they may insert is told
+        besides = [index for index, one in shards.live.items() if not one.mass > 0]
+        while (left := rows - sum(one.rows for one in parts)) > 0:
+            live = {index: one for index, one in shards.live.items() if one.mass > 0}
+            if not live:
+                return None  # what was drawn is forgotten: another draw is as good
+            masses = np.array([one.mass for one in live.values()])
+            chances = masses / masses.sum()
+            counts = self._rng.multinomial(left, chances)
+            chance = dict(zip(live, chances.tolist(), strict=True))
+            asked = {index: int(count) for index, count in zip(live, counts, strict=True) if count or not parts}
+            asked |= dict.fromkeys(besides, 0)
+            besides = []
+            for index, drawn, arrays in self._ask(asked, rows):
+                if drawn.count:
+                    mass = drawn.standing.mass
+                    parts.append(ShardRows(index, drawn.boot, drawn.count, arrays, chance[index], mass))
+        return parts
+
+    def _ask(self, counts: Mapping[int, int], rows: int) -> list[tuple[int, Drawn, Arrays]]:
+        live = dict.fromkeys(self.shards.live, 1)
+        may_insert = {} if self.limit is None else self.limit.may_insert(live, rows)
+        found = []
+        for index, drawn, buffers in self.shards.ask(counts, may_insert):
+            self._hear(index, drawn)
+            try:
+                arrays = from_buffers(buffers, layout(self._from, self.n_step, drawn.count)) if drawn.count else {}
+            except ValueError as error:  # of a spec before: it is started again soon
+                self.shards.leave_out(index, self.shards.known[index], error)
+                continue
+            found.append((index, drawn, arrays))
+        return found
+
+    def _hear(self, index: int, drawn: Drawn) -> None:
+        now = drawn.standing
+        if self.limit is None:
+            self.limit = SampleLimit(now.ratio, now.starts)
+        if index not in self._met:  # once: what a learner before has counted
+            self._met.add(index)
+            self._counted += now.counted
+        self.limit.hear(index, ShardCounts(drawn.boot, now.inserted, now.sampled))
+
+    def fill(self, memory: BatchMemory, parts: Sequence[ShardRows]) -> None:
+        """Parts side by side into the memory of a batch, with their weights."""
+        first, weights = 0, np.ones(memory.version.shape[1], np.float64)
+        size = sum(one.size for one in self.shards.live.values())
+        for part in parts:
+            columns = slice(first, first + part.rows)
+            first += part.rows
+            for name, values in memory.fields.items():
+                if name == "valid":
+                    values[:, columns] = True
+                elif name == "rewards":
+                    values[columns] = part.arrays[name].T
+                elif name != "weight":
+                    place = values[columns] if name in memory.segment_fields else values[:, columns]
+                    place[...] = part.arrays[name]
+            memory.version[0, columns] = part.arrays["version"]
+            if self._beta:
+                chance = part.chance * part.arrays["mass"].astype(np.float64) / part.mass
+                weights[columns] = (size * chance) ** -self._beta
+        memory.fields["weight"][:] = weights / weights.max()
+
+
+class ReplaySource(BatchSource):
+    """A thread that draws ahead of the learner.
+
+    Args:
+        drawer: used by the thread alone, but for `priorities` of its shards.
+        staging: makes the memory of batches, and brings them to the device.
+        rows: of a batch of this learner.
+    """
+
+    def __init__(
+        self, drawer: Drawer, staging: Staging, rows: int, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._drawer, self._staging, self._rows = drawer, staging, rows
+        self._free: deque[BatchMemory] = deque()
+        self._allocate()
+        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[ShardRows], int, float] | None] = queue.SimpleQueue()
+        self._taken: list[tuple[Batch, BatchMemory, list[ShardRows]]] = []
+        self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._woken, self._stop = threading.Event(), threading.Event()
+        self._failure: Exception | None = None
+        self._drawing_since: float | None = None  # that shards are asked for the next batch; None: actors hold it up
+        self._draw_wait_s = self._told_s = 0.0
+        self._clock = clock
+        self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def take(self, timeout_s: float) -> Batch | None:
+        began = self._clock()
+        try:
+            found = self._ready.get(timeout=timeout_s) if timeout_s > 0 else self._ready.get_nowait()
+        except queue.Empty:
+            self._count_wait(began, self._drawing_since)
+            return None
+        if found is None:
+            assert self._failure is not None
+            raise self._failure
+        memory, parts, fresh, drawn_since = found
+        self._count_wait(began, drawn_since)
+        versions = memory.version[0].copy()
+        batch = self._staging.batch(memory)._replace(delivery=Delivery(versions, fresh, fresh))
+        self._taken.append((batch, memory, parts))
+        return batch
+
+    def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
+        parts = next(parts for taken, _, parts in self._taken if taken is batch)
+        told = priorities.detach().to("cpu", torch.float32).numpy()
+        self._told.put(lambda: self._change(parts, told))
+
+    def give_back(self, batch: Batch) -> None:
+        at = next(number for number, (taken, *_) in enumerate(self._taken) if taken is batch)
+        memory = self._taken.pop(at)[1]
+        self._told.put(lambda: self._take_back(memory))
+        self._woken.set()
+
+    def passed_by(self) -> None:
+        """Nothing that is drawn depends on the weights."""
+
+    def resize(self, streams: int) -> None:
+        self._told.put(lambda: self._move(streams))
+        self._woken.set()
+
+    @property
+    def waiting_rows(self) -> int:
+        """Rows that may be drawn."""
+        return sum(one.size for one in self._drawer.shards.live.values())
+
+    def waits_for(self) -> str:
+        live = self._drawer.shards.live
+        if not live:
+            return "no replay shard answers"
+        limit, starts = self._drawer.limit, max(one.starts for one in live.values())
+        if limit is None or limit.inserted < starts:
+            return f"{limit.inserted if limit else 0} of {starts} rows are in the replay"
+        return f"{limit.sampled} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
+
+    def measure(self, metrics: Metrics) -> None:
+        """Tell how many shards answer, and how much of the learner's wait went to draws that were under way."""
+        metrics.set("shards", len(self._drawer.shards.live))
+        waited_s = self._draw_wait_s
+        metrics.add("wait_draw_seconds", waited_s - self._told_s)
+        self._told_s = waited_s
+
+    def close(self) -> None:
+        self._stop.set()
+        self._woken.set()
+        if self._thread.ident is not None:
+            self._thread.join(ANSWER_S + 2.0)
+
+    def _run(self) -> None:
+        try:
+            while not self._stop.is_set():
+                if not self.step():
+                    self._woken.wait(ASK_S)
+                self._woken.clear()
+        except Exception as error:
+            self._failure = error
+            self._ready.put(None)
+        finally:
+            self._drawer.shards.close()
+
+    def step(self) -> bool:
+        """Draw one batch, if there is room for one; whether one was drawn."""
+        while not self._told.empty():
+            self._told.get()()
+        if not self._free:
+            return False
+        memory = self._free[0]
+        if self._drawer.held:
+            self._drawing_since = None
+        elif self._drawing_since is None:
+            self._drawing_since = self._clock()
+        since = self._clock() if self._drawing_since is None else self._drawing_since
+        parts = self._drawer.draw(memory.version.shape[1])
+        if parts is None:
+            return False
+        self._free.popleft()
+        self._drawer.fill(memory, parts)
+        self._staging.begin(memory)
+        leads = self.leads
+        fresh = self._drawer.fresh(counts=leads)
+        self._drawing_since = None
+        self._ready.put((memory, parts, fresh if leads else 0, since))
+        return True
+
+    def _count_wait(self, began: float, drawn_since: float | None) -> None:
+        if drawn_since is not None:
+            self._draw_wait_s += max(self._clock() - max(began, drawn_since), 0.0)
+
+    def _allocate(self) -> None:
+        self._free = deque(self._staging.allocate(self._drawer.schema, self._rows) for _ in range(1 + AHEAD))
+
+    def _take_back(self, memory: BatchMemory) -> None:
+        if memory.version.shape[1] == self._rows:
+            self._free.append(memory)
+        else:
+            self._free.append(self._staging.allocate(self._drawer.schema, self._rows))
+
+    def _move(self, rows: int) -> None:
+        if rows != self._rows:
+            self._rows = rows
+            self._free = deque(self._staging.allocate(self._drawer.schema, rows) for _ in self._free)
+
+    def _change(self, parts: Sequence[ShardRows], told: NDArray[np.float32]) -> None:
+        first = 0
+        for part in parts:
+            delta = told[first : first + part.rows]
+            first += part.rows
+            shard = self._drawer.shards.known.get(part.shard)
+            seen = ~np.isnan(delta)
+            if shard is not None and shard.boot == part.boot and seen.any():
+                changes = {"slot": part.arrays["slot"], "generation": part.arrays["generation"], "delta": delta}
+                shard.changes.append({name: values[seen] for name, values in changes.items()})

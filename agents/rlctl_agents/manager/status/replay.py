@@ -1,0 +1,60 @@
+"""Figures of a replay over all its shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rlctl_agents.manager.accounting.counters import Rates
+from rlctl_agents.manager.membership.leases import Holder
+from rlctl_agents.manager.status.view import RunView
+
+DRAWN = (
+    "rows", "drawable", "array_bytes", "inserted_per_s", "sampled_per_s", "samples_per_insert", "stale_priorities",
+)  # fmt: skip
+"""Figures that are drawn as curves."""
+
+
+def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
+    """The replay as the status shows it.
+
+    Rows, bytes and capacity are those of the shards that live. What was inserted and sampled counts from the beginning
+    of the run, that of dead shards too, as the limit of samples per insert does.
+
+    Args:
+        shards: that hold a lease.
+    """
+    members, boots = view.members, [one.boot for one in shards]
+    gauges = [seen.gauges for boot in boots if (seen := members.seen.get(boot)) is not None]
+    sums = {
+        name: sum(int(one.get(name, 0.0)) for one in gauges) for name in ("rows", "drawable", "capacity", "array_bytes")
+    }
+    inserted, sampled = (int(members.totals.sum("replay", name)) for name in ("inserted", "sampled"))
+    names = ("inserted", "sampled", "priorities", "stale_priorities")
+    rates = members.rates.sums(boots, names)
+    updates = rates["priorities"] + rates["stale_priorities"]
+    paid = inserted - int(max((one.get("learning_starts", 0.0) for one in gauges), default=0.0))
+    answer = [int(one.gauges["shards"]) for one in members.heard("learner") if "shards" in one.gauges]
+    replay = view.settings.roles.replay
+    return {
+        "shards": {"wanted": 1 if replay is None else replay.replicas, "answer": min(answer, default=None)},
+        **sums,
+        "inserted": inserted,
+        "sampled": sampled,
+        "inserted_per_s": round(rates["inserted"], 3),
+        "sampled_per_s": round(rates["sampled"], 3),
+        "wanted_samples_per_insert": wanted_ratio(view, boots) or None,
+        "samples_per_insert": round(sampled / paid, 4) if paid > 0 and gauges else None,
+        "stale_priorities": round(rates["stale_priorities"] / updates, 4) if updates else None,
+    }
+
+
+def wanted_ratio(view: RunView, boots: Iterable[str]) -> float:
+    """`replay.samples_per_insert`, as the shards have it; 0: no limit, or not known."""
+    known = [seen.gauges for boot in boots if (seen := view.members.seen.get(boot)) is not None]
+    return max((one.get("samples_per_insert", 0.0) for one in known), default=0.0)
+
+
+def busy(rates: Rates, boot: str) -> float:
+    """Share of the last seconds in which a shard computed: it inserted or drew, or had one core for other work."""
+    return max(rates.of(boot, "insert_seconds") + rates.of(boot, "draw_seconds"), rates.of(boot, "cpu_seconds"))

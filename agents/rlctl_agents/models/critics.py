@@ -1,0 +1,218 @@
+"""Networks of actor-critics for actions that are real numbers with bounds: policies, and two critics side by side."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from rlctl.spec.schema import Network
+from rlctl_agents.models.distributions import HIGHEST, LARGEST_MEAN, log_slope
+from rlctl_agents.models.inputs import ModelError, unit
+from rlctl_agents.models.precision import Bf16
+from rlctl_agents.models.q_network import Observing, seeded
+from rlctl_agents.models.torso import gain, hold_still, make_torso, orthogonal
+from rlctl_agents.types.spaces import Box, Space, Spaces, leaves
+
+LOG_ROOT = 0.5 * math.log(2 * math.pi)
+
+
+class Bounds(nn.Module):
+    """Actions of a space of Boxes with bounds, side by side in units of half the width of their bounds: from -1 to 1.
+
+    A module only so that it follows the network to its device.
+
+    Raises:
+        ModelError: an action holds anything else; every such leaf is named.
+    """
+
+    centre: Tensor  # [A]
+    scale: Tensor  # [A]
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self._leaves = [(name, leaf) for name, leaf in leaves(space, "action") if isinstance(leaf, Box)]
+        faults = [_unbounded(name, leaf) for name, leaf in leaves(space, "action")]
+        if told := [fault for fault in faults if fault]:
+            raise ModelError("; ".join(told))
+        units = torch.tensor([unit(low, high) for _, leaf in self._leaves for low, high in leaf.bounds()]).view(-1, 2)
+        self.register_buffer("centre", units[:, 0].contiguous(), persistent=False)
+        self.register_buffer("scale", units[:, 1].contiguous(), persistent=False)
+        self.count = len(units)
+
+    def to_action(self, units: Tensor) -> dict[str, Tensor]:
+        """[N, A] from -1 to 1 -> actions as the space has them."""
+        flat = self.centre + self.scale * units
+        parts = flat.split_with_sizes([math.prod(leaf.shape) for _, leaf in self._leaves], 1)
+        return {
+            name: part.to(getattr(torch, leaf.dtype)).reshape(-1, *leaf.shape)
+            for (name, leaf), part in zip(self._leaves, parts, strict=True)
+        }
+
+    def to_units(self, action: dict[str, Tensor]) -> Tensor:
+        """Actions as the space has them -> [N, A]; those beyond the bounds are at them, as the environment clips."""
+        parts = [action[name].flatten(1).to(torch.float32) for name, _ in self._leaves]
+        flat = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+        return ((flat - self.centre) / self.scale).clamp(-1.0, 1.0)
+
+
+def _unbounded(name: str, leaf: object) -> str:
+    """Fault of a leaf of an action, in words; "" for a Box of real numbers with bounds."""
+    if not isinstance(leaf, Box):
+        return f"sac and td3 choose real numbers, and {name} is a {type(leaf).__name__}: use dqn, ppo or impala"
+    if not leaf.dtype.startswith("float"):
+        return f"a Box action must hold real numbers, and {name} holds {leaf.dtype}: use MultiDiscrete, and dqn or ppo"
+    if not all(unit(low, high) for low, high in leaf.bounds()):
+        return (
+            f"sac and td3 need two different finite bounds for every number of an action, and {name} lacks some: wrap "
+            "the environment so that its actions have bounds, or use ppo"
+        )
+    return ""
+
+
+class SquashedPolicy(Observing):
+    """Means and log deviations of a Gaussian whose samples pass through tanh, one for each number of an action."""
+
+    def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
+        super().__init__(spaces, network, seed=seed)
+        self.bounds = Bounds(spaces.action)
+        with seeded(seed + 1):
+            self.policy = orthogonal(nn.Linear(self.width, 2 * self.bounds.count), network.gains.policy)
+        self._range = (network.gaussian.log_std_min, network.gaussian.log_std_max)
+        self._start = network.gaussian.log_std_init
+
+    def forward(self, seen: dict[str, Tensor], normal: Tensor | None) -> tuple[Tensor, Tensor]:
+        """An action in units of the bounds, and its log-density there, differentiable in the weights.
+
+        Args:
+            seen: as `seen` gives it, [N, ...] each.
+            normal: [N, A] of a standard normal; None: the action of the mean, with the density of the sample there.
+        """
+        params = self.policy(self.features(seen))
+        noise = torch.zeros_like(params[:, self.bounds.count :]) if normal is None else normal
+        return _Squashed.apply(params, noise, self._start, *self._range)  # type: ignore[no-untyped-call,no-any-return]
+
+
+class _Squashed(torch.autograd.Function):
+    """tanh(m + s n) and its log-density, with gradients in closed form: autograd's operations cost more than a layer.
+
+    m is the first half of the parameters, bent towards +-LARGEST_MEAN as `distributions.bent` does; log s is the other
+    half + start, bent between low and high. With u = m + s n and a = tanh u:
+
+        log p(a) = sum of - n^2 / 2 - log s - log(2 pi) / 2 - log(1 - a^2)
+        da/du = 1 - a^2,  d log p / du = 2 a,  du/dm = 1,  du / d log s = s n,  d log p / d log s = 2 a s n - 1
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, params: Tensor, normal: Tensor, start: float, low: float, high: float
+    ) -> tuple[Tensor, Tensor]:
+        count = normal.shape[1]
+        raw_mean, raw_log_std = params[:, :count], params[:, count:]
+        if start:
+            raw_log_std = raw_log_std + start
+        near_mean, near_log = raw_mean.clamp(1 - LARGEST_MEAN, LARGEST_MEAN - 1), raw_log_std.clamp(low + 1, high - 1)
+        beyond_mean, beyond_log = raw_mean - near_mean, raw_log_std - near_log
+        log_std = near_log + functional.softsign(beyond_log)
+        spread = log_std.exp() * normal
+        before = near_mean + functional.softsign(beyond_mean) + spread
+        action = before.tanh()
+        log_prob = (log_slope(before) + log_std).add_(normal.square(), alpha=0.5).sum(1).neg_().sub_(count * LOG_ROOT)
+        ctx.save_for_backward(action, spread, beyond_mean, beyond_log)
+        return action, log_prob
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_action: Tensor, by_log_prob: Tensor) -> tuple[Tensor | None, ...]:
+        action, spread, beyond_mean, beyond_log = ctx.saved_tensors
+        of_row = by_log_prob.unsqueeze(1)
+        by_before = torch.addcmul(by_action * (1 - action.square()), of_row, action, value=2.0)
+        by_log = by_before * spread - of_row
+        by_params = torch.cat([by_before, by_log], 1)
+        # softsign'(x) = (1 + |x|)^-2, which is 1 where nothing is bent
+        bend = torch.cat([beyond_mean, beyond_log], 1).abs_().add_(1.0).square_()
+        return by_params.div_(bend), None, None, None, None
+
+
+class TanhPolicy(Observing):
+    """One action for each observation: tanh of the head."""
+
+    def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
+        super().__init__(spaces, network, seed=seed)
+        self.bounds = Bounds(spaces.action)
+        with seeded(seed + 1):
+            self.policy = orthogonal(nn.Linear(self.width, self.bounds.count), network.gains.policy)
+
+    def forward(self, seen: dict[str, Tensor]) -> Tensor:
+        """[N, A] in units of the bounds."""
+        return torch.tanh(self.policy(self.features(seen)))
+
+
+class TwinCritics(nn.Module):
+    """Two mlps of features of the observation and an action, each layer one product for both.
+
+    Vectors come to them as they are; images through one convolutional net for both, or all of it through a network of
+    the user's own. Layers are as `model` says.
+
+    Raises:
+        ModelError: network and spaces do not fit.
+    """
+
+    def __init__(self, spaces: Spaces, network: Network, actions: int, *, seed: int) -> None:
+        super().__init__()
+        with seeded(seed):
+            self.torso = make_torso(spaces.obs, network.model_copy(update={"hidden": []}))
+            widths = [int(self.torso.features) + actions, *network.hidden, 1]  # type: ignore[arg-type]
+            gains = [gain(network)] * len(network.hidden) + [network.gains.value]
+            self.weights = nn.ParameterList(
+                nn.Parameter(torch.stack([orthogonal(nn.Linear(a, b), one).weight.detach().T for _ in range(2)]))
+                for a, b, one in zip(widths, widths[1:], gains, strict=False)
+            )
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(2, 1, width)) for width in widths[1:])
+        self._norm = network.layer_norm
+        self.scales = nn.ParameterList(
+            nn.Parameter(torch.ones(2, 1, width)) for width in network.hidden if network.layer_norm
+        )
+        self.shifts = nn.ParameterList(
+            nn.Parameter(torch.zeros(2, 1, width)) for width in network.hidden if network.layer_norm
+        )
+        self._activate = torch.tanh if network.activation == "tanh" else torch.relu
+        self._bf16 = Bf16() if network.precision == "bf16" else None
+        hold_still(self)
+
+    def features(self, seen: dict[str, Tensor]) -> Tensor:
+        """Observations as the policy's network sees them, [N, ...] each -> [N, features]."""
+        features: Tensor = self.torso(seen) if self._bf16 is None else self._bf16(self.torso, seen)
+        return features
+
+    def forward(self, features: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
+        """Values of both critics, [2, N].
+
+        Args:
+            features: of `features`.
+            action: [N, A] in units of the bounds.
+            frozen: no gradient flows into the weights, only into the action.
+        """
+        weights, biases, *norms = self._layers(frozen)
+        x = torch.cat([features, action], 1).expand(2, -1, -1)
+        last = len(weights) - 1
+        for at, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
+            x = torch.baddbmm(bias, x, weight)
+            if at < last:
+                if self._norm:
+                    x = functional.layer_norm(x, x.shape[-1:]) * norms[0][at] + norms[1][at]
+                x = self._activate(x)
+        return x.squeeze(2)
+
+    def _layers(self, frozen: bool) -> list[list[Tensor]]:
+        lists = (self.weights, self.biases, self.scales, self.shifts)
+        return [[one.detach() if frozen else one for one in layers] for layers in lists]
+
+
+def normals(uniform: Tensor) -> Tensor:
+    """Numbers of a standard normal from uniform ones, strictly between 0 and 1."""
+    return math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-HIGHEST, HIGHEST))

@@ -1,0 +1,206 @@
+"""Action values of finitely many actions: one number for each option of each choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from rlctl.spec.schema import Network
+from rlctl_agents.models.inputs import ModelError
+from rlctl_agents.models.moments import ObservationMoments
+from rlctl_agents.models.precision import Bf16
+from rlctl_agents.models.torso import Torso, hold_still, make_torso, orthogonal
+from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, Spaces, choices, leaves
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initial weights of a seed; the random state of the process stays as it is."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+class Observing(nn.Module):
+    """A torso behind running moments of what is observed. It has no memory.
+
+    It is in eval mode and stays there, acting or learning: see `hold_still`. A subclass adds heads.
+
+    Args:
+        seed: of the initial weights.
+
+    Raises:
+        ModelError: network and spaces do not fit.
+    """
+
+    def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
+        super().__init__()
+        if network.core != "none":
+            raise ModelError(f"model.core: an algorithm that draws single rows has no memory, got {network.core}")
+        with seeded(seed):
+            self.torso = make_torso(spaces.obs, network)
+        self.width = int(self.torso.features)  # type: ignore[arg-type]
+        self._layers = plain_layers(spaces.obs, self.torso)
+        self._activate = torch.tanh if network.activation == "tanh" else torch.relu
+        normalise, ours = network.normalize.observations in ("auto", True), ":" not in network.torso
+        observed = ObservationMoments(spaces.obs, codes=ours) if normalise else None
+        self.observed = observed if observed is not None and observed.names else None
+        self._bf16 = Bf16() if network.precision == "bf16" else None
+        hold_still(self)
+
+    def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """[N, ...] each, with real numbers normalised."""
+        return obs if self.observed is None else self.observed(obs)
+
+    def features(self, seen: dict[str, Tensor]) -> Tensor:
+        """Observations that `seen` has given -> [N, features]."""
+        if self._layers:  # calls of modules cost as much as small layers
+            (x,) = seen.values()
+            for layer in self._layers:
+                x = self._activate(functional.linear(x, layer.weight, layer.bias))
+            return x
+        features: Tensor = self.torso(seen) if self._bf16 is None else self._bf16(self.torso, seen)
+        return features
+
+
+def plain_layers(space: Space, torso: nn.Module) -> list[nn.Linear]:
+    """The layers of a torso that is an mlp of one vector and nothing else; [] of any other."""
+    plain = isinstance(space, Box) and space.dtype == "float32" and len(space.shape) == 1
+    if not plain or not isinstance(torso, Torso) or torso.mlp is None or torso.mlp.norms:
+        return []
+    return [layer for layer in torso.mlp.layers if isinstance(layer, nn.Linear)]
+
+
+class QNetwork(Observing):
+    """Torso and a head for the options of all choices; with `dueling` that is of advantages, and another of the value.
+
+    The value of an action is the sum of those of its choices, so that the best option of each is the best action. With
+    `dueling` it is V + sum over the choices of (A - mean of A over their options): Wang et al. 2016, arXiv:1511.06581,
+    equation 9, for one choice.
+    """
+
+    centring: Tensor  # [options, options] takes the mean of its choice from each option
+
+    def __init__(self, spaces: Spaces, network: Network, *, dueling: bool, seed: int) -> None:
+        sizes = require_choices(spaces.action)
+        super().__init__(spaces, network, seed=seed)
+        with seeded(seed + 1):
+            self.policy = orthogonal(nn.Linear(self.width, sum(sizes)), network.gains.policy)
+            self.value = orthogonal(nn.Linear(self.width, 1), network.gains.value) if dueling else None
+        of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))  # the choice of each option
+        same = (of[:, None] == of).to(torch.float32)
+        self.register_buffer("centring", torch.eye(len(of)) - same / same.sum(0), persistent=False)
+        self._choices = len(sizes)
+
+    def forward(self, seen: dict[str, Tensor]) -> Tensor:
+        """Observations that `seen` has given, [N, ...] each -> [N, options]."""
+        features = self.features(seen)
+        outputs: Tensor = self.policy(features)
+        if self.value is None:
+            return outputs
+        value: Tensor = self.value(features)
+        return outputs @ self.centring + value / self._choices
+
+
+class Choices(nn.Module):
+    """Actions of a space of Discretes and MultiDiscretes as one index for each choice, and sums of their values.
+
+    Where no option of a choice is legal, all of them are. A module only so that it follows the network to its device.
+    """
+
+    sizes: Tensor  # [D] options of each choice
+    begin: Tensor  # [D] its first column
+    column: Tensor  # [D, most] columns of its options; the first one's in place of those that it lacks
+    real: Tensor  # [D, most] False for those
+
+    def __init__(self, space: Space) -> None:
+        super().__init__()
+        self._leaves = list(leaves(space, "action"))
+        sizes = require_choices(space)
+        self.count = len(sizes)
+        self._even = len(set(sizes)) == 1
+        of = torch.tensor(sizes)
+        begin, at = of.cumsum(0) - of, torch.arange(max(sizes))
+        real = at < of[:, None]
+        for name, value in (
+            ("sizes", of), ("begin", begin), ("real", real), ("column", begin[:, None] + torch.where(real, at, 0)),
+        ):  # fmt: skip
+            self.register_buffer(name, value, persistent=False)
+
+    def best(self, q: Tensor, legal: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """The best action of each row.
+
+        Args:
+            q, legal: [N, options].
+
+        Returns:
+            [N, D] an option of each choice, [N] the value.
+        """
+        if self.count == 1 and legal is None:
+            top = q.max(1, keepdim=True)
+            return top.indices, top.values.squeeze(1)
+        table = q[:, self.column]
+        if legal is not None or not self._even:
+            table = table.masked_fill(~self._allowed(legal), -torch.inf)
+        top = table.max(-1)
+        return top.indices, top.values.sum(1)
+
+    def of(self, q: Tensor, chosen: Tensor) -> Tensor:
+        """[N] the values of actions [N, D]."""
+        if self.count == 1:
+            return q.gather(1, chosen).squeeze(1)
+        return q.gather(1, chosen + self.begin).sum(1)
+
+    def random(self, uniform: Tensor, legal: Tensor | None = None) -> Tensor:
+        """[N, D] legal options, each as likely as any other, from uniforms [N, D]."""
+        if legal is None:
+            return torch.minimum((uniform * self.sizes).long(), self.sizes - 1)
+        ranks = self._allowed(legal).cumsum(-1)
+        count = ranks[..., -1]
+        rank = torch.minimum((uniform * count).long(), count - 1)
+        return (ranks <= rank.unsqueeze(-1)).sum(-1)
+
+    def _allowed(self, legal: Tensor | None) -> Tensor:
+        """[N or 1, D, most]."""
+        if legal is None:
+            return self.real.unsqueeze(0)
+        allowed = legal[:, self.column] & self.real
+        return allowed | (self.real & ~allowed.any(-1, keepdim=True))
+
+    def split(self, chosen: Tensor) -> dict[str, Tensor]:
+        """Actions [N, D] as the space has them."""
+        if len(self._leaves) == 1 and isinstance(self._leaves[0][1], MultiDiscrete):
+            return {self._leaves[0][0]: chosen}
+        parts, found = iter(chosen.unbind(1)), {}
+        for name, leaf in self._leaves:
+            one = isinstance(leaf, Discrete)
+            found[name] = next(parts) if one else torch.stack([next(parts) for _ in leaf.n], 1)  # type: ignore[union-attr]
+        return found
+
+    def columns(self, action: dict[str, Tensor]) -> Tensor:
+        """[N, D] columns of what actions as the space has them chose."""
+        parts = [action[name].view(len(action[name]), -1) for name, _ in self._leaves]
+        return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)) + self.begin
+
+
+def require_choices(space: Space) -> tuple[int, ...]:
+    """Options of each choice.
+
+    Raises:
+        ModelError: an action holds anything else; every such leaf is named.
+    """
+    others = [
+        f"{name}, a {type(leaf).__name__}"
+        for name, leaf in leaves(space, "action")
+        if not isinstance(leaf, (Discrete, MultiDiscrete))
+    ]
+    if others:
+        raise ModelError(
+            f"Q-learning chooses among finitely many options, and there is {' and '.join(others)}: use sac or td3 for "
+            "real numbers, MultiDiscrete of twos for bits, ppo for both together"
+        )
+    return choices(space)

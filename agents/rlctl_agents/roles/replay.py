@@ -1,0 +1,112 @@
+"""The replay: a shard of what actors have experienced, from which learners draw."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack
+
+from rlctl.spec.algorithms import Replayed
+from rlctl.spec.machine import left_bytes
+from rlctl.spec.problems.replay import shortage
+from rlctl.spec.schema import Spec
+from rlctl_agents.experience.replay.memory import shard_capacity, shard_settings
+from rlctl_agents.experience.replay.messages import Draw
+from rlctl_agents.experience.replay.server import Desk, Intake
+from rlctl_agents.experience.replay.shard import Shard
+from rlctl_agents.experience.validation import ValueCheck
+from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.wire.classes import REPLAY
+from rlctl_agents.wire.experience import ExperienceReceiver
+from rlctl_agents.wire.rpc.server import RpcServer
+
+SERVE_S = 0.1
+QUEUE_BYTES = 1 << 26
+"""Of blocks that have come, or may come, and may not be inserted yet."""
+LEAST_BUDGET, MOST_BUDGET = 256, 8192
+"""Rows that may be on their way, however large or small they are. Fewer where inserting waits for learners: what waits
+was chosen by weights that are old by then."""
+
+log = logging.getLogger(__name__)
+
+
+def main(process: Process) -> None:
+    """Store and draw until asked to stop.
+
+    Raises:
+        UserFault: the spec's replay does not fit this machine.
+    """
+    spec = process.spec
+    policy = spec.policy_names[0]
+    config = spec.policy(policy).algorithm
+    assert isinstance(config, Replayed), "the spec has a replay for an algorithm that learns from one"
+    assert spec.replay is not None
+    with ExitStack() as stack:
+        wire = open_wire(process.arguments)
+        stack.callback(wire.close)
+        member = Member(process, wire)
+        lease = member.join(needs_experience=True)
+        if lease is None:
+            return
+        stack.callback(member.close)
+        assert lease.experience is not None, "joined with needs_experience"
+        schema, shards = lease.experience.schema, spec.roles.replay.replicas if spec.roles.replay else 1
+        capacity, ratio, settings = shard_capacity(spec), spec.replay.ratio_of(config), shard_settings(config)
+        needs = Shard.bytes_for(schema, settings, capacity)
+        require_memory(spec, needs, left_bytes())
+        shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
+        desk = Desk(
+            shard,
+            process.boot,
+            n_step=config.n_step,
+            starts=spec.replay.learning_starts,
+            share=-(-spec.replay.learning_starts // shards),
+            ratio=ratio,
+            metrics=process.metrics,
+        )
+        row_bytes = max(1, needs // capacity)
+        receiver = ExperienceReceiver(
+            wire,
+            lease.bind["experience"],
+            run=process.uid,
+            boot=process.boot,
+            schema=schema,
+            budget_rows=LEAST_BUDGET if ratio else max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
+            term=lease.term,
+            leased_since_s=lease.leased_since_s,
+            check=ValueCheck(lease.experience.spaces, schema),
+        )
+
+        def lead() -> None:
+            receiver.term, receiver.leased_since_s = member.term, member.leased_since_s
+
+        intake = Intake(desk, receiver, lead)
+        stack.callback(intake.close)
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, {Draw: desk.draw}, REPLAY)
+        stack.callback(server.close)
+        refusals = Refusals(process.metrics, lambda: dict(receiver.rejected), lambda: refused_connections(wire))
+        member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=desk.gauges()))
+        intake.start()
+        log.info(
+            "storing",
+            extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "bytes": needs, "shards": shards}},
+        )
+        process.pulse.ready = True
+        while not process.stop.is_set():
+            process.pulse.beat()
+            server.serve(SERVE_S)
+            intake.require_life()
+            refusals.count()
+        if member.moved:
+            raise RuntimeError(member.moved)
+
+
+def require_memory(spec: Spec, needs: int, left: int) -> None:
+    """Check that the arrays of a shard can be filled: the kernel gives them page by page, as rows come, and would end
+    this process hours later.
+
+    Raises:
+        UserFault: less is left.
+    """
+    if why := shortage(spec, needs, left):
+        raise UserFault(why)

@@ -1,0 +1,92 @@
+"""Memory of a replay: what its capacity comes to, and whether a machine or a pod has it."""
+
+from __future__ import annotations
+
+import math
+
+from rlctl.spec import fields
+from rlctl.spec.machine import Machine
+from rlctl.spec.problems.messages import Fault
+from rlctl.spec.schema import ReplayBuffer, Spec
+from rlctl.spec.units import mebibytes
+
+PROCESS_BYTES = 256 * 2**20
+"""A shard's process beside its arrays, with blocks that have come and are not stored yet."""
+ROOM = 0.8
+"""Share of what there is that a capacity which is suggested takes: others need memory, too."""
+
+
+def comes_to(spec: Spec, shard_bytes: int) -> str:
+    """`100,000 rows in 2 shards of 1.2Gi, 2.4Gi in all`
+
+    Args:
+        shard_bytes: of the arrays of one shard.
+    """
+    replay, shards = _replay(spec)
+    if shards == 1:
+        return f"{replay.capacity:,} rows in 1 shard of {gibibytes(shard_bytes)}"
+    return (
+        f"{replay.capacity:,} rows in {shards} shards of {gibibytes(shard_bytes)}, "
+        f"{gibibytes(shards * shard_bytes)} in all"
+    )
+
+
+def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
+    """The fault of a replay whose shards, all on one machine, need more memory than it has."""
+    _, shards = _replay(spec)
+    has = int(machine.memory_mib * 2**20)
+    if shards * (shard_bytes + PROCESS_BYTES) <= has:
+        return None
+    left = (has - shards * PROCESS_BYTES) / shards
+    message = f"{comes_to(spec, shard_bytes)}; this machine has {gibibytes(has)}; {would_fit(spec, shard_bytes, left)}"
+    return Fault(("replay", "capacity"), message)
+
+
+def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
+    """The finding of a pod that asks for less memory than its shard needs."""
+    replay = fields.normal(spec).roles.replay
+    needs = shard_bytes + PROCESS_BYTES
+    if replay is None or needs <= mebibytes(replay.memory) * 2**20:
+        return None
+    left = mebibytes(replay.memory) * 2**20 - PROCESS_BYTES
+    message = (
+        f"{replay.memory}, but replay.capacity is {comes_to(spec, shard_bytes)}: ask for {math.ceil(needs / 2**30)}Gi;"
+        f" with {replay.memory} {would_fit(spec, shard_bytes, left)}"
+    )
+    return Fault(("roles", "replay", "memory"), message)
+
+
+def shortage(spec: Spec, shard_bytes: int, left_bytes: float) -> str:
+    """Why a shard cannot be where so much memory is left; "" where it can.
+
+    Args:
+        left_bytes: of the machine, or of the pod, for the arrays.
+    """
+    if shard_bytes <= left_bytes:
+        return ""
+    return (
+        f"replay.capacity: {comes_to(spec, shard_bytes)}; {gibibytes(left_bytes)} of memory is left here for one; "
+        f"{would_fit(spec, shard_bytes, left_bytes)}"
+    )
+
+
+def would_fit(spec: Spec, shard_bytes: int, left_bytes: float) -> str:
+    """`replay.capacity 400,000 would fit`: over all shards, rounded down to two digits."""
+    capacity = _replay(spec)[0].capacity * ROOM * max(left_bytes, 0.0) / shard_bytes
+    if capacity < 1:
+        return "no capacity would fit"
+    scale = 10 ** max(math.floor(math.log10(capacity)) - 1, 0)
+    return f"replay.capacity {int(capacity // scale * scale):,} would fit"
+
+
+def gibibytes(size: float) -> str:
+    """`1.2Gi`; of what is less than one `310Mi` or `0.4Mi`."""
+    if size >= 2**30:
+        return f"{size / 2**30:,.1f}Gi"
+    return f"{size / 2**20:.{1 if size < 10 * 2**20 else 0}f}Mi"
+
+
+def _replay(spec: Spec) -> tuple[ReplayBuffer, int]:
+    """The replay, and the number of its shards."""
+    plain = fields.normal(spec)
+    return plain.replay or ReplayBuffer(), 1 if plain.roles.replay is None else plain.roles.replay.replicas

@@ -1,0 +1,36 @@
+"""The benchmark of replay buffers: ours, and what it says of made-up figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.replay import bench, buffers
+from benchmarks.shared import store
+from benchmarks.shared.store import Row
+
+
+@pytest.mark.parametrize("case", buffers.CASES)
+@pytest.mark.parametrize("who", ["rlctl, n 3", "rlctl, uniform", "rlctl, 2 shards"])
+def test_our_buffer_is_filled_and_drawn_from(who: str, case: str) -> None:
+    found = buffers.main(who, case, 1100, 0.001)
+    assert found.keys() <= {*bench.COLUMNS, "cpu_us_of_draw"}
+    assert found["samples_per_cpu_s"] > 0
+    assert ("cpu_us_of_both" in found) == (who != "rlctl, uniform")
+
+
+def test_the_table_has_ours_first_and_names_who_is_missing(tmp_path: Path) -> None:
+    figures = {"cpprb 11.0.0": 2e6, "rlctl": 3e6, "rlctl, n 3": 2.5e6}
+    rows: list[Row] = [
+        {"case": "vectors", "who": who, "rows": "1000000", "samples_per_cpu_s": store.as_text(rate), "kept_cpu": "1"}
+        for who, rate in figures.items()
+    ]
+    rows.append({"case": "frames", "who": "SB3 2.9.2", "rows": "50000", "failed": "MemoryError"})
+    text = "\n".join(bench.table(rows))
+    assert text.index("| rlctl |") < text.index("| rlctl, n 3 |") < text.index("| cpprb")
+    assert "**Vectors, 1,000,000 rows.**" in text
+    assert "Reverb: 0.14.0" in text
+    assert "SB3 2.9.2, frames: MemoryError" in text
+    bench.plot(rows, tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").exists()

@@ -1,0 +1,145 @@
+"""Draws follow the masses: of one shard, of several as of one, with stale masses, a shard killed and returned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from rlctl_agents.experience.replay.priorities import ReplaySettings
+from rlctl_agents.experience.replay.shard import Shard
+from rlctl_agents.experience.replay.sum_tree import SumTree
+from tests.experience.replay.reference import Stream, block, schema
+
+ROWS = 400
+"""Of each shard."""
+
+
+def chi_square(seen: NDArray[np.int64], chance: NDArray[np.float64]) -> tuple[float, float]:
+    """The statistic, in deviations above what is expected, and its degrees of freedom; unlikely places together.
+
+    Source: Wilson and Hilferty 1931: the cube root of chi-square over its freedom is all but normal.
+    """
+    wanted = chance * seen.sum()
+    order = np.argsort(wanted)
+    group = np.empty(wanted.size, np.int64)
+    group[order] = np.minimum(np.cumsum(wanted[order]) // 10, 10**9)
+    of = np.unique(group, return_inverse=True)[1]
+    got, due = np.bincount(of, seen), np.bincount(of, wanted)
+    got, due = got[due > 0], due[due > 0]
+    freedom = got.size - 1
+    ratio = ((got - due) ** 2 / due).sum() / freedom
+    spread = 2 / (9 * freedom)
+    return (float(np.cbrt(ratio)) - (1 - spread)) / math.sqrt(spread), freedom
+
+
+def shard(seed: int) -> Shard:
+    """A shard of uneven masses over some orders of magnitude, not all of its rows drawable."""
+    rng = np.random.default_rng(seed)
+    agreed = schema(5)
+    made = Shard(agreed, ReplaySettings(2, prioritized=True, alpha=1.0), capacity=ROWS, seed=seed)
+    streams = [Stream(number, "b", rng) for number in range(4)]
+    for _ in range(25):
+        made.insert(block(agreed, [one.segment(5) for one in streams]))
+    change(made, rng)
+    return made
+
+
+def change(one: Shard, rng: np.random.Generator) -> None:
+    """Other errors for a third of its rows."""
+    slot = rng.integers(0, ROWS, ROWS // 3)
+    one.update(slot, one._ring.generation[slot // 5], rng.pareto(1.5, slot.size) * rng.integers(1, 4))
+
+
+def test_one_shard_draws_as_its_masses_say() -> None:
+    one = shard(0)
+    mass = one._tree.mass.astype(np.float64)
+    seen = np.bincount(one.draw(100_000).fields["slot"], minlength=ROWS)
+    assert not seen[mass == 0].any()
+    assert abs(chi_square(seen, mass / mass.sum())[0]) < 4
+
+
+def drawn(
+    shards: Mapping[int, Shard], told: Mapping[int, float], count: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """[count] rows of all shards, numbered through, and the chance with which each was drawn.
+
+    As a learner does it: a multinomial over the masses told last, then each shard by its masses now.
+    """
+    names = list(shards)
+    share = np.array([told[name] for name in names])
+    share = share / share.sum()
+    rows, chance = [], []
+    for name, part, asked in zip(names, share, rng.multinomial(count, share), strict=True):
+        answer = shards[name].draw(int(asked))
+        if answer.count:
+            rows.append(name * ROWS + answer.fields["slot"])
+            chance.append(part * answer.fields["mass"].astype(np.float64) / answer.total)
+    return np.concatenate(rows), np.concatenate(chance)
+
+
+def test_shards_draw_as_one_tree_does_a_shard_killed_and_returned_included() -> None:
+    rng = np.random.default_rng(5)
+    shards = {number: shard(number) for number in range(4)}
+    tree = SumTree(4 * ROWS)
+    for phase in ("all", "killed", "returned"):
+        if phase == "killed":
+            del shards[2]
+        if phase == "returned":
+            shards[2] = shard(77)  # what it held is lost
+        mass = np.zeros(4 * ROWS)
+        for number, one in shards.items():
+            mass[number * ROWS : (number + 1) * ROWS] = one._tree.mass
+        tree.set(np.arange(4 * ROWS), mass)
+        told = {number: one.totals.mass for number, one in shards.items()}
+        seen = np.bincount(drawn(shards, told, 100_000, rng)[0], minlength=4 * ROWS)
+        of_tree = np.bincount(tree.draw(rng.random(100_000)), minlength=4 * ROWS)
+        assert abs(chi_square(seen, mass / mass.sum())[0]) < 4, phase
+        assert abs(chi_square(of_tree, mass / mass.sum())[0]) < 4, phase
+
+
+def test_with_stale_masses_every_chance_is_the_one_that_was_used() -> None:
+    rng = np.random.default_rng(6)
+    shards = {number: shard(number) for number in range(4)}
+    told = {number: one.totals.mass for number, one in shards.items()}
+    for one in shards.values():
+        change(one, rng)
+    now = {number: one.totals.mass for number, one in shards.items()}
+    assert max(abs(now[at] / told[at] - 1) for at in told) > 0.1, "stale"
+    rows, chance = drawn(shards, told, 200_000, rng)
+    said = np.zeros(4 * ROWS)
+    said[rows] = chance
+    exact = np.concatenate([told[at] / sum(told.values()) * shards[at]._tree.mass / now[at] for at in shards])
+    np.testing.assert_allclose(said[rows], exact[rows], rtol=1e-5)
+    assert abs(chi_square(np.bincount(rows, minlength=4 * ROWS), exact)[0]) < 4
+    fresh = np.concatenate([one._tree.mass for one in shards.values()]).astype(np.float64)
+    assert chi_square(np.bincount(rows, minlength=4 * ROWS), fresh / fresh.sum())[0] > 10, "and not that of one tree"
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_importance_weights_are_unbiased(stale: bool) -> None:
+    rng = np.random.default_rng(7)
+    shards = {number: shard(10 + number) for number in range(3)}
+    told = {number: one.totals.mass for number, one in shards.items()}
+    if stale:
+        for one in shards.values():
+            change(one, rng)
+    drawable = np.concatenate([one._tree.mass > 0 for one in shards.values()])
+    value = rng.normal(3, 1, drawable.size)
+    size = sum(one.totals.size for one in shards.values())
+    assert size == drawable.sum()
+    rows, chance = drawn(shards, told, 400_000, rng)
+    weighed = value[rows] / (size * chance)  # beta 1
+    error = weighed.std() / math.sqrt(weighed.size)
+    assert abs(weighed.mean() - value[drawable].mean()) < 4 * error
+    assert error < 0.1
+
+
+def test_the_order_of_a_draw_says_nothing_about_its_rows() -> None:
+    one = shard(3)
+    slots = np.concatenate([one.draw(500).fields["slot"] for _ in range(40)]).reshape(40, 500)
+    halves = slots[:, :250].mean(1) - slots[:, 250:].mean(1)
+    assert abs(halves.mean()) < 4 * halves.std() / math.sqrt(40)

@@ -1,0 +1,132 @@
+"""Neither actors nor learners get ahead of each other, over all shards, whichever of them live."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from rlctl_agents.experience.replay.limiter import InsertLimit, SampleLimit, ShardCounts
+
+
+class Play:
+    """Shards, actors that send blocks of 20 rows as fast as they may, and a learner that draws as soon as it may."""
+
+    def __init__(self, ratio: float, starts: int, shards: int, draw: int) -> None:
+        self.limit, self.draw, self.starts = SampleLimit(ratio, starts), draw, starts // shards
+        self.shards: dict[int, tuple[ShardCounts, InsertLimit]] = {}
+        self.boots = self.inserted = 0
+        for number in range(shards):
+            self.start(number)
+
+    def start(self, number: int) -> None:
+        self.boots += 1
+        self.shards[number] = ShardCounts(str(self.boots), 0, 0), InsertLimit(self.starts)
+
+    def insert(self, number: int) -> bool:
+        counts, limit = self.shards[number]
+        if not limit.may_insert(counts.inserted):
+            return False
+        self.shards[number] = counts._replace(inserted=counts.inserted + 20), limit
+        self.inserted += 20
+        return True
+
+    def learn(self) -> bool:
+        """Hear all, draw if it may, tell all."""
+        for number, (counts, _) in self.shards.items():
+            self.limit.hear(number, counts)
+        may = self.limit.may_sample()
+        if may and self.shards:
+            number = random.choice(list(self.shards))
+            counts, limit = self.shards[number]
+            counts = counts._replace(sampled=counts.sampled + self.draw)
+            self.shards[number] = counts, limit
+            self.limit.hear(number, counts)
+        for number, rows in self.limit.may_insert(dict.fromkeys(self.shards, 1), self.draw).items():
+            self.shards[number][1].grant(rows)
+        return may
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+@pytest.mark.parametrize("ratio", [0.5, 8.0, 256.0])
+@pytest.mark.parametrize("fast", ["actors", "learner", "neither"])
+def test_samples_per_insert_stay_at_the_ratio(ratio: float, shards: int, fast: str) -> None:
+    random.seed(1)
+    draw = max(64, int(8 * ratio))
+    play = Play(ratio, 1000, shards, draw)
+    turns = {"actors": (10, 1), "learner": (1, 10), "neither": (1, 1)}[fast]
+    while play.limit.inserted < 12_000:
+        for _ in range(turns[0]):
+            play.insert(random.choice(list(play.shards)))
+        for _ in range(turns[1]):
+            play.learn()
+    counted = play.limit.inserted - 1000
+    assert abs(play.limit.sampled / counted - ratio) / ratio < 0.02
+
+
+@pytest.mark.parametrize("shards_with_actors", [1, 2])
+def test_nothing_is_drawn_before_enough_is_there_wherever_it_is(shards_with_actors: int) -> None:
+    play = Play(8.0, 1000, 2, 512)
+    for _ in range(1000):
+        for number in range(shards_with_actors):
+            play.insert(number)
+        assert not play.learn() or play.limit.inserted >= 1000
+    assert play.limit.sampled > 0
+
+
+def test_a_shard_that_dies_stops_nobody_and_its_new_rows_count_when_it_is_back() -> None:
+    random.seed(2)
+    play = Play(8.0, 1000, 4, 512)
+    dead = -1
+    for turn in range(4000):
+        if turn % 400 == 200:
+            dead = random.choice(list(play.shards))
+            del play.shards[dead]
+        if turn % 400 == 300:
+            play.start(dead)
+        before = play.limit.sampled
+        for _ in range(10):
+            play.insert(random.choice(list(play.shards)))
+        play.learn()
+        if turn % 100 == 99:
+            assert play.limit.sampled > before or play.learn(), turn
+    counted = play.limit.inserted - 1000
+    assert abs(play.limit.sampled / counted - 8) / 8 < 0.02
+    assert counted == pytest.approx(play.inserted - 1000, rel=0.02), "but what nobody had heard of when it died"
+
+
+def test_rows_of_a_shard_that_was_started_again_count_from_its_first() -> None:
+    limit = SampleLimit(8.0, 100)
+    for boot, inserted in (("a", 1000), ("b", 600), ("b", 700)):
+        limit.hear(0, ShardCounts(boot, inserted, 8 * inserted))
+    assert (limit.inserted, limit.sampled) == (1700, 13600)
+
+
+def test_a_learner_that_is_started_again_hears_what_was_counted() -> None:
+    play = Play(8.0, 1000, 2, 512)
+    for _ in range(2000):
+        play.insert(0)
+        play.insert(1)
+        play.learn()
+    before = play.limit
+    play.limit = SampleLimit(8.0, 1000)
+    play.learn()
+    assert (play.limit.inserted, play.limit.sampled) == pytest.approx((before.inserted, before.sampled), rel=0.02)
+
+
+def test_without_a_ratio_there_is_no_limit_but_the_start() -> None:
+    limit = SampleLimit(0.0, 100)
+    limit.hear(0, ShardCounts("a", 99, 0))
+    assert not limit.may_sample()
+    limit.hear(0, ShardCounts("a", 100, 10**9))
+    assert limit.may_sample()
+    assert limit.may_insert({0: 1}, 512) == {}
+    assert InsertLimit(0, limited=False).may_insert(10**12)
+
+
+def test_what_was_granted_is_not_taken_back() -> None:
+    one = InsertLimit(100)
+    assert one.grant(200)
+    assert not one.grant(150)
+    assert one.may_insert(199)
+    assert not one.may_insert(200)

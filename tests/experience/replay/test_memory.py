@@ -1,0 +1,67 @@
+"""Memory of a shard, asked before there is one: by a child without torch, and by the role itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlctl.spec import fields
+from rlctl.spec.algorithms import Replayed
+from rlctl.spec.schema import Spec
+from rlctl_agents import algorithms
+from rlctl_agents.experience.replay.memory import shard_bytes, shard_capacity, shard_settings, stored
+from rlctl_agents.experience.replay.shard import Shard
+from rlctl_agents.roles.replay import require_memory
+from rlctl_agents.runtime.process import UserFault
+from rlctl_agents.types.spaces import Box, Dict, Discrete, Spaces
+from tests.test_layers import SOURCES, imports
+
+VECTOR, REACH = Box((3,), "float32"), Box((2,), "float32", -1.0, 1.0)
+FRAMES = Box((4, 84, 84), "uint8", 0, 255, stack=4)
+
+
+def spec(name: str, **sections: Any) -> Spec:
+    return fields.normal(Spec.model_validate({"run": "r", "env": {"id": "-"}, "algorithm": {"name": name}, **sections}))
+
+
+@pytest.mark.parametrize(
+    ("name", "spaces"),
+    [
+        ("dqn", Spaces(VECTOR, Discrete(3))),
+        ("dqn", Spaces(FRAMES, Discrete(3))),
+        ("apex_dqn", Spaces(Dict({"camera": FRAMES, "speed": VECTOR}), Discrete(3), legal=True)),
+        ("sac", Spaces(VECTOR, REACH)),
+        ("td3", Spaces(VECTOR, REACH)),
+    ],
+)
+def test_what_is_computed_without_torch_is_the_schema_that_the_algorithm_states(name: str, spaces: Spaces) -> None:
+    one = spec(name, replay={"capacity": 1000}, roles={"replay": {"replicas": 3}})
+    config = one.policy("main").algorithm
+    assert isinstance(config, Replayed)
+    agreed = algorithms.schema_of(one, spaces, "main")
+    assert stored(config, spaces) == agreed
+    assert shard_capacity(one) == 334
+    shard = Shard(agreed, shard_settings(config), capacity=334, seed=0)
+    assert shard_bytes(one, config, spaces) == shard.totals.nbytes
+
+
+def test_what_computes_the_memory_of_a_shard_imports_no_torch() -> None:
+    todo, seen = ["rlctl_agents.experience.replay.memory"], set[str]()
+    while todo:
+        for _, name in imports(todo.pop()):
+            assert name.split(".")[0] != "torch", f"by way of {sorted(seen)}"
+            if name in SOURCES and name not in seen:
+                seen.add(name)
+                todo.append(name)
+
+
+def test_a_shard_that_would_be_killed_hours_later_does_not_begin() -> None:
+    one = spec("dqn", replay={"capacity": 1_000_000}, roles={"replay": {"replicas": 2}})
+    require_memory(one, 3 * 2**30, 3 * 2**30)
+    with pytest.raises(UserFault) as raised:
+        require_memory(one, 3 * 2**30, 2**30)
+    assert str(raised.value) == (
+        "replay.capacity: 1,000,000 rows in 2 shards of 3.0Gi, 6.0Gi in all; 1.0Gi of memory is left here for one; "
+        "replay.capacity 260,000 would fit"
+    )

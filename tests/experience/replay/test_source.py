@@ -1,0 +1,375 @@
+"""A learner's end: rows of all shards by their masses, whichever live, and everything told to the shard it is for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from rlctl_agents.experience.replay.messages import Drawn
+from rlctl_agents.experience.replay.source import AGAIN_S, ReplaySource, ShardRows
+from rlctl_agents.experience.staging import Staging
+from tests.experience.replay.shards import N_STEP, Run
+
+CPU = torch.device("cpu")
+
+
+def fed(*scales: float, **settings: float) -> Run:
+    """Shards of 400 rows each, of masses in about these proportions."""
+    run = Run(len(scales), **settings)  # type: ignore[arg-type]
+    for place, scale in zip(run.places, scales, strict=True):
+        place.feed(400, scale)
+    run.meet()
+    return run
+
+
+def source(run: Run, rows: int) -> ReplaySource:
+    """Not started: tests make its steps."""
+    return ReplaySource(run.drawer, Staging(CPU), rows)
+
+
+def whose(parts: list[ShardRows] | None) -> dict[int, int]:
+    """Shard -> rows of it."""
+    assert parts is not None
+    return {one.shard: sum(part.rows for part in parts if part.shard == one.shard) for one in parts}
+
+
+def masses(run: Run) -> NDArray[np.float64]:
+    return np.array([place.shard.totals.mass for place in run.places])
+
+
+def test_so_many_of_each_shard_as_a_multinomial_over_the_masses_says() -> None:
+    run = fed(1.0, 3.0, 10.0)
+    share = masses(run) / masses(run).sum()
+    draws = [whose(run.drawer.draw(100)) for _ in range(300)]
+    seen = np.array([[found.get(at, 0) for at in range(3)] for found in draws])
+    assert (seen.sum(1) == 100).all()
+    np.testing.assert_allclose(seen.mean(0), 100 * share, atol=4 * np.sqrt(100 * share * (1 - share) / 300).max())
+    np.testing.assert_allclose(seen.var(0), 100 * share * (1 - share), rtol=0.5)
+
+
+def test_weights_are_those_of_the_masses_that_were_used_though_they_were_stale() -> None:
+    run = fed(1.0, 4.0)
+    told = masses(run)  # by the answers until now
+    run.places[0].feed(0, scale=20.0)
+    now = masses(run)
+    assert now[0] > 5 * told[0], "stale"
+    memory = Staging(CPU).allocate(run.drawer.schema, 200)
+    parts = run.drawer.draw(200)
+    assert parts is not None
+    run.drawer.fill(memory, parts)
+    wanted = []
+    size = sum(place.shard.totals.size for place in run.places)
+    for part in parts:
+        place = run.places[part.shard]
+        chance = told[part.shard] / told.sum() * place.shard._tree.mass[part.arrays["slot"]] / now[part.shard]
+        wanted.append((size * chance.astype(np.float64)) ** -0.5)
+    expected = np.concatenate(wanted)
+    np.testing.assert_allclose(memory.fields["weight"], expected / expected.max(), rtol=1e-5)
+    assert memory.fields["weight"].max() == 1.0
+
+
+def test_a_batch_holds_the_rows_of_the_shards_side_by_side() -> None:
+    run = fed(1.0, 1.0)
+    memory = Staging(CPU).allocate(run.drawer.schema, 50)
+    parts = run.drawer.draw(50)
+    assert parts is not None
+    assert len(parts) == 2
+    run.drawer.fill(memory, parts)
+    for name in ("action", "terminated"):
+        np.testing.assert_array_equal(memory.fields[name][0], np.concatenate([one.arrays[name] for one in parts]))
+    np.testing.assert_array_equal(memory.fields["obs.big"], np.concatenate([p.arrays["obs.big"] for p in parts], 1))
+    np.testing.assert_array_equal(memory.fields["rewards"], np.concatenate([p.arrays["rewards"].T for p in parts]))
+    np.testing.assert_array_equal(memory.version[0], np.concatenate([one.arrays["version"] for one in parts]))
+    assert memory.fields["valid"].all()
+    assert memory.fields["rewards"].shape == (50, N_STEP)
+
+
+def test_a_shard_that_dies_in_the_middle_of_a_draw_is_made_up_for_by_the_others() -> None:
+    run = fed(1.0, 1.0, 1.0)
+    run.places[1].kill_at_draw = True
+    found = whose(run.drawer.draw(90))
+    assert sum(found.values()) == 90
+    assert 1 not in found
+    assert sorted(run.drawer.shards.live) == [0, 2]
+
+
+def test_when_the_last_shard_dies_in_a_draw_there_is_nothing_and_later_there_is() -> None:
+    run = fed(1.0)
+    run.places[0].kill_at_draw = True
+    assert run.drawer.draw(10) is None
+    assert run.drawer.draw(10) is None
+    run.places[0].start()
+    run.places[0].feed(200)
+    run.meet()
+    assert whose(run.drawer.draw(10)) == {0: 10}
+
+
+def test_a_silent_shard_is_asked_now_and_then_beside_the_draws() -> None:
+    run = fed(1.0, 1.0)
+    run.places[1].alive = False
+    run.drawer.draw(10)
+    run.places[1].alive = True
+    heard = len(run.places[1].heard)
+    for _ in range(5):
+        assert whose(run.drawer.draw(10)) == {0: 10}
+    assert len(run.places[1].heard) == heard, "it has not been silent for long"
+    run.now += AGAIN_S
+    run.drawer.draw(10)
+    assert len(run.places[1].heard) == heard + 1
+    assert 1 in whose(run.drawer.draw(100))
+
+
+def test_a_shard_that_came_back_with_nothing_is_drawn_from_once_it_has_rows_though_others_never_run_dry() -> None:
+    run = fed(1.0, 1.0)
+    run.places[1].alive = False
+    run.drawer.draw(10)
+    run.places[1].start()
+    run.meet()
+    assert run.drawer.shards.live[1].mass == 0.0
+    run.places[1].feed(400)
+    run.drawer.draw(10)
+    assert 1 in whose(run.drawer.draw(100))
+
+
+def test_a_shard_that_answers_no_rows_is_asked_no_more_in_that_draw() -> None:
+    run = fed(1.0, 1.0)
+    run.places[1].start()  # between two draws: what the learner knows of it is of its former life
+    assert whose(run.drawer.draw(60)) == {0: 60}
+    assert run.drawer.shards.live[1].mass == 0.0
+
+
+def test_a_shard_whose_answer_does_not_fit_is_left_out() -> None:
+    run = fed(1.0, 1.0)
+
+    def cut(drawn: Drawn, arrays: list[memoryview]) -> tuple[Drawn, list[memoryview]]:
+        return drawn, arrays[1:]
+
+    run.places[1].answer = cut
+    assert whose(run.drawer.draw(50)) == {0: 50}
+    assert list(run.drawer.shards.live) == [0]
+    run.places[1].answer = None
+    run.meet()
+    assert 1 in whose(run.drawer.draw(100))
+
+
+def test_a_shard_that_the_manager_names_no_more_is_left_and_a_new_one_found() -> None:
+    run = fed(1.0, 1.0)
+    del run.named[0]
+    assert whose(run.drawer.draw(20)) == {1: 20}
+    run.named[0] = {"rpc": "0"}
+    run.meet()
+    assert set(whose(run.drawer.draw(100))) == {0, 1}
+
+
+@pytest.mark.parametrize("fast", ["actors", "learner"])
+def test_limits_over_several_shards_hold_both_ways_and_a_dead_one_stops_nobody(fast: str) -> None:
+    run = Run(3, starts=600, ratio=4.0, columns=4000)
+    for turn in range(300):
+        if turn == 100:
+            run.places[1].alive = False
+        if turn == 200:
+            run.places[1].start()
+        for place in run.places:
+            if place.alive:
+                place.feed(100 if fast == "actors" else 20)
+        for _ in range(1 if fast == "actors" else 6):
+            run.now += 0.5
+            run.drawer.draw(64)
+        if turn in (99, 199, 299):
+            limit = run.drawer.limit
+            assert limit is not None
+            assert limit.sampled / (limit.inserted - 600) == pytest.approx(4.0, rel=0.05), turn
+    assert all(place.shard.totals.sampled > 0 for place in run.places)
+
+
+def test_before_enough_is_there_nothing_is_drawn_and_shards_take_their_part() -> None:
+    run = Run(2, starts=1000, ratio=8.0)
+    assert run.places[0].feed(5000) == 500, "its part, before anybody has said anything"
+    run.meet()
+    assert run.drawer.draw(10) is None
+    assert run.places[0].feed(5000) > 0, "the other has no actors"
+    run.meet()
+    run.places[1].feed(5000)
+    run.meet()
+    assert whose(run.drawer.draw(10))
+
+
+def test_what_is_told_a_shard_is_for_the_life_it_was_meant_for() -> None:
+    run = fed(1.0, ratio=4.0, starts=100)
+    for _ in range(20):
+        run.drawer.draw(64)
+        run.places[0].feed(100)
+    run.drawer.fresh()
+    run.drawer.draw(10)
+    granted = run.places[0].shard.totals.inserted
+    run.places[0].start()
+    changes = {"slot": np.arange(4), "generation": np.ones(4, np.uint32), "delta": np.full(4, 50, np.float32)}
+    run.drawer.shards.known[0].changes.append(changes)
+    assert run.places[0].feed(5000) == 100, "learning_starts, of one shard"
+    run.drawer.draw(10)  # asked of the former life
+    told = run.places[0].heard[-1]
+    assert told.may_insert >= granted
+    assert told.counted > 0
+    assert run.places[0].feed(5000) == 0
+    assert run.places[0].shard.totals.highest < 50
+    for _ in range(100):
+        run.drawer.draw(64)
+    assert 0 < run.places[0].feed(5000) < 5000
+
+
+def test_priorities_of_a_batch_go_to_the_rows_that_it_was_made_of() -> None:
+    run = fed(1.0, 1.0)
+    one = source(run, 60)
+    assert one.step()
+    batch = one.take(0.0)
+    assert batch is not None
+    told = torch.arange(1.0, 61.0)
+    told[5] = float("nan")
+    before = [place.shard._tree.mass.copy() for place in run.places]
+    one.update_priorities(batch, told)
+    parts = one._taken[0][2]
+    one.give_back(batch)
+    one.step()
+    one.step()
+    first = 0
+    for part in parts:
+        tree, wanted = run.places[part.shard].shard._tree, before[part.shard]
+        for slot, error in zip(part.arrays["slot"], told[first : first + part.rows].tolist(), strict=True):
+            if error == error:
+                wanted[slot] = error  # of a row that came twice the last one counts
+        np.testing.assert_allclose(tree.mass, wanted, rtol=1e-4)
+        first += part.rows
+    assert [sum(draw.changes for draw in place.heard) for place in run.places] == [
+        sum(part.rows for part in parts if part.shard == at) - (parts[0].shard == at) for at in range(2)
+    ]
+
+
+def test_priorities_of_a_shard_that_was_started_again_meanwhile_are_dropped() -> None:
+    run = fed(1.0, 1.0)
+    one = source(run, 60)
+    assert one.step()
+    batch = one.take(0.0)
+    assert batch is not None
+    run.places[1].start()
+    run.places[1].feed(400)
+    for _ in range(2):
+        run.drawer.draw(40)
+    before = run.places[1].shard._tree.mass.copy()
+    one.update_priorities(batch, torch.full((60,), 77.0))
+    one.give_back(batch)
+    one.step()
+    one.step()
+    np.testing.assert_array_equal(run.places[1].shard._tree.mass, before)
+    assert run.places[0].shard.totals.highest == pytest.approx(77, rel=1e-4)
+
+
+def test_rows_of_a_batch_change_for_batches_that_are_not_begun() -> None:
+    run = fed(1.0)
+    one = source(run, 32)
+    assert one.step()
+    one.resize(8)
+    assert one.step()
+    before, after = one.take(0.0), one.take(0.0)
+    assert before is not None
+    assert after is not None
+    assert (before.version.shape, after.version.shape) == ((1, 32), (1, 8))
+    one.update_priorities(before, torch.ones(32))
+    one.give_back(before)
+    assert one.step()
+    assert one.step(), "memory that was given back is of the new size"
+    assert not one.step(), "as many are ahead as before"
+    for _ in range(2):
+        batch = one.take(0.0)
+        assert batch is not None
+        assert batch.version.shape == (1, 8)
+
+
+def test_a_learner_keeps_ahead_by_two_batches_and_waits_for_those_it_gave_away() -> None:
+    run = fed(1.0)
+    one = source(run, 16)
+    assert [one.step() for _ in range(4)] == [True, True, True, False]
+    batch = one.take(0.0)
+    assert batch is not None
+    assert not one.step()
+    one.give_back(batch)
+    assert one.step()
+
+
+def test_a_failure_of_the_thread_reaches_the_learner() -> None:
+    run = fed(1.0)
+    one = source(run, 16)
+
+    def broken() -> object:
+        raise RuntimeError("out of pinned memory")
+
+    one._told.put(broken)  # type: ignore[arg-type]
+    one._run()
+    with pytest.raises(RuntimeError, match="out of pinned memory"):
+        one.take(0.0)
+
+
+def learn(one: ReplaySource, batches: int) -> int:
+    """Agent steps of so many batches."""
+    counted = 0
+    for _ in range(batches):
+        assert one.step()
+        batch = one.take(0.0)
+        assert batch is not None
+        counted += batch.books.rows
+        assert batch.books.taken == batch.books.rows
+        one.give_back(batch)
+    return counted
+
+
+def test_rows_are_counted_once_by_the_learner_that_leads_over_restarts_of_learners_and_shards() -> None:
+    run = fed(1.0, 1.0)
+    one = source(run, 16)
+    assert learn(one, 2) == 800
+    run.places[0].feed(100)
+    assert learn(one, 2) == 100
+    run.places[1].feed(60)
+    assert learn(one, 2) == 60
+    run.drawer.draw(2)  # what was counted is told with the next question
+    for place in run.places:
+        place.feed(40)  # while no learner lives
+    run.learner()
+    run.meet()
+    again = source(run, 16)
+    assert learn(again, 2) == 80, "what a learner before has counted is in the books of its generations"
+    run.places[1].start()
+    run.places[1].feed(200)
+    assert learn(again, 4) == 200, "new rows, though their shard was met before"
+
+
+def test_rows_that_came_before_the_first_learner_of_a_new_life_of_all_are_counted() -> None:
+    run = fed(1.0, 1.0)
+    assert learn(source(run, 16), 2) == 800
+    for place in run.places:  # down and up: the learner goes on from its generation, with shards that hold nothing
+        place.start()
+        place.feed(200)
+    run.learner()
+    run.meet()
+    assert learn(source(run, 16), 2) == 400
+
+
+def test_one_that_does_not_lead_counts_nothing_and_tells_no_shard_that_it_did() -> None:
+    run = fed(1.0)
+    one = source(run, 16)
+    one.leads = False
+    assert learn(one, 3) == 0
+    assert all(draw.counted == -1 for draw in run.places[0].heard)
+    one.leads = True
+    run.places[0].feed(40)
+    assert learn(one, 2) == 40
+
+
+def test_what_a_learner_waits_for_is_said() -> None:
+    run = Run(2, starts=1000, ratio=8.0)
+    one = source(run, 16)
+    assert one.waits_for() == "no replay shard answers"
+    run.places[0].feed(200)
+    run.meet()
+    assert one.waits_for() == "200 of 1000 rows are in the replay"
+    assert one.waiting_rows == run.places[0].shard.totals.size

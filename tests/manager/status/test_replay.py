@@ -1,0 +1,122 @@
+"""The replay in the status of a run: its figures, its verdict, its curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl_agents.manager.status.problems import NOBODY_S
+from rlctl_agents.manager.status.report import scalars
+from rlctl_agents.manager.web import metrics_page
+from rlctl_agents.manager.web.status_page import page
+from rlctl_agents.runtime.metrics import exposition
+from tests.manager.world import ACTOR, LEARNER, POOL, Run, boot, everybody, ref, status
+
+SHARDS = (51, 52)
+SPEC: dict[str, Any] = {
+    "algorithm": {"name": "dqn"}, "replay": {"capacity": 1000}, "roles": {"replay": {"replicas": 2}},
+}  # fmt: skip
+GAUGES = {
+    "rows": 400.0, "drawable": 390.0, "capacity": 512.0, "array_bytes": 2.0**20, "learning_starts": 200.0,
+    "samples_per_insert": 8.0,
+}  # fmt: skip
+
+
+@pytest.fixture
+def replayed(tmp_path: Path) -> Run:
+    run = Run(tmp_path, **SPEC)
+    for index, number in enumerate(SHARDS):
+        run.join("replay", number, index)
+    everybody(run)
+    return run
+
+
+def learn(run: Run, *, data: float, draw: float, credit: float, shard: float, shards: int = 2) -> dict[str, Any]:
+    """Ten seconds with these shares of waiting; 20 rows a second into each shard, 160 out of it."""
+    for second in range(1, 11):
+        run.time.now += 1
+        run.report("actor", ACTOR, counters={"wait_credit_seconds": credit * second}, model=ref(second))
+        for index, number in enumerate(SHARDS):
+            counted = {"inserted": 100 + 20.0 * second, "sampled": 160.0 * second, "priorities": 30.0 * second}
+            counted |= {"stale_priorities": 10.0 * second, "insert_seconds": shard / 4 * second, "draw_seconds": 0.0}
+            counted["draw_seconds"] = shard * 3 / 4 * second
+            run.report("replay", number, index=index, counters=counted, gauges=GAUGES)
+        waits = {"wait_data_seconds": data * second, "wait_draw_seconds": draw * second}
+        run.learn(LEARNER, steps=200 * second, version=second, counters=waits, gauges={"shards": float(shards)})
+        run.report("modelpool", POOL, model=ref(second))
+    return status(run)
+
+
+def test_a_run_without_a_replay_says_nothing_of_one(run: Run) -> None:
+    everybody(run)
+    found = status(run)
+    assert found["replay"] is None
+    assert "replay" not in found["members"]
+    assert not [name for name in scalars(found, {}) if "replay" in name or "draw" in name]
+
+
+def test_the_status_holds_the_figures_of_a_replay_over_its_shards(replayed: Run) -> None:
+    found = learn(replayed, data=0.5, draw=0.1, credit=0.0, shard=0.4)
+    assert found["replay"] == {
+        "shards": {"wanted": 2, "answer": 2},
+        "rows": 800, "drawable": 780, "capacity": 1024, "array_bytes": 2 * 2**20,
+        "inserted": 600, "sampled": 3200, "inserted_per_s": pytest.approx(40), "sampled_per_s": pytest.approx(320),
+        "wanted_samples_per_insert": 8.0, "samples_per_insert": 8.0, "stale_priorities": 0.25,
+    }  # fmt: skip
+    assert found["members"]["replay"] == {"live": 2, "silent": 0}
+    assert [one["sampled_per_s"] for one in found["roles"]["replay"]] == [160, 160]
+    curves = scalars(found, {})
+    assert curves["replay/samples_per_insert"] == 8
+    assert (curves["replay/shards"], curves["waits/learner_waits_draw"]) == (2, pytest.approx(0.1))
+    text = exposition(metrics_page.families(replayed.manager, found)).decode()
+    assert 'rlctl_replay_inserted_total{role="replay",run="r"} 600.0' in text
+    assert 'rlctl_replay_rows{role="replay",run="r"} 400.0' in text, "a mean over shards, as gauges are"
+    assert 'rlctl_learner_wait_seconds_total{role="learner",run="r",stage="draw"}' in text
+    shown = page(found, (), found["time"])
+    assert "2 of 2" in shown
+    assert "800 of 1,024, 780 can be drawn" in shown
+    assert "20 rows / s in, 160 out" in shown
+
+
+def test_rows_of_a_shard_that_died_are_inserted_and_sampled_ones_and_stored_no_longer(replayed: Run) -> None:
+    learn(replayed, data=0.5, draw=0.1, credit=0.0, shard=0.4)
+    replayed.join("replay", 53, 0)
+    replayed.report("replay", 53, counters={"inserted": 0.0, "sampled": 0.0}, gauges=GAUGES | {"rows": 0.0})
+    found = status(replayed)["replay"]
+    assert (found["rows"], found["inserted"], found["sampled"], found["samples_per_insert"]) == (400, 600, 3200, 8.0)
+
+
+@pytest.mark.parametrize(
+    ("waits", "kind"),
+    [
+        ({"data": 0.5, "draw": 0.1, "credit": 0.0, "shard": 0.4}, "actor-bound"),
+        ({"data": 0.1, "draw": 0.0, "credit": 0.5, "shard": 0.4}, "learner-bound"),
+        ({"data": 0.5, "draw": 0.4, "credit": 0.0, "shard": 0.4}, "replay-bound"),
+        ({"data": 0.5, "draw": 0.1, "credit": 0.4, "shard": 0.95}, "replay-bound"),
+        ({"data": 0.1, "draw": 0.1, "credit": 0.1, "shard": 0.95}, "balanced"),
+    ],
+)
+def test_the_verdict_tells_a_slow_replay_from_slow_actors_and_a_slow_learner(
+    replayed: Run, waits: dict[str, float], kind: str
+) -> None:
+    found = learn(replayed, **waits)["verdict"]
+    assert found["kind"] == kind
+    assert found["shard_busy"] == pytest.approx(waits["shard"])
+    assert ("samples per insert" in found["text"]) == (kind in ("actor-bound", "learner-bound"))
+
+
+def test_before_anything_is_heard_of_a_replay_nothing_is_said(tmp_path: Path) -> None:
+    found = status(Run(tmp_path, **SPEC))["replay"]
+    assert found["shards"] == {"wanted": 2, "answer": None}
+    assert (found["samples_per_insert"], found["stale_priorities"], found["rows"]) == (None, None, 0)
+
+
+def test_a_replay_that_nobody_has_is_a_problem(replayed: Run) -> None:
+    replayed.after(NOBODY_S + 60, ("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL))
+    status(replayed)
+    replayed.after(NOBODY_S + 1, ("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL))
+    assert boot(SHARDS[0]) not in [one.boot for one in replayed.manager.members.leases.live("replay")]
+    found = [one for one in status(replayed)["problems"] if "no replay" in one["text"]]
+    assert found[0]["next"] == "rlctl logs replay --run r"

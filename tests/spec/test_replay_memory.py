@@ -1,0 +1,65 @@
+"""What a replay comes to beside what a machine has, and what a pod asks for."""
+
+from typing import Any
+
+from rlctl.spec import Machine
+from rlctl.spec.problems.replay import comes_to, gibibytes, shortage, too_large, too_little
+from rlctl.spec.schema import Spec
+
+GIB = 2**30
+
+
+def spec(shards: int = 1, memory: str = "8Gi", **replay: Any) -> Spec:
+    roles = {"replay": {"replicas": shards, "memory": memory}}
+    return Spec.model_validate(
+        {"run": "r", "env": {"id": "-"}, "algorithm": {"name": "dqn"}, "replay": replay, "roles": roles}
+    )
+
+
+def test_memory_is_told_by_shard_and_in_all() -> None:
+    assert comes_to(spec(capacity=100_000), 310 * 2**20) == "100,000 rows in 1 shard of 310Mi"
+    assert comes_to(spec(4), 2 * GIB) == "1,000,000 rows in 4 shards of 2.0Gi, 8.0Gi in all"
+    bare = Spec.model_validate({"run": "r", "env": {"id": "-"}, "algorithm": {"name": "dqn"}})
+    assert comes_to(bare, GIB) == "1,000,000 rows in 1 shard of 1.0Gi"
+    assert gibibytes(0.44 * 2**20) == "0.4Mi"
+    assert gibibytes(12_345 * GIB) == "12,345.0Gi"
+
+
+def test_all_shards_with_their_processes_must_find_room_on_a_machine() -> None:
+    assert too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.5 * 1024)) is None
+    found = too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.4 * 1024))
+    assert found is not None
+    assert found.path == ("replay", "capacity")
+    assert found.message == (
+        "1,000,000 rows in 2 shards of 2.0Gi, 4.0Gi in all; this machine has 4.4Gi; replay.capacity 770,000 would fit"
+    )
+
+
+def test_what_is_suggested_fits() -> None:
+    machine, row_bytes = Machine(cores=2, memory_mib=2048), 7100
+    found = too_large(spec(3, capacity=10_000_000), 10_000_000 // 3 * row_bytes, machine)
+    assert found is not None
+    suggested = int(found.message.split()[-3].replace(",", ""))
+    assert too_large(spec(3, capacity=suggested), suggested // 3 * row_bytes, machine) is None
+
+
+def test_where_not_even_a_process_fits_nothing_is_suggested() -> None:
+    found = too_large(spec(), GIB, Machine(cores=1, memory_mib=128))
+    assert found is not None
+    assert found.message.endswith("this machine has 128Mi; no capacity would fit")
+
+
+def test_a_pod_asks_for_its_arrays_and_its_process() -> None:
+    assert too_little(spec(memory="2304Mi"), 2 * GIB) is None
+    found = too_little(spec(memory="2Gi"), 2 * GIB)
+    assert found is not None
+    assert found.path == ("roles", "replay", "memory")
+    assert found.message == (
+        "2Gi, but replay.capacity is 1,000,000 rows in 1 shard of 2.0Gi: ask for 3Gi; with 2Gi replay.capacity "
+        "700,000 would fit"
+    )
+
+
+def test_a_shard_finds_room_in_what_is_left() -> None:
+    assert shortage(spec(), GIB, GIB) == ""
+    assert "512Mi of memory is left here for one; replay.capacity 400,000 would fit" in shortage(spec(), GIB, GIB / 2)
