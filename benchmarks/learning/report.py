@@ -26,7 +26,7 @@ HEAD = (
 def line(row: Row, found: Stored) -> list[str]:
     """Cells of one row of the table."""
     seeds, told = shown(row, found)
-    title = f"{row.algorithm.upper()}, {row.environment}" + (f", {row.settings}" if row.settings else "")
+    title = f"{row.shown_algorithm}, {row.environment}" + (f", {row.settings}" if row.settings else "")
     goal = f"{row.goal:g}, {steps(row.agent_steps)}"
     published = row.published.text if row.published else ""
     if not seeds:
@@ -66,7 +66,7 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
             ([float(one["steps"]) for one in points], [float(one["mean_return"]) for one in points])
             for points in map(found.points, seeds)
         ]
-        plots.seeds(axes, curves, f"C{colour}", row.algorithm.upper())
+        plots.seeds(axes, curves, f"C{colour}", row.shown_algorithm)
         if row.published is not None:
             axes.axhline(row.published.mean, color=f"C{colour}", linestyle=":", linewidth=1)
     axes.axhline(rows[0].goal, color="black", linestyle="--", linewidth=1, label=f"goal {rows[0].goal:g}")

@@ -102,6 +102,11 @@ class Row:
         return self.spec.policy().algorithm.name
 
     @property
+    def shown_algorithm(self) -> str:
+        """As papers write it."""
+        return {"apex_dqn": "Ape-X DQN"}.get(self.algorithm, self.algorithm.upper())
+
+    @property
     def goal(self) -> float:
         """Mean return to reach."""
         assert self.spec.stop.eval_return is not None
