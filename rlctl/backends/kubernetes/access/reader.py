@@ -64,7 +64,7 @@ def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesO
     try:
         for document in (policy, pod):  # nobody reaches it at any moment
             _create(session, document)
-        _await(session, state, name, lambda: ask("/files?folder=models"))
+        _await(session, state, name, who, lambda: ask("/files?folder=models"))
         yield FilesOfManager(ask, who)
     finally:
         _remove(session, [key_of(pod), key_of(policy)])
@@ -151,20 +151,22 @@ def _create(session: Session, document: Object) -> None:
         raise in_words(error, "create", key_of(document), session.api.namespace, written=False) from error
 
 
-def _await(session: Session, state: RunState, name: str, answer: Callable[[], object]) -> None:
+def _await(session: Session, state: RunState, name: str, who: str, answer: Callable[[], object]) -> None:
     """Wait until it answers.
+
+    Args:
+        who: it is, for messages.
 
     Raises:
         BackendUnreachable: it cannot run, is gone, or may not be reached.
         TimedOut: patience has ended.
     """
     key, patience = Key("Pod", name), session.patience(PATIENCE_S)
-    what, looked = f"{key}, which reads the volume of run {state.run}", session.clock() - _TROUBLE_S
-    why = ""
+    looked, why = session.clock() - _TROUBLE_S, ""
     while True:
         pod = session.api.get(key)
         if pod is None:
-            raise BackendUnreachable(f"{what}, was removed by somebody else", hint="the same command makes another")
+            raise BackendUnreachable(f"{who} was removed by somebody else", hint="the same command makes another")
         events = f"kubectl{namespaced(pod)} get events --field-selector involvedObject.name={name}"
         if _runs(pod):
             try:
@@ -172,7 +174,7 @@ def _await(session: Session, state: RunState, name: str, answer: Callable[[], ob
             except BackendUnreachable as error:
                 if isinstance(error.__cause__, ApiError) and lasting(error.__cause__):
                     raise BackendUnreachable(error.message, hint=error.hint or _RIGHT, objects=(str(key),)) from error
-                why = ""
+                why = f": {error.message.removeprefix(who).strip()}"
             else:
                 return
         elif session.clock() - looked >= _TROUBLE_S or _is_over(session, pod):
@@ -181,9 +183,9 @@ def _await(session: Session, state: RunState, name: str, answer: Callable[[], ob
             if cause is not None and (cause.permanent or _is_over(session, pod)):
                 gone = name in cause.next or cause.next.startswith("rlctl logs")  # of the pod itself, which is removed
                 hint = events if gone or not cause.next else cause.next
-                raise BackendUnreachable(f"{what}, does not run{why}", hint=hint, objects=(str(key),))
-        if patience.over(f"{what}{why}"):
-            raise TimedOut(f"{what}, has not answered for {PATIENCE_S:g} s{why}", hint=events, objects=(str(key),))
+                raise BackendUnreachable(f"{who} does not run{why}", hint=hint, objects=(str(key),))
+        if patience.over(f"{who.removesuffix(',')}{why}"):
+            raise TimedOut(f"{who} has not answered for {PATIENCE_S:g} s{why}", hint=events, objects=(str(key),))
         session.sleep(_LOOK_S)
 
 

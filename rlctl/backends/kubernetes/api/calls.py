@@ -208,7 +208,7 @@ class Calls:
                 yield opened
         except NoAnswer as error:
             raise ApiError(
-                f"port {port} of Pod {pod} cannot be reached: {error}", status=0, key=Key("Pod", pod)
+                f"port {port} of Pod {pod} cannot be reached: {error}", status=error.status, key=Key("Pod", pod)
             ) from error
 
     def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:

@@ -191,7 +191,8 @@ class _Connection:
         try:
             return _STREAM.create_websocket(self._configuration, url, self._credentials())
         except Exception as error:  # of a package that only the client knows; none of ours can come from here
-            raise NoAnswer(_refused(error)) from error
+            status = getattr(error, "status_code", 0)
+            raise NoAnswer(_refused(error), 403 if status == 403 else 0) from error
 
 
 def _within(seconds: float, act: Callable[[], T]) -> T:

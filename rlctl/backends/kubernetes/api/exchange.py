@@ -16,7 +16,16 @@ _OWNER: Final = re.compile(r'conflict with "([^"]*)"')
 
 
 class NoAnswer(Exception):
-    """The server could not be reached, or broke off; what was asked may have happened or not."""
+    """The server could not be reached, or broke off; what was asked may have happened or not.
+
+    Args:
+        message: why.
+        status: 403 where it refused a connection because a right is missing.
+    """
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

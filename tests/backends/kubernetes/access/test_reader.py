@@ -124,6 +124,8 @@ def test_the_pod_and_its_policy_are_these(down: Lab) -> None:
     assert text == GOLDEN.read_text(), f"if it is as meant:\n{text}"
     with down.backend().stored_files("pong"):
         assert len({name.replace("pong-reader-", "") for name in names(down)}.pop()) == 8
+    written = [write.partition(" pong-reader-")[0] for write in down.api.writes]
+    assert written == ["POST NetworkPolicy", "POST Pod", "DELETE Pod", "DELETE NetworkPolicy"], "it is never open"
 
 
 def test_it_starts_where_the_manager_did_with_what_patches_say(lab: Lab, layout: Layout) -> None:
@@ -278,7 +280,7 @@ def test_an_image_that_is_not_there_is_told_at_once(down: Lab) -> None:
         down, waiting("ErrImagePull", f'failed to pull and unpack image "{image}": {image}: not found')
     )
     began = down.api.seconds
-    with pytest.raises(BackendUnreachable, match=r"Pod pong-reader-\w+, .* does not run: image .* does not exist"):
+    with pytest.raises(BackendUnreachable, match=r"pod pong-reader-\w+, .* does not run: image .* does not exist"):
         read(down)
     assert down.api.seconds - began < 20
     assert not readers(down)

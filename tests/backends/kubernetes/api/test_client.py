@@ -19,6 +19,7 @@ from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.errors import BackendUnreachable
 from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.kubernetes.fakes.lab import Lab, spec_of
+from tests.backends.kubernetes.fakes.selectors import forbidden
 from tests.backends.kubernetes.fakes.server import Server, kubeconfig, serving
 
 THING = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "labels": {"x": "y"}}, "data": {"k": "v"}}
@@ -181,3 +182,14 @@ def test_a_credential_plugin_that_fails_later_is_told_as_well(api: Calls) -> Non
     api._connection._configuration.refresh_api_key_hook = expired  # type: ignore[attr-defined]
     with pytest.raises(BackendUnreachable, match="token has expired"):
         api.version()
+
+
+def test_a_forward_without_the_right_is_told_as_that(api: Calls, server: Server) -> None:
+    with pytest.raises(ApiError) as error, api.forward("p", 7190):
+        pass
+    assert error.value.status == 0, "the pod may only not be there yet"
+    server.api.refuse = lambda method, key: forbidden(key, "create") if method == "FORWARD" else None
+    told = r"port 7190 of Pod p cannot be reached: .*is forbidden: User"
+    with pytest.raises(ApiError, match=told) as error, api.forward("p", 7190):
+        pass
+    assert error.value.status == 403

@@ -90,7 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         kind = _PLURALS[version.removeprefix("/apis/").removeprefix("/api/"), plural]
         key = Key(kind.kind, named[0] if named else "")
         if named[1:] == ["portforward"]:
-            raise ApiError("pods are not forwarded here", status=404, said="NotFound", key=key)
+            refused = api.refuse("FORWARD", key)
+            raise refused or ApiError("pods are not forwarded here", status=404, said="NotFound", key=key)
         if named[1:] == ["log"]:
             self._text("first\nsecond\n")
         elif query.get("watch"):
