@@ -44,4 +44,4 @@ def test_a_folder_without_a_model_is_told_as_an_answer(tmp_path: Path) -> None:
         with pytest.raises(NoModel, match="the model cannot be loaded"):
             evaluate._evaluate(question, answers)
     assert failed(answers, "no") == 1
-    assert json.loads(answers.getvalue()) == {"error": "no"}
+    assert json.loads(answers.getvalue()) == {"error": "no", "environment": ""}

@@ -22,7 +22,7 @@ from PIL import Image
 
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvRefused, RenderMode, Renders
-from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model, writing
+from rlctl_agents.policies.answering import NoModel, answer, answering, require_spaces, stored_model, writing
 from rlctl_agents.policies.evaluate import played
 
 MOST_PIXELS = 480
@@ -57,7 +57,7 @@ def _show(question: Mapping[str, Any], answers: TextIO) -> None:
             seed = int(question["seed"]) + number
             to = None if video is None else Path(f"{video}-{seed}.gif")
             if to is not None and to.exists():
-                raise EnvRefused(f"{to} is there, and is not overwritten")
+                raise NoModel(f"{to} is there, and is not overwritten")
             film = Film(env)
             games = played(
                 env, algorithm, 1, seed=seed, greedy=mode == "greedy", progress=described.steps, watch=film.look

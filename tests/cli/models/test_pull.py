@@ -31,12 +31,10 @@ from rlctl_agents.training.stored_policy import load_kept
 from rlctl_agents.types.spaces import Spaces
 from tests.cli.conftest import Rlctl
 from tests.cli.models import store
-from tests.training.test_stored_policy import KINDS
+from tests.training.test_stored_policy import IDS, KINDS
 from tests.training.test_stored_policy import chosen as actions
 
-ALL = pytest.mark.parametrize(
-    ("config", "network", "spaces"), KINDS, ids=["flat", "mixed", "chosen", "bits", "outside"]
-)
+ALL = pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=IDS)
 
 
 @pytest.fixture
@@ -431,5 +429,9 @@ def same(expected: Any, found: Any) -> None:
     if isinstance(expected, tuple):
         for one, other in zip(expected, found, strict=True):
             same(one, other)
+    elif isinstance(expected, dict):
+        assert expected.keys() == found.keys()
+        for key, one in expected.items():
+            same(one, found[key])
     else:
         np.testing.assert_allclose(expected, found, rtol=1e-5, atol=1e-6)
