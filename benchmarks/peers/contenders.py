@@ -114,7 +114,8 @@ REPLAYED: dict[str, dict[str, Any]] = {
         "roles": {"actor": {"replicas": 1, "envs": 1}, **LEARNER_ONLY},
     },
 }
-"""Every row is drawn as often, in minibatches as large, by everybody: DQN 32 rows for 4 steps, SAC 256 for one."""
+"""Tasks with a replay, of rlctl and peers with equal minibatches and samples per step: DQN 32 for 4 steps, SAC 256 for
+one."""
 
 _POLES = {"env": {"id": "benchmarks.envs.plain:cartpole"}}
 

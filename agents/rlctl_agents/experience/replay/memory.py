@@ -1,4 +1,4 @@
-"""Memory of a shard, from a spec and the spaces of its environment: without torch, for who asks before a run starts."""
+"""Memory of a shard, computed without torch from a spec and the spaces of its environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shard_capacity(spec: Spec) -> int:
 
 
 def shard_settings(config: Replayed) -> ReplaySettings:
-    """What a shard must know of an algorithm."""
+    """Settings of an algorithm that a shard needs: for windows, and for first priorities."""
     return ReplaySettings(
         n_step=config.n_step,
         gamma=config.gamma,

@@ -1,4 +1,4 @@
-"""What a learner asks a replay shard, what it hears, and the arrays that travel with both."""
+"""Messages between a learner and a replay shard, and the arrays that travel with them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ FIRST, VALID, TERMINATED, TRUNCATED, THERE = 1, 2, 4, 8, 16
 FLAGS = {"first": FIRST, "valid": VALID, "terminated": TERMINATED, "truncated": TRUNCATED}
 """Fields that are kept as one bit each."""
 OWN = {"version": "int64", "flags": "uint8", "length": "uint8"}
-"""What a record holds besides fields of the schema."""
+"""Fields of a record besides those of the schema: name -> dtype."""
 PACKED_BYTES = 256
 """Fields of at most so many bytes a row lie side by side in one record, so that a row drawn at random costs one or two
 reads from memory; larger ones have arrays of their own."""

@@ -28,7 +28,7 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 
 COMPONENT: Final = "reader"
 DEADLINE_S: Final = 3600
-"""After which the cluster ends a pod that nobody has removed."""
+"""Longest life of a reader pod, in seconds: the cluster ends it then."""
 PATIENCE_S: Final = 600.0
 """For the pod to answer: its image may have to be pulled, or a node be made."""
 _LOOK_S: Final = 1.0
@@ -71,7 +71,7 @@ def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesO
 
 
 def pod_and_policy(wanted: Wanted, name: str) -> tuple[Object, Object] | None:
-    """The pod, and the policy that lets nobody reach it nor it anybody; None: the run has no manager to take after."""
+    """Manifests of the pod and of a NetworkPolicy without any connection; None: the run has no manager to copy from."""
     if (manager := manager_of(wanted)) is None:
         return None
     limited = (manager["containers"][0].get("resources") or {}).get("limits") or {}
