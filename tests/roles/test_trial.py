@@ -52,6 +52,8 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
 @pytest.mark.parametrize(
     ("spec", "path", "words"),
     [
+        ({"id": "CartPole-v1", "algorithm": {"name": "sac"}}, ALGORITHM, "is a Discrete: use dqn, ppo or impala"),
+        ({"id": "Pendulum-v1", "algorithm": {"name": "apex_dqn"}}, ALGORITHM, "action, a Box: use sac or td3"),
         ({"id": "CartPole-v9"}, ID, "it has CartPole-v0 and CartPole-v1"),
         ({"id": "tests.acting.owned:Soundd"}, ID, "did you mean Sound?"),
         ({"id": "tests.roles.nothing:X"}, ID, "there is no module tests.roles.nothing"),

@@ -11,8 +11,9 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
+from rlctl_agents.models.actions import require_bounds
 from rlctl_agents.models.distributions import HIGHEST, LARGEST_MEAN, log_slope
-from rlctl_agents.models.inputs import ModelError, unit
+from rlctl_agents.models.inputs import unit
 from rlctl_agents.models.precision import Bf16
 from rlctl_agents.models.q_network import Observing, seeded
 from rlctl_agents.models.torso import gain, hold_still, make_torso, orthogonal
@@ -36,9 +37,7 @@ class Bounds(nn.Module):
     def __init__(self, space: Space) -> None:
         super().__init__()
         self._leaves = [(name, leaf) for name, leaf in leaves(space, "action") if isinstance(leaf, Box)]
-        faults = [_unbounded(name, leaf) for name, leaf in leaves(space, "action")]
-        if told := [fault for fault in faults if fault]:
-            raise ModelError("; ".join(told))
+        require_bounds(space)
         units = torch.tensor([unit(low, high) for _, leaf in self._leaves for low, high in leaf.bounds()]).view(-1, 2)
         self.register_buffer("centre", units[:, 0].contiguous(), persistent=False)
         self.register_buffer("scale", units[:, 1].contiguous(), persistent=False)
@@ -58,20 +57,6 @@ class Bounds(nn.Module):
         parts = [action[name].flatten(1).to(torch.float32) for name, _ in self._leaves]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return ((flat - self.centre) / self.scale).clamp(-1.0, 1.0)
-
-
-def _unbounded(name: str, leaf: object) -> str:
-    """Fault of a leaf of an action, in words; "" for a Box of real numbers with bounds."""
-    if not isinstance(leaf, Box):
-        return f"sac and td3 choose real numbers, and {name} is a {type(leaf).__name__}: use dqn, ppo or impala"
-    if not leaf.dtype.startswith("float"):
-        return f"a Box action must hold real numbers, and {name} holds {leaf.dtype}: use MultiDiscrete, and dqn or ppo"
-    if not all(unit(low, high) for low, high in leaf.bounds()):
-        return (
-            f"sac and td3 need two different finite bounds for every number of an action, and {name} lacks some: wrap "
-            "the environment so that its actions have bounds, or use ppo"
-        )
-    return ""
 
 
 class SquashedPolicy(Observing):

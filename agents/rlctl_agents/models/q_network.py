@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
+from rlctl_agents.models.actions import require_choices
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import ObservationMoments
 from rlctl_agents.models.precision import Bf16
 from rlctl_agents.models.torso import Torso, hold_still, make_torso, orthogonal
-from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, Spaces, choices, leaves
+from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, Spaces, leaves
 
 
 @contextmanager
@@ -185,22 +186,3 @@ class Choices(nn.Module):
         """[N, D] columns of what actions as the space has them chose."""
         parts = [action[name].view(len(action[name]), -1) for name, _ in self._leaves]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)) + self.begin
-
-
-def require_choices(space: Space) -> tuple[int, ...]:
-    """Options of each choice.
-
-    Raises:
-        ModelError: an action holds anything else; every such leaf is named.
-    """
-    others = [
-        f"{name}, a {type(leaf).__name__}"
-        for name, leaf in leaves(space, "action")
-        if not isinstance(leaf, (Discrete, MultiDiscrete))
-    ]
-    if others:
-        raise ModelError(
-            f"Q-learning chooses among finitely many options, and there is {' and '.join(others)}: use sac or td3 for "
-            "real numbers, MultiDiscrete of twos for bits, ppo for both together"
-        )
-    return choices(space)

@@ -30,6 +30,7 @@ import msgspec
 
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
+from rlctl_agents.models.actions import require_bounds, require_choices
 from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
@@ -114,6 +115,9 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
         squash = policy["model"]["gaussian"]["squash"]
         with found.telling(*(*path[:-1], "gaussian", "squash") if squash else ("env", "id")):
             require_distribution(spaces.action, squash=squash)
+        if spec["replay"] is not None:
+            with found.telling("policies", name, "algorithm", "name"):
+                _require_actions(algorithm, spaces)
         with found.telling(*path):
             chosen = {} if ":" in torso else nets(spaces.obs, torso)
             observed = leaves(spaces.obs, "obs")
@@ -142,6 +146,21 @@ def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:
     whole = Spec.model_validate(spec)
     config = whole.policy(whole.policy_names[0]).algorithm
     return shard_bytes(whole, config, spaces) if isinstance(config, Replayed) else 0
+
+
+def _require_actions(algorithm: str, spaces: Spaces) -> None:
+    """Look whether an algorithm with a replay can choose such actions; one without chooses any.
+
+    Raises:
+        ModelError: it cannot, and which can.
+    """
+    from rlctl.spec.algorithms import KINDS, Continuous, QLearning
+
+    kind = KINDS.get(algorithm)
+    if kind is not None and issubclass(kind, QLearning):
+        require_choices(spaces.action)
+    elif kind is not None and issubclass(kind, Continuous):
+        require_bounds(spaces.action)
 
 
 def _draw(spec: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import KINDS
-from rlctl.spec.words import Path, either
+from rlctl.spec.words import Path, closest, either
 
 RENAMED: Final[Mapping[Path, str]] = {
     ("algorithm", "segment_steps"): "unroll_length",
@@ -133,6 +133,9 @@ def ours(path: Path, algorithm: str) -> str:
     section = next((str(part) for part in reversed(path[:-1]) if part in ("algorithm", "stop", "replay", "pbt")), "")
     if renamed := RENAMED.get((section, key)):
         return f"unknown key; since release 0.2 it is `{renamed}`"
+    model = KINDS.get(algorithm) if section == "algorithm" else None
+    if model is not None and (near := closest(key, fields.keys(model), 0.9)):  # n_steps, of what has n_step
+        return f"unknown key; did you mean `{near}`?"
     found = FOREIGN.get(key, f"algorithm.{key}" if section == "algorithm" else "")
     name = found.split(":")[0].removeprefix("algorithm.")
     of = [] if name == found else [kind for kind, model in KINDS.items() if name in fields.keys(model)]

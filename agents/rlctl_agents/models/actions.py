@@ -1,0 +1,50 @@
+"""Actions that algorithms with a replay can choose, told without torch."""
+
+from __future__ import annotations
+
+from rlctl_agents.models.inputs import ModelError, unit
+from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, choices, leaves
+
+
+def require_bounds(space: Space) -> None:
+    """Look whether an action holds real numbers with bounds alone, as SAC and TD3 choose them.
+
+    Raises:
+        ModelError: it holds anything else; every such leaf is named.
+    """
+    faults = [_unbounded(name, leaf) for name, leaf in leaves(space, "action")]
+    if told := [fault for fault in faults if fault]:
+        raise ModelError("; ".join(told))
+
+
+def _unbounded(name: str, leaf: object) -> str:
+    """Fault of a leaf of an action, in words; "" for a Box of real numbers with bounds."""
+    if not isinstance(leaf, Box):
+        return f"sac and td3 choose real numbers, and {name} is a {type(leaf).__name__}: use dqn, ppo or impala"
+    if not leaf.dtype.startswith("float"):
+        return f"a Box action must hold real numbers, and {name} holds {leaf.dtype}: use MultiDiscrete, and dqn or ppo"
+    if not all(unit(low, high) for low, high in leaf.bounds()):
+        return (
+            f"sac and td3 need two different finite bounds for every number of an action, and {name} lacks some: wrap "
+            "the environment so that its actions have bounds, or use ppo"
+        )
+    return ""
+
+
+def require_choices(space: Space) -> tuple[int, ...]:
+    """Options of each choice.
+
+    Raises:
+        ModelError: an action holds anything else; every such leaf is named.
+    """
+    others = [
+        f"{name}, a {type(leaf).__name__}"
+        for name, leaf in leaves(space, "action")
+        if not isinstance(leaf, (Discrete, MultiDiscrete))
+    ]
+    if others:
+        raise ModelError(
+            f"Q-learning chooses among finitely many options, and there is {' and '.join(others)}: use sac or td3 for "
+            "real numbers, MultiDiscrete of twos for bits, ppo for both together"
+        )
+    return choices(space)
