@@ -101,7 +101,14 @@ CLIPPED: dict[str, dict[str, Any]] = {
 REPLAYED: dict[str, dict[str, Any]] = {
     "pong_dqn": {
         "env": {"id": "ALE/Pong-v5", "preset": "atari"},
-        "algorithm": {"name": "dqn", "batch_size": 256, "minibatch_size": 32, "reward_clip": 1},
+        "algorithm": {
+            "name": "dqn",
+            "batch_size": 256,
+            "minibatch_size": 32,
+            "reward_clip": 1,
+            "n_step": 1,
+            "double": False,
+        },
         "model": {"torso": "nature_cnn", "width": 512, "precision": "fp32"},
         "replay": {"capacity": 100_000, "learning_starts": 1_000, "samples_per_insert": 8},
         "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},

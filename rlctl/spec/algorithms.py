@@ -306,8 +306,6 @@ class Replayed(Algorithm):
     """Hyperparameters of algorithms that learn from a replay. Losses are means over the rows of a minibatch."""
 
     needs_replay: ClassVar[bool] = True
-    samples_per_insert: ClassVar[float] = 8.0
-    """Of `replay.samples_per_insert: auto`."""
     network: ClassVar[Mapping[str, Any]] = {"hidden": [128, 128], "activation": "relu"}
 
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 1024
@@ -348,11 +346,21 @@ class Replayed(Algorithm):
         """Optimizer steps of a version."""
         return self.batch_size // self.minibatch_size
 
+    def samples_per_insert(self, *, images: bool) -> float:
+        """What `replay.samples_per_insert: auto` is.
+
+        Args:
+            images: an observation has two axes or more.
+        """
+        return 8.0
+
 
 class QLearning(Replayed):
     """Hyperparameters of Q-learning with a target network, for actions that are finitely many."""
 
-    double: Annotated[bool, restart("learner")] = False
+    n_step: Annotated[int, Field(ge=1, le=100), restart("learner", "replay")] = 3
+    """Rewards of a return before it bootstraps; fewer where the episode ends."""
+    double: Annotated[bool, restart("learner")] = True
     """The network chooses the action whose target value counts (van Hasselt et al. 2016, arXiv:1509.06461)."""
     dueling: Annotated[bool, new_run("learner", "actor", "evaluator")] = False
     """A head for the value and one for the advantages (Wang et al. 2016, arXiv:1511.06581)."""
@@ -360,10 +368,16 @@ class QLearning(Replayed):
     """The loss is linear in errors beyond it; null: squares."""
     max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 10.0
     """Null: no limit."""
-    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 4
+    optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1.5e-4
+    """Of Adam, added outside the root."""
+    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 32
     """Versions from one update of the target network to the next."""
     tau: Annotated[float, Field(gt=0, le=1), restart("learner")] = 1.0
     """Share of the network in the target network then; 1: a copy."""
+
+    def samples_per_insert(self, *, images: bool) -> float:
+        """Of images as Mnih et al. have it: 32 rows for each 4. Small networks learn from more, and it costs little."""
+        return 8.0 if images else 32.0
 
 
 class Dqn(QLearning):
@@ -376,7 +390,7 @@ class Dqn(QLearning):
     epsilon_initial: Annotated[float, Field(ge=0, le=1), restart("actor", "evaluator")] = 1.0
     """Chance of a random action at the start."""
     epsilon_final: Annotated[float, Field(ge=0, le=1), restart("actor", "evaluator")] = 0.05
-    epsilon_steps: Annotated[int, Field(ge=1), restart("actor", "evaluator")] = 10_000
+    epsilon_steps: Annotated[int, Field(ge=1), restart("actor", "evaluator")] = 50_000
     """Agent steps learned from until epsilon_final; linear."""
 
 
@@ -389,18 +403,12 @@ class ApexDqn(QLearning):
     name: Annotated[Literal["apex_dqn"], new_run("learner", "actor", "evaluator", "replay")] = "apex_dqn"
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 512
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
-    n_step: Annotated[int, Field(ge=1, le=100), restart("learner", "replay")] = 3
-    """Rewards of a return before it bootstraps; fewer where the episode ends."""
     prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = True
     """Rows are drawn by their priorities, not evenly."""
-    double: Annotated[bool, restart("learner")] = True
-    """The network chooses the action whose target value counts (van Hasselt et al. 2016, arXiv:1509.06461)."""
     dueling: Annotated[bool, new_run("learner", "actor", "evaluator")] = True
     """A head for the value and one for the advantages (Wang et al. 2016, arXiv:1511.06581)."""
     max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 40.0
     """Null: no limit."""
-    target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 8
-    """Versions from one update of the target network to the next."""
     epsilon_base: Annotated[float, Field(ge=0, lt=1), restart("actor", "evaluator")] = 0.4
     epsilon_power: Annotated[float, Field(ge=0), restart("actor", "evaluator")] = 7.0
     """An environment explores at epsilon_base to the power of 1 + epsilon_power u, u from 0 to 1 by its number."""
@@ -409,7 +417,6 @@ class ApexDqn(QLearning):
 class Continuous(Replayed):
     """Hyperparameters of actor-critics with two critics, for actions that are real numbers with bounds."""
 
-    samples_per_insert: ClassVar[float] = 256.0
     network: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
 
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2048
@@ -427,6 +434,10 @@ class Continuous(Replayed):
     random_steps: Annotated[int, Field(ge=0), restart("actor", "evaluator")] = 1
     """Actions are evenly random while the weights were learned from fewer agent steps. 1: until the first update, which
     replay.learning_starts decides; 0: never."""
+
+    def samples_per_insert(self, *, images: bool) -> float:
+        """An optimizer step for each row that comes in."""
+        return 256.0
 
 
 class Sac(Continuous):

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from rlctl.spec import wrappers
-from rlctl.spec.algorithms import Algorithm, AnyAlgorithm, Impala, Replayed
+from rlctl.spec.algorithms import AnyAlgorithm, Impala, Replayed
 from rlctl.spec.base import Model, live, new_run, restart
 from rlctl.spec.cluster import Images, Kubernetes, Storage
 from rlctl.spec.roles import Roles
@@ -240,15 +240,19 @@ class ReplayBuffer(Model):
     capacity: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
     """Agent steps."""
     samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
-    """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 8, and 256 with
-    sac and td3; null: neither waits."""
+    """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 256 with sac and
+    td3; 32 with dqn and apex_dqn where no observation is an image, else 8. null: neither waits."""
     learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
     """Agent steps in the replay before any is drawn."""
 
-    def ratio_of(self, algorithm: Algorithm) -> float:
-        """What `samples_per_insert` is; 0: no limit."""
+    def ratio_of(self, algorithm: Replayed, *, images: bool) -> float:
+        """What `samples_per_insert` is; 0: no limit.
+
+        Args:
+            images: an observation has two axes or more.
+        """
         if self.samples_per_insert == "auto":
-            return algorithm.samples_per_insert if isinstance(algorithm, Replayed) else 0.0
+            return algorithm.samples_per_insert(images=images)
         return self.samples_per_insert or 0.0
 
 

@@ -133,12 +133,13 @@ def train(
     player = Player(learner, schema, world, seed)
     memory = Memory(schema, 2 * agent_steps // world.slots + schema.unroll_length, world.slots, settings.n_step, seed)
     inserted = sampled = counted = 0
+    ratio = ratio or settings.samples_per_insert(images=False)
     while inserted < agent_steps:
         player.progress = trainer.consumed_steps
         segment = player.segment()
         memory.insert(segment)
         inserted += int(segment.fields["valid"].sum())
-        while inserted >= starts and sampled < (ratio or settings.samples_per_insert) * (inserted - starts):
+        while inserted >= starts and sampled < ratio * (inserted - starts):
             batch = memory.draw(settings.batch_size)
             books = Delivery(np.zeros(settings.batch_size, np.int64), inserted - counted, inserted - counted)
             updated = trainer.update(batch._replace(delivery=books))

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.spec.algorithms import Replayed
 from rlctl.spec.schema import ReplayBuffer, Spec
 from tests.spec.conftest import Lint
 
@@ -296,8 +297,13 @@ def test_a_network_that_is_not_described_is_the_algorithms_own() -> None:
 
 
 def test_samples_per_insert_are_the_algorithms_unless_they_are_said() -> None:
-    for given, name, ratio in (("auto", "dqn", 8), ("auto", "sac", 256), (3, "sac", 3), (None, "sac", 0)):
+    of_auto = (("dqn", False, 32), ("dqn", True, 8), ("apex_dqn", False, 32), ("sac", False, 256))
+    for given, name, images, ratio in (
+        *(("auto", *one) for one in of_auto), (3, "sac", False, 3), (None, "sac", False, 0),
+    ):  # fmt: skip
         algorithm = (
             Spec.model_validate({"run": "a", "env": {"id": "x"}, "algorithm": {"name": name}}).policy().algorithm
         )
-        assert ReplayBuffer.model_validate({"samples_per_insert": given}).ratio_of(algorithm) == ratio
+        assert isinstance(algorithm, Replayed)
+        replay = ReplayBuffer.model_validate({"samples_per_insert": given})
+        assert replay.ratio_of(algorithm, images=images) == ratio

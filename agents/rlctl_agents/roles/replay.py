@@ -9,7 +9,7 @@ from rlctl.spec.algorithms import Replayed
 from rlctl.spec.machine import left_bytes
 from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
-from rlctl_agents.experience.replay.memory import shard_capacity, shard_settings
+from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
 from rlctl_agents.experience.replay.messages import Draw
 from rlctl_agents.experience.replay.server import Desk, Intake
 from rlctl_agents.experience.replay.shard import Shard
@@ -50,8 +50,10 @@ def main(process: Process) -> None:
             return
         stack.callback(member.close)
         assert lease.experience is not None, "joined with needs_experience"
-        schema, shards = lease.experience.schema, spec.roles.replay.replicas if spec.roles.replay else 1
-        capacity, ratio, settings = shard_capacity(spec), spec.replay.ratio_of(config), shard_settings(config)
+        schema, spaces = lease.experience.schema, lease.experience.spaces
+        shards = spec.roles.replay.replicas if spec.roles.replay else 1
+        capacity, settings = shard_capacity(spec), shard_settings(config)
+        ratio = samples_per_insert(spec, config, spaces)
         needs = Shard.bytes_for(schema, settings, capacity)
         require_memory(spec, needs, left_bytes())
         shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
@@ -74,7 +76,7 @@ def main(process: Process) -> None:
             budget_rows=LEAST_BUDGET if ratio else max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
             term=lease.term,
             leased_since_s=lease.leased_since_s,
-            check=ValueCheck(lease.experience.spaces, schema),
+            check=ValueCheck(spaces, schema),
         )
 
         def lead() -> None:

@@ -17,6 +17,13 @@ def shard_capacity(spec: Spec) -> int:
     return -(-spec.replay.capacity // shards)
 
 
+def samples_per_insert(spec: Spec, config: Replayed, spaces: Spaces) -> float:
+    """Rows drawn for each that comes in; 0: no limit."""
+    assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
+    images = any(isinstance(leaf, Box) and len(leaf.shape) > 1 for _, leaf in leaves(spaces.obs, "obs"))
+    return spec.replay.ratio_of(config, images=images)
+
+
 def shard_settings(config: Replayed) -> ReplaySettings:
     """Settings of an algorithm that a shard needs: for windows, and for first priorities."""
     return ReplaySettings(
