@@ -1,0 +1,105 @@
+"""A shard of a replay is killed, then its node is cut off: training goes on with the other, and rows come back."""
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.contract import Contract
+from tests.cluster.people import Person
+from tests.cluster.specs import SMALL, WORKLOADS
+from tests.cluster.training import Training, start
+from tests.cluster.witness import Object, Witness
+from tests.end_to_end.conftest import wait_until
+
+pytestmark = [
+    pytest.mark.faults, pytest.mark.two_nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.disturb,
+]  # fmt: skip
+
+CORE = ("manager", "modelpool", "learner")
+CAPACITY = 20_000
+"""Of both shards: filled within a minute."""
+
+
+@pytest.fixture(scope="module")
+def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
+    """The core and all actors on n1, a shard on each node."""
+    for role in (*WORKLOADS, "replay"):
+        template: Object = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
+        if role == "replay":
+            strict = {"topologyKey": "kubernetes.io/hostname", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+            template = {"topologySpreadConstraints": [strict]}
+        resident.writes(f"templates/{role}.patch.yaml", yaml.safe_dump({"spec": {"template": {"spec": template}}}))
+    run = start(
+        resident, witness, images, steps=4000,
+        algorithm={"name": "apex_dqn"}, model={}, replay={"capacity": CAPACITY},
+        roles={
+            **SMALL, "actor": {**SMALL["actor"], "replicas": 2, "envs": 8},
+            "replay": {"replicas": 2, "cpu": 0.1, "memory": "512Mi"},
+        },
+    )  # fmt: skip
+    assert {pod["spec"]["nodeName"] for pod in run.pods("replay").values()} == {"n1", "n2"}
+    assert {pod["spec"]["nodeName"] for pod in run.pods("learner").values()} == {"n1"}
+    return run
+
+
+@pytest.fixture
+def run(started: Training, explained: None) -> Training:
+    """For one loss after the other; each test compares with what it found."""
+    return started
+
+
+def test_a_killed_shard_comes_back_and_nobody_else_notices(run: Training, witness: Witness) -> None:
+    core, shards, before = run.uids(*CORE), run.uids("replay"), replay(run)
+    gone = "train-replay-1"
+    witness.delete("Pod", gone, run.who.namespace, grace_s=0)
+    run.until("replay", 2, other_than={gone: shards[gone]})
+    run.goes_on()
+    wait_until(lambda: answering(run) == 2, timeout_s=60, what="both shards")
+    run.goes_on()
+    assert run.uids(*CORE) == core
+    assert set(run.uids("replay").values()) - {run.uids("replay")[gone]} == set(shards.values()) - {shards[gone]}
+    after = replay(run)
+    assert after["inserted"] > before["inserted"], "what the dead one had inserted still counts"
+    assert before["wanted_samples_per_insert"] == after["wanted_samples_per_insert"]
+    assert after["samples_per_insert"] == pytest.approx(after["wanted_samples_per_insert"], rel=0.1)
+    balanced(run)
+
+
+def test_a_shard_whose_node_is_cut_off_is_left_out_and_comes_back(
+    run: Training, witness: Witness, contract: Contract
+) -> None:
+    core = run.uids(*CORE)
+    lost = next(name for name, pod in run.pods("replay").items() if pod["spec"]["nodeName"] == "n2")
+    contract.disturb("cut", "n2")
+    try:
+        wait_until(lambda: answering(run) == 1, timeout_s=120, what="the learner to leave out the shard")
+        run.goes_on()  # with the shard of the other node
+        told = run.who("status", "train").stdout
+        assert "1 of 2 shards answer" in told
+    finally:
+        contract.disturb("mend", "n2")
+    run.until("replay", 2, timeout_s=240)
+    wait_until(lambda: answering(run) == 2, timeout_s=120, what="both shards")
+    run.goes_on()
+    assert run.uids(*CORE) == core
+    assert lost in run.pods("replay")
+    balanced(run)
+
+
+def replay(run: Training) -> dict[str, Any]:
+    """Figures of the replay, of all shards."""
+    told = run.status()["replay"]
+    assert isinstance(told, dict), json.dumps(told)
+    return told
+
+
+def answering(run: Training) -> int:
+    """Shards that the learner draws from."""
+    return int(replay(run)["shards"]["answer"] or 0)
+
+
+def balanced(run: Training) -> None:
+    ledger = run.status()["policies"]["main"]["ledger"]
+    assert ledger["balanced"], ledger
