@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlctl.errors import BackendUnreachable
+from rlctl.errors import BackendUnreachable, Refused
 
 _HINTS = {
     errno.ENOSPC: "Free some space, then run the same command again.",
@@ -165,3 +165,18 @@ def broken(path: Path, what: str, why: str) -> BackendUnreachable:
         hint="Another program wrote it, or the disk was full. Move it away; what the run learned lies beside it.",
         objects=(str(path),),
     )
+
+
+def require_free(file: Path, force: bool) -> None:
+    """Check that a file may be written where a user wants it.
+
+    Args:
+        file: its path.
+        force: a file that is there may be overwritten.
+
+    Raises:
+        Refused: something is there that is not to be overwritten.
+    """
+    if file.is_dir() or (not force and os.path.lexists(file)):
+        hint = "name another file" + ", or overwrite with --force" * (not file.is_dir())
+        raise Refused(f"{file} is there, and is not overwritten", hint=hint)

@@ -74,8 +74,8 @@ class LoadedPolicy:
             The action in the nesting of its space, boxes clipped to their bounds, and the state for the next decision.
 
         Raises:
-            ValueError: the observation is none of the space, the state is of another number of observations, or the
-                environment has masks and there is none.
+            ValueError: the observation is none of the space or not finite, the state is of another number of
+                observations, or the environment has masks and there is none.
         """
         arrays, many = self._arrays(obs)
         count = len(next(iter(arrays.values())))
@@ -147,9 +147,12 @@ class LoadedPolicy:
                     f"{name} is {list(value.shape)}, not {list(shape)} or [K{''.join(f', {n}' for n in shape)}]"
                 )
             extra[name] = value.ndim - len(shape)
-            given = value.astype(dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # told below
+                given = value.astype(dtype)
             if np.dtype(dtype).kind in "iu" and not np.array_equal(given, value):
                 raise ValueError(f"{name} holds {value.dtype}, of which {dtype} cannot hold every value")
+            if given.dtype.kind == "f" and not np.isfinite(given).all():  # a fault in training as well
+                raise ValueError(f"{name} holds NaN, or what is infinite as {dtype}")
             found[name] = np.ascontiguousarray(given if extra[name] else given[None])
         sizes = {len(values) for values in found.values()}
         if len(set(extra.values())) > 1 or len(sizes) > 1:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlctl.backends.files import reported
+from rlctl.backends.files import reported, require_free
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,16 +22,18 @@ _GRID: Final = 61
 _NAME_COLUMNS: Final = 120
 
 
-def check(path: Path) -> None:
+def check(path: Path, force: bool) -> None:
     """Refuse before anything is asked what cannot be drawn.
 
     Raises:
         UsageError: another format, or matplotlib is not installed.
+        Refused: a file is there that is not to be overwritten.
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: its name must end with {', '.join(FORMATS)}")
     if importlib.util.find_spec("matplotlib") is None:
         raise UsageError("matplotlib is not installed here", hint='pip install "rlctl[sweep]"')
+    require_free(path, force)
 
 
 def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None:

@@ -35,6 +35,7 @@ def compare(
     plot: Annotated[
         Path | None, typer.Option("--plot", metavar="FILE", help="Write learning curves: .svg, .png or .pdf.")
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a plot that is there.")] = False,
     target: Target = None,
 ) -> int:
     """Compare runs, those of equal settings as one group.
@@ -44,7 +45,7 @@ def compare(
     a 95 % stratified bootstrap interval, and the probability that a run of the best group returns more than one of
     this group (Agarwal et al. 2021, arXiv:2108.13264). What makes the figures unequal is told as well: runs
     that are unfinished or ended short of their steps, other seeds, other environments. Needs numpy, and matplotlib for
-    the plot: pip install "rlctl[sweep]".
+    the plot: pip install "rlctl[sweep]". A file of yours is never overwritten without --force (exit 9).
     """
     from rlctl.cli.experiments import record
 
@@ -52,7 +53,7 @@ def compare(
     for name in runs:
         sweep = record.find(name)
         names += [name] if sweep is None else trials(world, sweep)
-    document = tell(world, list(dict.fromkeys(names)), target, steps=steps, plot=plot)
+    document = tell(world, list(dict.fromkeys(names)), target, steps=steps, plot=plot, force=force)
     world.document(document)
     return 0
 
@@ -68,18 +69,20 @@ def trials(world: World, sweep: Sweep) -> list[str]:
 
 
 def tell(
-    world: World, names: Sequence[str], target: str | None, *, steps: int | None = None, plot: Path | None = None
+    world: World, names: Sequence[str], target: str | None, *, steps: int | None = None, plot: Path | None = None,
+    force: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Print the comparison; returns its document.
 
     Raises:
         UsageError: none of the runs has an evaluation, one is not there, or a package is not installed.
+        Refused: the plot is there, and is not to be overwritten.
     """
     from rlctl.cli.experiments import plot as plots
     from rlctl.cli.experiments import scores
 
     if plot is not None:
-        plots.check(plot)
+        plots.check(plot, force)
     runs = [scores.scored(world, name, target) for name in names]
     groups = scores.grouped(runs, steps)
     told = scores.notes(runs, groups, steps)

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlctl import signing
-from rlctl.backends.files import reported
+from rlctl.backends.files import reported, require_free
 from rlctl.cli.context import World
 from rlctl.cli.display.text import count, table
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Sign, Verify, code_of, fetched
@@ -22,7 +22,7 @@ from rlctl.cli.models.player import played
 from rlctl.cli.models.pull import DESCRIPTION, read
 from rlctl.cli.models.tensors import NoWeights, with_metadata
 from rlctl.cli.options import Target, verb
-from rlctl.errors import Refused, RlctlError, UsageError
+from rlctl.errors import RlctlError, UsageError
 
 _FORMATS: Final = (".onnx", ".pt2", ".safetensors")
 _ONNX: Final = {"onnx": "export", "onnxscript": "export"}
@@ -51,10 +51,10 @@ def export(
     """
     if file.suffix not in _FORMATS:
         raise UsageError(f"{file} is of no format that is known", hint="name it .onnx, .pt2 or .safetensors")
-    _require_free(file, force)
+    require_free(file, force)
     if sign is not None:
         signing.require_signer(sign)
-        _require_free(signing.signature_of(file), force)
+        require_free(signing.signature_of(file), force)
     told: dict[str, Any] = {"inputs": [], "outputs": [], "checked": None}
     with fetched(world, model, target, verify) as (folder, name, origin), _whole(file, force) as made:
         world.say(name)
@@ -83,16 +83,6 @@ def export(
     return 0
 
 
-def _require_free(file: Path, force: bool) -> None:
-    """
-    Raises:
-        Refused: something is there that is not to be overwritten.
-    """
-    if file.is_dir() or (not force and os.path.lexists(file)):
-        hint = "name another file" + ", or overwrite with --force" * (not file.is_dir())
-        raise Refused(f"{file} is there, and is not overwritten", hint=hint)
-
-
 @contextmanager
 def _whole(file: Path, force: bool) -> Iterator[Path]:
     """Path beside a file, of the same suffix; what is there when the block ends gets the name of the file.
@@ -106,7 +96,7 @@ def _whole(file: Path, force: bool) -> Iterator[Path]:
     with aside as folder:
         made = Path(folder).resolve() / file.name
         yield made
-        _require_free(file, force)
+        require_free(file, force)
         with reported(f"cannot write {file}"):
             made.replace(file) if force else os.link(made, file)
 

@@ -147,9 +147,13 @@ def test_the_plot_is_an_svg_with_a_curve_for_each_group(rlctl: Rlctl) -> None:
     assert {"algorithm.lr=0.01", "algorithm.lr=0.001", "agent steps"} <= words
     assert "1400" in words
     first = path.read_bytes()
-    rlctl("compare", "a0", "a1", "b0", "b1", "--plot", str(path))
+    refused = rlctl("compare", "b0", "--steps", "1000", "--plot", str(path))
+    assert refused.code == 9
+    assert f"{path} is there, and is not overwritten" in refused.err
+    assert path.read_bytes() == first
+    rlctl("compare", "a0", "a1", "b0", "b1", "--plot", str(path), "--force")
     assert path.read_bytes() == first, "equal figures give an equal file"
-    rlctl("compare", "b0", "--steps", "1000", "--plot", str(path))
+    rlctl("compare", "b0", "--steps", "1000", "--plot", str(path), "--force")
     words = {text.text for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")}
     assert "1000" in words
     assert "1400" not in words, "curves end at --steps"

@@ -304,6 +304,8 @@ def test_other_observations_and_states_are_refused(layout: Layout, state: Any) -
         ({"speed": np.zeros(4), "room": 4}, r"obs.speed is \[4\], not \[3\] or \[K, 3\]"),
         ({"speed": np.zeros((2, 3)), "room": 4}, "not of equally many"),
         ({"speed": np.zeros(3), "room": 4.5}, "cannot hold every value"),
+        ({"speed": np.array([0, np.nan, 0]), "room": 4}, "obs.speed holds NaN"),
+        ({"speed": np.array([0, 1e39, 0]), "room": 4}, "infinite as float32"),
     ):
         with pytest.raises(ValueError, match=why):
             policy.act(obs)
