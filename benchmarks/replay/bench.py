@@ -1,8 +1,10 @@
-"""Replay buffers alone: rows inserted and drawn per CPU second, beside those of other libraries.
+"""Replay buffers alone: rows inserted and drawn per CPU second, beside those of other libraries; and a run whose shards
+are killed.
 
     python -m benchmarks replay --form short
 
-Each in a process of its own with one thread, full before it is measured; CPU is that of the process. Nobody learns.
+Buffers are each in a process of their own with one thread, full before they are measured; CPU is that of the process,
+and nobody learns.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import Any
 
 from benchmarks.peers import venvs
 from benchmarks.replay.buffers import BATCH, CASES, CONTENDERS, STEPS, STREAMS
+from benchmarks.replay.soak import CORE, Soak, soak
 from benchmarks.shared import plots, store, tables
 from benchmarks.shared.host import REPOSITORY
 from benchmarks.shared.session import Session
@@ -35,6 +38,21 @@ GOALS = {
     "vectors": "a draw and its update of 512 rows in at most 300 us",
     "frames": "finding the rows takes at most 20 % of a draw",
 }
+FIGURES = (
+    "kills",
+    "not_recovered",
+    "recovery_p50_s",
+    "recovery_p95_s",
+    "learned_from_per_s",
+    "longest_pause_s",
+    "produced",
+    "lost",
+    "fenced",
+    "balanced",
+    "limiter_error_at_end",
+    "limiter_error_most",
+)
+AT = ("first", "last")
 COLUMNS = {
     "inserts_per_cpu_s": "rows inserted per CPU s", "samples_per_cpu_s": "rows drawn per CPU s",
     "cpu_us_of_both": "us of draw and update", "cpu_share_of_index": "share of index", "peak_mib": "MiB of the process",
@@ -46,6 +64,8 @@ def measure(session: Session) -> None:
         "vectors": session.choose(10_000, 1_000_000, 1_000_000), "frames": session.choose(2_000, 50_000, 200_000),
     }  # fmt: skip
     seconds = session.choose(0.2, 1.0, 5.0)
+    form = session.choose(Soak(4, 2, 12.0, 4.0), Soak(16, 4, 60.0, 15.0), Soak(100, 4, 600.0, 60.0))
+    session.cell({"case": "soak", "who": "rlctl", **form._asdict()}, partial(soak, form), repeat=False)
     try:
         peers: Path | None = venvs.ready("buffers")
     except venvs.Missing as missing:
@@ -91,8 +111,11 @@ def table(rows: list[Row]) -> list[str]:
         ]
         what = f"**{case.capitalize()}, {int(found[0]['rows']):,} rows.** Goal: {GOALS[case]}."
         lines += [what, "", *tables.table(["", *COLUMNS.values()], body), ""]
+    lines += [line for row in store.where(rows, case="soak")[-1:] for line in soaked(row)]
     missing = {row["who"]: row["missing"] for row in rows if row.get("missing")} | NOT_HERE
-    failed = {f"{row['who']}, {row['case']}": row["failed"] for row in rows if row.get("failed")}
+    failed = {
+        f"{row['who']}, {row['case']}": row["failed"] for row in rows if row.get("failed") and row["case"] in CASES
+    }
     lines += ["Missing: " + "; ".join(f"{who}: {why}" for who, why in (missing | failed).items()) + ".", ""]
     return [
         *lines,
@@ -103,6 +126,39 @@ def table(rows: list[Row]) -> list[str]:
         "are 8 float32, frames stacks of 4 of 84x84 bytes: rlctl and cpprb keep each frame once, SB3 and CleanRL each "
         "stack.",
     ]
+
+
+def soaked(row: Row) -> list[str]:
+    """The run whose shards are killed, and which of its goals it does not reach."""
+    title = (
+        f"**{row['actors']} light actors, {row['shards']} shards, one learner, {row['seconds']} s, a shard killed "
+        f"every {row['kill_every_s']} s.**"
+    )
+    if row.get("failed"):
+        return [f"{title} Failed: {row['failed']}.", ""]
+    value = {name: float(row[name]) for name in (*FIGURES, *(f"{role}_mib_{at}" for role in CORE for at in AT))}
+    grown = {role: value[f"{role}_mib_last"] / value[f"{role}_mib_first"] - 1 for role in CORE}
+    goals = {
+        "the ledger does not balance": value["balanced"] == 1,
+        "samples per insert are off by over 2 %": value["limiter_error_at_end"] <= 0.02,
+        "a shard is not back": value["not_recovered"] == 0 < value["kills"],
+        **{f"{role} has grown by {more:.0%}": more <= 0.05 for role, more in grown.items()},
+    }
+    missed = [what for what, holds in goals.items() if not holds]
+    facts = [
+        ("shards killed", f"{value['kills']:.0f}"),
+        ("s from SIGKILL until the learner draws from all again: median, 95 %",
+         f"{value['recovery_p50_s']:.1f}, {value['recovery_p95_s']:.1f}"),
+        ("agent steps learned from per second", f"{value['learned_from_per_s']:,.0f}"),
+        ("longest time without one, s", f"{value['longest_pause_s']:.1f}"),
+        ("error of samples per insert: at the end, most on the way",
+         f"{value['limiter_error_at_end']:.2%}, {value['limiter_error_most']:.2%}"),
+        ("rows produced, lost, fenced", f"{value['produced']:,.0f}, {value['lost']:,.0f}, {value['fenced']:,.0f}"),
+        *((f"MiB (PSS) of {role}: when the replay was full, at the end",
+           f"{value[f'{role}_mib_first']:,.0f}, {value[f'{role}_mib_last']:,.0f}") for role in CORE),
+    ]  # fmt: skip
+    verdict = "; ".join(missed) or "the ledger balances, samples per insert stay within 2 %, memory within 5 %"
+    return [f"{title} {verdict[0].upper()}{verdict[1:]}.", "", *tables.table(["", "value"], map(list, facts)), ""]
 
 
 def ranked(rows: list[Row]) -> list[str]:

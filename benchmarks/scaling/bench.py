@@ -98,7 +98,7 @@ def with_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
 
 def without_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
     """rlctl with light actors."""
-    with fleet(cell.actors, cell.latency_ms, cell.cpu_ms) as crew:
+    with fleet(cell.actors, run_spec(0, cell.latency_ms, cell.cpu_ms)) as crew:
         everybody(crew, cell.actors, 60 + 2 * cell.actors)
         product.wait_for_steps(crew.run, 1, 60)
         time.sleep(warm_s)

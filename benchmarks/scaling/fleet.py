@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.scaling.settings import run_spec
 from benchmarks.shared import processes, product
 from benchmarks.shared.host import REPOSITORY
-from benchmarks.shared.product import Run
+from benchmarks.shared.product import Run, Spec
 
 
 class Fleet:
@@ -69,13 +68,18 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(count: int, latency_ms: float, cpu_ms: float, *, real: int = 0) -> Iterator[Fleet]:
-    """A run that is up, with so many light actors, and so many of the product's own.
+def fleet(count: int, spec: Spec, *, real: int = 0) -> Iterator[Fleet]:
+    """A run that is up, with light actors beside those of its spec.
+
+    Args:
+        count: of light actors.
+        spec: of the run, without storage.
+        real: actors that the spec has, the product's own.
 
     Raises:
         RuntimeError: it does not come up.
     """
-    with product.running(run_spec(real, latency_ms, cpu_ms)) as run:
+    with product.running(spec) as run:
         counters = run.folder / "counters"
         table = np.memmap(counters, np.int64, "w+", shape=(2, count))
         words = actor_words(run)

@@ -3,8 +3,8 @@
     python -m benchmarks.scaling.light COUNT FIRST COUNTERS EXPERIENCE -- actor --name actor-{} ...
 
 Forks COUNT actors, which join the run like any other: lease, experience channel, modelpool, reports. The policy is the
-same mlp in numpy. An actor that is killed is forked again. Their indexes begin at FIRST. COUNTERS is a file of 2 x
-COUNT int64: agent steps of each, and its process id.
+same mlp in numpy; where the run has a replay, even choices. An actor that is killed is forked again. Their indexes
+begin at FIRST. COUNTERS is a file of 2 x COUNT int64: agent steps of each, and its process id.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
 from rlctl_agents.runtime.process import Process, open_wire, run_role
 from rlctl_agents.types.control import Channels, Experience, GetModel, GotModel
 from rlctl_agents.types.experience import Arrays, ModelRef
+from rlctl_agents.types.spaces import Discrete
 from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.notice import NoticeSubscriber
 from rlctl_agents.wire.rpc.client import RpcClient
@@ -66,6 +67,24 @@ class Mlp:
         return {"action": action.astype(np.int64), "log_prob": log_prob.astype(np.float32)}
 
 
+class Uniform:
+    """Even choices, with values of 0 for a replay's first priorities; weights are pulled and not used."""
+
+    def __init__(self, seed: int, options: int) -> None:
+        self._rng = np.random.default_rng(seed)
+        self._options = options
+        self.ref: ModelRef | None = None
+
+    def take(self, ref: ModelRef, data: bytes) -> None:
+        """Rows are of this version from now on."""
+        self.ref = ref
+
+    def act(self, obs: NDArray[Any]) -> Arrays:
+        """[K, ...] -> action, q and q_max [K] each."""
+        zeros = np.zeros(len(obs), np.float32)
+        return {"action": self._rng.integers(self._options, size=len(obs)), "q": zeros, "q_max": zeros}
+
+
 class LightActor:
     """One actor: one vector of environments, one policy, one learner and one modelpool."""
 
@@ -87,18 +106,19 @@ class LightActor:
                 return
             stack.callback(member.close)
             member.start(lambda: self._asked.ask(0.5))
-            learner, pool = self._peers(member)
+            self._member = member
+            pool = self._pool()
             if not pool:
                 return
             self._client = RpcClient(wire, pool["rpc"], process.boot)
             stack.callback(self._client.close)
             self._notices = NoticeSubscriber(wire, pool["notice"], "main")
             stack.callback(self._notices.close)
-            self._member = member
-            self._policy = Mlp(int(process.boot, 16))
+            self._policy = self._make_policy(int(process.boot, 16))
+            self._peers = member.peers
             self._sender = ExperienceSender(
-                wire, learner["experience"], run=process.uid, boot=process.boot, schema=self._experience.schema,
-                term=member.term, queue_blocks=1,
+                wire, self._receiver()["experience"], run=process.uid, boot=process.boot,
+                schema=self._experience.schema, term=member.term, queue_blocks=1,
             )  # fmt: skip
             stack.callback(self._end)
             self._streams = lease.index * STREAMS_PER_LEASE + np.arange(count)
@@ -161,6 +181,9 @@ class LightActor:
         if sender is not None:
             sender.term = self._member.term
             self._asked.answer(self._books)
+            if self._member.peers is not self._peers:
+                self._peers = self._member.peers
+                sender.redirect(self._receiver()["experience"])
         return not self._process.stop.is_set()
 
     def _books(self) -> Snapshot:
@@ -172,13 +195,27 @@ class LightActor:
         books = self._books()
         self._member.snapshot = lambda: books
 
-    def _peers(self, member: Member) -> tuple[Channels, Channels]:
+    def _make_policy(self, seed: int) -> Mlp | Uniform:
+        action = self._experience.spaces.action
+        if self._process.spec.policy().algorithm.needs_replay:
+            assert isinstance(action, Discrete)
+            return Uniform(seed, action.n)
+        return Mlp(seed)
+
+    def _receiver(self) -> Channels:
+        """Who takes its rows, chosen as an actor chooses (roles/actor.py)."""
+        role = "replay" if self._member.peers_of("replay") else "learner"
+        peers = list(self._member.peers_of(role).values())
+        return peers[self._member.lease.index % len(peers)]
+
+    def _pool(self) -> Channels:
+        """A modelpool, once there is one and somebody to learn; {} when asked to stop."""
         while not self._process.stop.is_set():
-            learners, pools = member.peers_of("learner"), member.peers_of("modelpool")
-            if learners and pools:
-                return learners[0], next(iter(pools.values()))
+            pools = self._member.peers_of("modelpool")
+            if self._member.peers_of("learner") and pools:
+                return next(iter(pools.values()))
             self._process.stop.wait(0.2)
-        return {}, {}
+        return {}
 
 
 def be_actor(index: int, words: list[str], experience: Experience, counter: NDArray[np.int64]) -> int:

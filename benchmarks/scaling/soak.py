@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.scaling.fleet import Fleet, everybody, fleet
-from benchmarks.scaling.settings import SEGMENT_STEPS
+from benchmarks.scaling.settings import SEGMENT_STEPS, run_spec
 from benchmarks.scaling.shares import seen
 from benchmarks.shared import processes, product
 from benchmarks.shared.stats import jain
@@ -55,7 +55,7 @@ def soak(form: Soak) -> dict[str, Any]:
     Raises:
         RuntimeError, TimeoutError: it does not come up.
     """
-    with fleet(form.actors, form.latency_ms, form.cpu_ms, real=form.real) as crew:
+    with fleet(form.actors, run_spec(form.real, form.latency_ms, form.cpu_ms), real=form.real) as crew:
         everybody(crew, form.actors, 120 + 2 * form.actors + 20 * form.real)
         first = seen(crew.run, [crew.parent])
         watch = Watch(crew, random.Random(0), form.kill_every_s, form.minute_s)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.replay import bench, buffers
+from benchmarks.replay import bench, buffers, soak
 from benchmarks.shared import store
 from benchmarks.shared.store import Row
 
@@ -34,3 +34,24 @@ def test_the_table_has_ours_first_and_names_who_is_missing(tmp_path: Path) -> No
     assert "SB3 2.9.2, frames: MemoryError" in text
     bench.plot(rows, tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").exists()
+
+
+def test_the_run_whose_shards_are_killed_says_which_goals_it_misses() -> None:
+    figures: dict[str, object] = {
+        "actors": 100, "shards": 4, "seconds": 600.0, "kill_every_s": 60.0, "kills": 9, "not_recovered": 0,
+        "recovery_p50_s": 4.0, "recovery_p95_s": 6.0, "learned_from_per_s": 1900.0, "longest_pause_s": 3.0,
+        "limiter_error_at_end": 0.001, "limiter_error_most": 0.01, "produced": 10, "lost": 1, "fenced": 0,
+        "balanced": True,
+        **{f"{role}_mib_{when}": 100.0 for role in soak.CORE for when in bench.AT},
+    }  # fmt: skip
+
+    def told(**other: object) -> str:
+        row = {name: store.as_text(value) for name, value in (figures | other).items()}
+        return bench.table([{"case": "soak", "who": "rlctl", **row}])[0]
+
+    assert "The ledger balances, samples per insert stay within 2 %" in told()
+    missed = told(balanced=False, limiter_error_at_end=0.021, not_recovered=1, learner_mib_last=106.0)
+    for what in ("ledger does not balance", "off by over 2 %", "a shard is not back", "learner has grown by 6%"):
+        assert what in missed
+    assert "Failed: TimeoutError" in bench.table([{"case": "soak", "who": "rlctl", "actors": "1", "shards": "1",
+        "seconds": "1", "kill_every_s": "1", "failed": "TimeoutError"}])[0]  # fmt: skip
