@@ -54,7 +54,7 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     cli("up", spec, "-d")
     cli("wait", "replayed", "--for", "steps=2000", "--timeout", f"{LIMIT_S:g}s")
     assert all_run(cli)
-    unheard = 1000  # rows that a shard has and no learner has counted yet, at most
+    unheard = 3000  # rows of a second or two, which are stored, counted and told at different times
 
     kill(cli, "replay", 1)
     go_on(cli)
@@ -62,8 +62,9 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     problems = [one["text"] for one in cli.status("replayed")["problems"]]
     assert any(text.startswith("replay/1 was restarted once") for text in problems), problems
     go_on(cli)
-    assert books(cli)[0]["lost"] <= 2 * unheard, "what was on its way"
+    assert books(cli)[0]["lost"] <= 2000, "what was on its way"
 
+    wait_until(lambda: bool(cli.status("replayed")["checkpoint"]), timeout_s=LIMIT_S, what="a generation")
     kill(cli, "learner")
     stored = books(cli)[0]["consumed"]
     go_on(cli)
@@ -76,10 +77,10 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
 
     cli("down", "replayed")
     ledger, steps = books(cli)
-    assert ledger["in_flight"] == 0
+    assert ledger["in_flight"] <= unheard, "of those whose last words the manager has not waited for"
     apart = ledger["consumed"] - steps
-    assert -ledger["lost"] <= apart, "what the learner had drawn of a shard, whose last second is in no report"
-    assert apart <= since + 4 * unheard, "what no learner had heard of when a shard died"
+    untold = ledger["lost"] + ledger["in_flight"]  # learned from, perhaps, and no shard has lived to report it
+    assert -untold <= apart <= since + 2 * unheard, "what no learner had heard of when a shard died"
     cli("up", spec, "-d")
     cli("wait", "replayed", "--for", f"consumed_steps={int(steps) + 2000}", "--timeout", f"{LIMIT_S:g}s")
     cli("down", "replayed")
