@@ -212,7 +212,7 @@ class LightActor:
         """A modelpool, once there is one and somebody to learn; {} when asked to stop."""
         while not self._process.stop.is_set():
             pools = self._member.peers_of("modelpool")
-            if self._member.peers_of("learner") and pools:
+            if (self._member.peers_of("replay") or self._member.peers_of("learner")) and pools:
                 return next(iter(pools.values()))
             self._process.stop.wait(0.2)
         return {}
