@@ -147,7 +147,7 @@ def soaked(row: Row) -> list[str]:
     missed = [what for what, holds in goals.items() if not holds]
     facts = [
         ("shards killed", f"{value['kills']:.0f}"),
-        ("s from SIGKILL until the learner draws from all again: median, 95 %",
+        ("s from SIGKILL until a new process of the shard is there: median, 95 %",
          f"{value['recovery_p50_s']:.1f}, {value['recovery_p95_s']:.1f}"),
         ("agent steps learned from per second", f"{value['learned_from_per_s']:,.0f}"),
         ("longest time without one, s", f"{value['longest_pause_s']:.1f}"),

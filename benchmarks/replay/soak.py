@@ -28,7 +28,7 @@ CORE = ("manager", "modelpool", "learner", "replay")
 
 
 class Soak(NamedTuple):
-    """What such a run is like."""
+    """Size, length and kills of a run."""
 
     actors: int
     shards: int
@@ -95,6 +95,11 @@ def filled(crew: Fleet) -> None:
         time.sleep(LOOK_S)
 
 
+def consumed(told: dict[str, Any]) -> float:
+    """Agent steps learned from, of a status."""
+    return float(told.get("totals", {}).get("consumed_steps", 0))
+
+
 class Watch:
     """Kills shards in turn, and sees how the run takes it."""
 
@@ -103,7 +108,7 @@ class Watch:
         now = time.monotonic()
         self._began, self._next_kill = now, now + form.kill_every_s
         self._killed: Killed | None = None
-        self._moved, self._steps = now, self._consumed()
+        self._moved, self._steps = now, consumed(crew.run.stored())
         self._first_steps = self._steps
         self._pause_s = self._error = 0.0
         self._recovery_s: list[float] = []
@@ -116,7 +121,7 @@ class Watch:
         replay = told.get("replay") or {}
         if replay.get("samples_per_insert"):
             self._error = max(self._error, abs(replay["samples_per_insert"] / RATIO - 1))
-        if (steps := self._consumed()) > self._steps:
+        if (steps := consumed(told)) > self._steps:
             self._moved, self._steps = now, steps
         self._pause_s = max(self._pause_s, now - self._moved)
         self._see_recovered(now, replay)
@@ -139,9 +144,6 @@ class Watch:
             **{f"{role}_mib_last": round(last[role], 1) for role in CORE},
         }
 
-    def _consumed(self) -> float:
-        return float(self._crew.run.stored().get("totals", {}).get("consumed_steps", 0))
-
     def _used(self) -> dict[str, float]:
         return {role: processes.memory(self._crew.run.pids(role)).pss_mib for role in CORE}
 
@@ -157,7 +159,7 @@ class Watch:
             self._killed = Killed(pid, index, now)
 
     def _see_recovered(self, now: float, replay: dict[str, Any]) -> None:
-        """A new process of that name, and the learner draws from all shards again."""
+        """A new process of that name, while the status has all shards answer, which it says a second late."""
         if self._killed is None or now - self._killed.at_s < 2 * LOOK_S:
             return
         pid = self._shard(self._killed.index)

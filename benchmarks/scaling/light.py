@@ -209,7 +209,7 @@ class LightActor:
         return peers[self._member.lease.index % len(peers)]
 
     def _pool(self) -> Channels:
-        """A modelpool, once there is one and somebody to learn; {} when asked to stop."""
+        """Wait for a modelpool and a receiver, and return the modelpool's channels; {} when asked to stop."""
         while not self._process.stop.is_set():
             pools = self._member.peers_of("modelpool")
             if (self._member.peers_of("replay") or self._member.peers_of("learner")) and pools:

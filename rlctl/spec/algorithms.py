@@ -347,7 +347,7 @@ class Replayed(Algorithm):
         return self.batch_size // self.minibatch_size
 
     def samples_per_insert(self, *, images: bool) -> float:
-        """What `replay.samples_per_insert: auto` is.
+        """Rows drawn for each that comes in, where the spec leaves it to the algorithm.
 
         Args:
             images: an observation has two axes or more.

@@ -246,7 +246,7 @@ class ReplayBuffer(Model):
     """Agent steps in the replay before any is drawn."""
 
     def ratio_of(self, algorithm: Replayed, *, images: bool) -> float:
-        """What `samples_per_insert` is; 0: no limit.
+        """Rows drawn for each that comes in; 0: no limit.
 
         Args:
             images: an observation has two axes or more.

@@ -54,7 +54,7 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     cli("up", spec, "-d")
     cli("wait", "replayed", "--for", "steps=2000", "--timeout", f"{LIMIT_S:g}s")
     assert all_run(cli)
-    unheard = 3000  # rows of a second or two, which are stored, counted and told at different times
+    unheard = 1000  # rows that are stored, counted and told at different times
 
     kill(cli, "replay", 1)
     go_on(cli)
@@ -69,7 +69,7 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     stored = books(cli)[0]["consumed"]
     go_on(cli)
     resumed = cli.status("replayed")["resumed"]["steps"]
-    assert 0 < resumed <= stored + unheard
+    assert 0 < resumed <= stored + 3 * unheard
     since = max(0, stored - resumed)  # the checkpoint: rows stored, and of those counted what is forgotten with it
     assert books(cli)[0]["fenced"] == 0, "a replay's rows are of no life of the learner"
     kill(cli, "manager")
@@ -80,7 +80,7 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     assert ledger["in_flight"] <= unheard, "of those whose last words the manager has not waited for"
     apart = ledger["consumed"] - steps
     untold = ledger["lost"] + ledger["in_flight"]  # learned from, perhaps, and no shard has lived to report it
-    assert -untold <= apart <= since + 2 * unheard, "what no learner had heard of when a shard died"
+    assert -untold <= apart <= since + 6 * unheard, "what no learner had heard of when a shard died"
     cli("up", spec, "-d")
     cli("wait", "replayed", "--for", f"consumed_steps={int(steps) + 2000}", "--timeout", f"{LIMIT_S:g}s")
     cli("down", "replayed")
