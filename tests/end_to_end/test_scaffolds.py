@@ -76,7 +76,7 @@ def test_the_project_with_ci_is_redeployed_by_a_push(cli: Cli) -> None:
     repository = Cli(forge.copy, cli.env)
     repository("up", "spec.yaml", "-d")
     (project,) = yaml.safe_load((folder / "service/ci.yaml").read_text())["projects"].values()
-    project |= {"repository": str(forge.origin), "verify": {"watch_s": 1, "min_throughput": 0.01}}
+    project |= {"repository": str(forge.origin), "verify": {"watch_s": 3, "min_throughput": 0.01}}
     ci = Ci(Cli(folder / "service", cli.env), folder / "service", cli.env, forge, **project)
     try:
         ci.start()

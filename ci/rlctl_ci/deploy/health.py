@@ -15,6 +15,8 @@ SOON_S = 0.1
 BORNE = 2
 """So many restarts after a deployment are borne before a process is said not to come up: fewer than `rlctl up` bears,
 because everybody else runs already, and something that works is gone back to."""
+FIRST_UPDATE_S = 20.0
+"""So long a learner that has just begun may take to consume its first rows: a watch begins there."""
 
 
 class NotWell(WorkloadFailed):
@@ -171,16 +173,17 @@ def watch(
     """Watch a run that is ready; what it does, in words.
 
     Args:
-        watch_s: how long.
+        watch_s: how long, from the first rows that are consumed; 0 looks once.
         before_per_s: agent steps that its learner consumed a second before.
         least: share of that which it has to reach.
 
     Raises:
         NotWell: a process died, nothing is learned, or too little.
     """
-    first, begun = look(backend, run), clock()
-    last, per_s = first, 0.0
-    while clock() - begun < watch_s:
+    first, ready = look(backend, run), clock()
+    last, per_s, restarts = first, 0.0, first.restarts
+    begun, updates_by, learns = ready, ready + FIRST_UPDATE_S, before_per_s <= 0
+    while watch_s and (clock() - begun < watch_s or (not learns and clock() < updates_by)):
         sleep(min(POLL_S, watch_s))
         try:
             last = look(backend, run)
@@ -188,10 +191,12 @@ def watch(
             continue  # a moment's silence is no fault; at the end there must be an answer
         if last.finished:
             return "the run has finished"
-        if last.restarts > first.restarts:
+        if last.restarts > restarts:
             why = last.trouble or "a process died"
-            raise NotWell(f"{why} ({clock() - begun:.0f} s after {run} was ready)", last.lines)
+            raise NotWell(f"{why} ({clock() - ready:.0f} s after {run} was ready)", last.lines)
         per_s = (last.steps - first.steps) / max(1e-9, clock() - begun) if last.ready else per_s
+        if not learns and last.ready and last.steps > first.steps and clock() < updates_by:
+            first, begun, learns = last, clock(), True
     if last.finished or watch_s == 0:
         return "ready"
     if not last.ready:

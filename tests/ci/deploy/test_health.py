@@ -74,6 +74,13 @@ def test_a_run_that_does_less_than_half_is_not(monkeypatch: pytest.MonkeyPatch) 
         watched(monkeypatch, looks, 300.0)
 
 
+def test_a_learner_that_fills_its_first_batch_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [WELL] * 25 + [replace(WELL, steps=50.0 * number) for number in range(20)]
+    assert "100 steps/s" in watched(monkeypatch, looks, 150.0)
+    with pytest.raises(health.NotWell, match="0 steps/s, and it was 150 before"):
+        watched(monkeypatch, [WELL], 150.0)
+
+
 def test_a_process_that_dies_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [WELL, replace(WELL, restarts=1, trouble="actor 0 exited 1: ValueError: x")]
     with pytest.raises(health.NotWell, match="ValueError"):
