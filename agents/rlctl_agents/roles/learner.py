@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -18,6 +20,7 @@ from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
 from rlctl_agents.checkpoint.policy import describe, pack_policy
+from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.experience.batching import LockStepError
 from rlctl_agents.experience.sources import QUEUED_BATCHES, BatchSource, Needs, make_source
 from rlctl_agents.experience.validation import ValueCheck
@@ -46,7 +49,7 @@ from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
 from rlctl_agents.training.trainer import Diverged, Trainer, Updated
-from rlctl_agents.types.control import Commit, Lease, Said
+from rlctl_agents.types.control import Commit, Generation, Lease, Said
 from rlctl_agents.types.experience import Schema, schema_difference
 from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
@@ -205,10 +208,7 @@ class Learner:
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
         require_size(policy, self._trainer.weights_bytes())
-        try:
-            resumed = resume(layout.checkpoints, lease.generations, self._trainer.restore)
-        except NothingReadable as error:
-            raise RuntimeError(str(error)) from error
+        resumed = go_on(layout.checkpoints, lease.generations, self._trainer.restore)
         if resumed is not None:
             process.metrics.set(RESUMED, resumed.number)
         elif spec.init is not None:
@@ -460,6 +460,31 @@ class Learner:
             metrics.set(name, value)
         for name, value in updated.stats.items():
             metrics.average(name if name == "grad_norm" else f"loss.{name}", value)
+
+
+def go_on(checkpoints: Path, generations: Iterable[Generation], restore: Callable[[bytes], str]) -> Generation | None:
+    """The generation that a learner goes on from; None: the run has none yet. Arguments as of `resume`.
+
+    Raises:
+        UserFault: the state of one is not of this network, and no other could be taken: another life would end alike.
+        RuntimeError: there are some, and none could be read from the volume.
+    """
+    refused = False
+
+    def checked(state: bytes) -> str:
+        nonlocal refused
+        try:
+            return restore(state)
+        except StateError:
+            refused = True
+            raise
+
+    try:
+        return resume(checkpoints, generations, checked)
+    except NothingReadable as error:
+        if refused:
+            raise UserFault(f"{error}, or undo what has changed its observations, actions or network") from error
+        raise RuntimeError(str(error)) from error
 
 
 def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
