@@ -137,7 +137,7 @@ class Row:
     @property
     def settings(self) -> str:
         """Settings other than the defaults, in words; "" without any."""
-        stated = [dict(self.values.get(key, {})) for key in ("algorithm", "model")]
+        stated = [dict(self.values.get(key, {})) for key in ("algorithm", "model", "replay")]
         stated[0].pop("name", None)
         return _in_words(stated)
 

@@ -30,15 +30,16 @@ from rlctl_agents.types import by_name
 NAMES = [row.name for row in rows.rows()]
 STATED = {f"pendulum-gamma90-{name}": {"algorithm.gamma"} for name in ("ppo", "appo")}
 STATED["cartpole-positions-ppo"] = {"model.core"}
+STATED["breakout-dqn"] = {"replay.samples_per_insert"}
 """What a row sets besides a default, because the table is about that."""
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_row_trains_on_defaults_and_the_table_prints_what_is_none(name: str) -> None:
     row = rows.find(name)
-    assert row.values.keys() <= {"run", "env", "algorithm", "model", "roles", "stop"}
+    assert row.values.keys() <= {"run", "env", "algorithm", "model", "replay", "roles", "stop"}
     assert row.values["stop"].keys() == {"eval_return", "agent_steps"}
-    set_to = {f"{part}.{key}" for part in ("algorithm", "model") for key in row.values.get(part, {})}
+    set_to = {f"{part}.{key}" for part in ("algorithm", "model", "replay") for key in row.values.get(part, {})}
     assert set_to - {"algorithm.name"} == STATED.get(name, set())
     assert all(one.partition(".")[2] in row.settings for one in STATED.get(name, ()))
     assert row.name.replace("_", "-") == row.spec.run
