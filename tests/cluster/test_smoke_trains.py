@@ -62,6 +62,11 @@ def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(
         assert (ana.home / "over" / name).read_bytes() == (ana.home / "live" / name).read_bytes()
     again = ana("eval", "cartpole@goal", "--episodes", "20", "-o", "json", timeout_s=300).json()
     assert again["results"]["greedy"]["mean"] >= 450
+    for file in ("policy.onnx", "policy.pt2"):
+        assert "acts as the policy" in ana("export", "cartpole@goal", file, timeout_s=300).said
+        assert (ana.home / file).stat().st_size
+    ana("play", "cartpole@goal", "--episodes", "1", "--video", "films", timeout_s=300)
+    assert [one.read_bytes()[:4] for one in (ana.home / "films").iterdir()] == [b"GIF8"]
     ana("up", str(SPEC), overlay, *beginning, timeout_s=300)
     assert ana.status("second")["init"]["version"] == goal["version"]
     ana("down", "second", "--volumes", "--yes")

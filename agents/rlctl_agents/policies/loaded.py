@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,6 +198,8 @@ def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
         text = str(where)
         name, at, which = text.partition("@")
         if isinstance(where, str) and "/" not in text and not (Path(text) / DESCRIPTION).is_file():
+            if at and not re.fullmatch(r"goal|best|last|[0-9]{1,9}", which):
+                raise LookupError(f"{text} names no model, as {name}@best, @goal, @last and @7 do")
             return _of_run(name, which if at else None)
         return load_kept(_file(Path(where)))
     except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError) as error:
@@ -220,6 +223,8 @@ def require_signed(folder: Path, key: Path) -> None:
 
 
 def _file(folder: Path) -> Path:
+    if folder.is_file():
+        raise LookupError(f"{folder} is a file: name the folder that `rlctl pull RUN@best DIR` made")
     file = folder / DESCRIPTION
     if not file.is_file():
         raise LookupError(f"{folder} holds no {DESCRIPTION}: `rlctl pull RUN@best DIR` makes such a folder")
