@@ -23,6 +23,8 @@ from rlctl_agents.wire.rpc.server import RpcServer
 SERVE_S = 0.1
 QUEUE_BYTES = 1 << 26
 """Of blocks that have come, or may come, and may not be inserted yet."""
+REMEMBERED_BYTES = 1 << 28
+"""Of draws that are sent again when they are lost, of all learners: another draw would count as sampled, too."""
 LEAST_BUDGET, MOST_BUDGET = 256, 8192
 """Rows that may be on their way, however large or small they are. Fewer where inserting waits for learners: what waits
 was chosen by weights that are old by then."""
@@ -84,9 +86,14 @@ def main(process: Process) -> None:
 
         intake = Intake(desk, receiver, lead)
         stack.callback(intake.close)
-        server = RpcServer(wire, lease.bind["rpc"], process.boot, {Draw: desk.draw}, REPLAY)
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, {Draw: desk.draw}, REPLAY, remembers=REMEMBERED_BYTES)
         stack.callback(server.close)
-        refusals = Refusals(process.metrics, lambda: dict(receiver.rejected), lambda: refused_connections(wire))
+        refusals = Refusals(
+            process.metrics,
+            lambda: dict(receiver.rejected),
+            lambda: server.rejected,
+            lambda: refused_connections(wire),
+        )
         member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=desk.gauges()))
         intake.start()
         log.info(

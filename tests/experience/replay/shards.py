@@ -71,7 +71,13 @@ class Place:
         return put
 
     def call(
-        self, request: Draw, reply: type[Drawn], buffers: Sequence[Any] = (), *, deadline_s: float
+        self,
+        request: Draw,
+        reply: type[Drawn],
+        buffers: Sequence[Any] = (),
+        *,
+        deadline_s: float,
+        attempt_s: float = 1.0,
     ) -> tuple[Drawn, list[memoryview]]:
         """As an `RpcClient` does it, over a server that answers in the same thread."""
         if self.kill_at_draw and request.count:

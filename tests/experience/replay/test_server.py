@@ -8,6 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from rlctl_agents.experience.replay import messages
 from rlctl_agents.experience.replay.messages import (
     MAX_ROWS,
     Draw,
@@ -16,13 +17,15 @@ from rlctl_agents.experience.replay.messages import (
     drawn_schema,
     from_buffers,
     layout,
+    row_bytes,
     to_buffers,
 )
 from rlctl_agents.experience.replay.server import Intake
-from rlctl_agents.types.experience import Arrays, SegmentBlock
+from rlctl_agents.types.experience import Arrays, Field, Schema, SegmentBlock
 from rlctl_agents.wire.classes import REPLAY, refusal
 from rlctl_agents.wire.keys import ACTOR, CORE
-from rlctl_agents.wire.rpc.client import RemoteError
+from rlctl_agents.wire.rpc.client import MAX_BUFFERS, RemoteError
+from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES
 from tests.experience.replay.reference import Stream, block
 from tests.experience.replay.shards import AGREED, N_STEP, Place, T
 
@@ -57,6 +60,28 @@ def test_arrays_travel_as_they_are() -> None:
         assert not arrays[name].flags.writeable
 
 
+@pytest.mark.parametrize("piece", [messages.PIECE_BYTES, 1 << 12])
+def test_images_of_a_large_draw_travel_in_frames_that_arrive(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two Atari observations of each of 700 rows: 39 MB, and a frame may have 16 MiB."""
+    monkeypatch.setattr(messages, "PIECE_BYTES", piece)
+    images = 700
+    schema = Schema(1, (Field("obs", "uint8", (4, 84, 84), "row+1"), *AGREED.fields[2:]))
+    shapes = layout(schema, N_STEP, images)
+    rng = np.random.default_rng(1)
+    arrays = {name: rng.integers(0, 99, shape).astype(dtype) for name, (dtype, shape) in shapes.items()}
+    frames = to_buffers(arrays, list(arrays))
+    assert max(one.nbytes for one in frames) <= MAX_MESSAGE_BYTES
+    assert len(frames) <= MAX_BUFFERS
+    assert sum(one.nbytes for one in frames) == row_bytes(schema, N_STEP) * images > 2 * MAX_MESSAGE_BYTES
+    found = from_buffers(frames, shapes)
+    for name, values in arrays.items():
+        np.testing.assert_array_equal(found[name], values)
+    with pytest.raises(ValueError, match=r"frames instead of the \d+ of"):
+        from_buffers([*frames, frames[0]], shapes)
+    with pytest.raises(ValueError, match="instead of"):
+        from_buffers([frames[0], *frames[2:]], shapes)
+
+
 @pytest.mark.parametrize("count", [0, 1, 7])
 def test_arrays_of_other_sizes_are_none(count: int) -> None:
     shapes = changes(count)
@@ -65,7 +90,7 @@ def test_arrays_of_other_sizes_are_none(count: int) -> None:
     assert set(from_buffers(whole, shapes)) == {"slot", "generation", "delta"}
     with pytest.raises(ValueError, match="2 arrays instead of 3"):
         from_buffers(whole[:2], shapes)
-    with pytest.raises(ValueError, match=f"slot: {8 * count} bytes instead of int64"):
+    with pytest.raises(ValueError, match=r"slot: \d+ bytes instead of int64|arrays instead of"):
         from_buffers(whole, changes(count + 1))
 
 

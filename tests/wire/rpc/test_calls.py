@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ import zmq
 from rlctl_agents.wire.codec import PROTOCOL
 from rlctl_agents.wire.rpc.client import Answer, Call, RemoteError, RpcClient
 from rlctl_agents.wire.rpc.server import RpcServer
-from rlctl_agents.wire.sockets import Wire
+from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Wire
 from tests.wire.pair import LIMIT_S, until
 
 
@@ -37,10 +38,10 @@ def add(request: Add, buffers: Sequence[memoryview]) -> tuple[Sum, Sequence[byte
 
 
 @contextmanager
-def serving(address: str, handler: Handle = add, boot: str = "server") -> Iterator[RpcServer]:
+def serving(address: str, handler: Handle = add, boot: str = "server", **settings: Any) -> Iterator[RpcServer]:
     """A server in a thread and a context of its own, as another process would be."""
     stop, wire = threading.Event(), Wire()
-    server = RpcServer(wire, address, boot, {Add: handler})
+    server = RpcServer(wire, address, boot, {Add: handler}, **settings)
 
     def loop() -> None:
         while not stop.is_set():
@@ -160,6 +161,29 @@ def test_an_impatient_clients_request_is_carried_out_once(wire: Wire, address: s
         gate.set()
         assert client.call(Add(6), Sum, deadline_s=LIMIT_S)[0] == Sum(6)
     assert done == [5, 6]
+
+
+def test_an_answer_that_is_remembered_is_not_made_again_however_large(wire: Wire, address: str) -> None:
+    made: list[int] = []
+
+    def slow(request: Add, buffers: Sequence[memoryview]) -> tuple[Sum, Sequence[bytes]]:
+        made.append(request.left)
+        time.sleep(0.2)  # the client has asked again by then
+        return Sum(len(made)), [bytes(2 << 20)]
+
+    client = RpcClient(wire, address, "client")
+    with serving(address, slow, remembers=1 << 24):
+        reply, buffers = client.call(Add(1), Sum, deadline_s=LIMIT_S, attempt_s=0.05)
+    assert (reply, made, buffers[0].nbytes) == (Sum(1), [1], 2 << 20)
+
+
+def test_an_answer_that_would_cut_the_connection_is_an_error_instead(wire: Wire, address: str) -> None:
+    client = RpcClient(wire, address, "client")
+    with (
+        serving(address, lambda request, buffers: (Sum(1), [bytes(MAX_MESSAGE_BYTES + 1)])),
+        pytest.raises(RemoteError, match=f"a frame of more than {MAX_MESSAGE_BYTES} bytes"),
+    ):
+        client.call(Add(1), Sum, deadline_s=LIMIT_S)
 
 
 def test_a_large_answer_is_not_remembered_but_made_again(wire: Wire, address: str) -> None:

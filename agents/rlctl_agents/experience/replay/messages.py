@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -10,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.types.experience import Arrays, Field, Schema
+from rlctl_agents.wire.rpc.client import MAX_BUFFERS
 
 MAX_ROWS = 1 << 20
 """Most rows of one draw, and most priorities that ride along with one."""
@@ -21,6 +24,8 @@ that place was filled anew, and the mass with which it was drawn."""
 CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint32"), ("delta", "float32"))
 """Arrays of a priority update: the places of rows as they were drawn, and the absolute error."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+PIECE_BYTES = 1 << 20
+"""Of one frame: images of a draw are more than a frame may hold. Larger where there would be too many frames."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -88,24 +93,39 @@ def layout(schema: Schema, n_step: int, count: int) -> Layout:
     return found | {name: (np.dtype(dtype), (count,)) for name, dtype in INDEX}
 
 
+def row_bytes(schema: Schema, n_step: int) -> int:
+    """Bytes of a drawn row on its way."""
+    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout(schema, n_step, 1).values())
+
+
 def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[memoryview]:
-    """The arrays as frames, without a copy where they are contiguous."""
-    return [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data for name in names]
+    """The arrays as frames, a large one as several, without a copy where they are contiguous."""
+    flat = [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data for name in names]
+    most = max(1, MAX_BUFFERS - len(flat))  # each array may end in a frame that is not full
+    piece = max(PIECE_BYTES, -(-sum(one.nbytes for one in flat) // most))
+    return [one[at : at + piece] for one in flat for at in range(0, max(one.nbytes, 1), piece)]
 
 
 def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:
-    """Read-only views.
+    """Read-only arrays: views, but of those that came in several frames.
 
     Raises:
         ValueError: not as many bytes as these arrays have.
     """
-    if len(buffers) != len(shapes):
-        raise ValueError(f"{len(buffers)} arrays instead of {len(shapes)}")
     found: Arrays = {}
-    for (name, (dtype, shape)), data in zip(shapes.items(), buffers, strict=True):
-        if data.nbytes != dtype.itemsize * int(np.prod(shape)):
+    left = deque(buffers)
+    for name, (dtype, shape) in shapes.items():
+        if not left:
+            raise ValueError(f"{len(found)} arrays instead of {len(shapes)}")
+        wanted, pieces = dtype.itemsize * math.prod(shape), list[memoryview]()
+        while left and (not pieces or sum(one.nbytes for one in pieces) < wanted):
+            pieces.append(left.popleft())
+        data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+        if data.nbytes != wanted:
             raise ValueError(f"{name}: {data.nbytes} bytes instead of {dtype} {list(shape)}")
         found[name] = np.frombuffer(data, dtype).reshape(shape)
+    if left:
+        raise ValueError(f"{len(buffers)} frames instead of the {len(buffers) - len(left)} of {len(shapes)} arrays")
     return found
 
 

@@ -28,6 +28,7 @@ from rlctl_agents.experience.replay.messages import (
     drawn_schema,
     from_buffers,
     layout,
+    row_bytes,
     to_buffers,
 )
 from rlctl_agents.experience.sources import BatchSource, Needs
@@ -43,7 +44,10 @@ AHEAD = 2
 ASK_S = 0.02
 """Between two looks at the shards while there is nothing to draw, or the learner is ahead of the actors."""
 ANSWER_S = 3.0
-"""A shard without an answer for so long counts as dead until it answers again."""
+"""A shard without an answer for so long counts as dead until it answers again; what a draw takes over a slow link comes
+to it."""
+SLOW_BYTES_PER_S = 1e7
+"""Of such a link."""
 AGAIN_S = 1.0
 """Between two questions to a shard that counts as dead."""
 
@@ -61,7 +65,11 @@ def replay(needs: Needs) -> ReplaySource:
         raise AlgorithmError(f"{config.name} learns from a replay, but its settings are no `Replayed`")
     wire, boot = needs.wire, needs.boot
     drawer = Drawer(
-        Shards(needs.shards, lambda channels: RpcClient(wire, channels["rpc"], boot)),
+        Shards(
+            needs.shards,
+            lambda channels: RpcClient(wire, channels["rpc"], boot),
+            row_bytes=row_bytes(needs.schema, config.n_step),
+        ),
         needs.schema,
         n_step=config.n_step,
         beta=config.priority_beta if config.prioritized else 0.0,
@@ -105,6 +113,7 @@ class Shards:
     Args:
         named: index -> channels of those that the manager names.
         connect: to the channels of one.
+        row_bytes: that a drawn row has on its way.
         beside: asks those that do not answer, while the others are drawn from.
     """
 
@@ -113,10 +122,11 @@ class Shards:
         named: Callable[[], Mapping[int, Channels]],
         connect: Callable[[Channels], RpcClient],
         *,
+        row_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
         beside: Executor | None = None,
     ) -> None:
-        self._named, self._connect = named, connect
+        self._named, self._connect, self._row_bytes = named, connect, row_bytes
         self.known: dict[int, RemoteShard] = {}
         self._pool = ThreadPoolExecutor(8, "shards")
         self._beside = beside or ThreadPoolExecutor(4, "silent")
@@ -166,13 +176,14 @@ class Shards:
         arrays = {
             name: np.concatenate([one[name] for one in told]) if told else np.zeros(0, dtype) for name, dtype in CHANGES
         }
-        size = int(arrays["slot"].size)
+        size, more_s = int(arrays["slot"].size), count * self._row_bytes / SLOW_BYTES_PER_S
         try:
             drawn, buffers = shard.client.call(
                 Draw(count, shard.boot, may_insert, shard.counted, size),
                 Drawn,
                 to_buffers(arrays, list(arrays)) if size else (),
-                deadline_s=ANSWER_S,
+                deadline_s=ANSWER_S + more_s,
+                attempt_s=1.0 + more_s,
             )
         except (TimeoutError, RemoteError) as error:
             self.leave_out(index, shard, error)

@@ -19,12 +19,12 @@ from rlctl_agents.wire.keys import CORE
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Answer, Call, size_of
 from rlctl_agents.wire.rpc.turns import Turns
-from rlctl_agents.wire.sockets import Wire
+from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Wire
 
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
 
 LARGE_BYTES = 1 << 20
-"""A larger answer is made again when it is lost; it can only be a read."""
+"""A larger answer is sent in turn, and made again when it is lost, unless the server remembers larger ones."""
 _REMEMBERED_CLIENTS = 4096
 _REMEMBERED_BYTES = 1 << 26  # of all
 _BATCH = 256  # most requests of one `serve`
@@ -64,9 +64,10 @@ class RpcServer:
             is for core alone. See `wire.classes`.
         large: whether the answer to a request would be large. Those are sent to a few at a time; others wait for their
             turn, and their requests are carried out when it comes.
+        remembers: bytes of the largest answer that is remembered; of all together as many, or 64 MiB.
 
-    An answer is remembered until the client's next request, so a repeated request is not carried out twice; answers
-    with more than 1 MiB of buffers are not, their handlers must be reads.
+    An answer is remembered until the client's next request, so a repeated request is not carried out twice. Larger ones
+    are not: their handlers must be reads.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -89,6 +90,7 @@ class RpcServer:
         classes: Classes | None = None,
         *,
         large: Callable[[Struct], bool] = lambda _: False,
+        remembers: int = LARGE_BYTES,
     ) -> None:
         self.boot = boot
         self.rejected = {}
@@ -96,9 +98,9 @@ class RpcServer:
         self._handlers = {kind.__name__: (kind, msgspec.msgpack.Decoder(kind), run) for kind, run in handlers.items()}
         self._classes = classes or {}
         self._throttle = LogThrottle()
-        self._large = large
+        self._large, self._remembers = large, remembers
         self._turns: Turns[tuple[bytes, Call, Caller]] = Turns()
-        # of each client: id, the answer unless it was large, and where it went
+        # of each client: id, the answer unless it was too large, and where it went
         self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer], bytes]] = OrderedDict()
         self._remembered_bytes = 0
         self._socket, self.address = wire.bind(
@@ -181,6 +183,8 @@ class RpcServer:
             error = str(fault) or "ValueError"
         except Exception as fault:
             error, failure = f"internal error: {type(fault).__name__}: {fault}", fault
+        if any(size_of([one]) > MAX_MESSAGE_BYTES for one in out):  # it would cut the connection, without a word
+            error, reply, out = f"an answer with a frame of more than {MAX_MESSAGE_BYTES} bytes", None, []
         body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
         parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]
         sent = self._send(route, parts)
@@ -215,11 +219,12 @@ class RpcServer:
     def _remember(self, client: tuple[str, str], id: int, parts: list[Buffer], route: bytes) -> None:
         if client in self._answers:
             self._remembered_bytes -= size_of(self._answers.pop(client)[1])
-        if size_of(parts) > LARGE_BYTES:
+        if size_of(parts) > self._remembers:
             parts = []
         self._answers[client] = id, parts, route
         self._remembered_bytes += size_of(parts)
-        while len(self._answers) > _REMEMBERED_CLIENTS or self._remembered_bytes > _REMEMBERED_BYTES:
+        most = max(_REMEMBERED_BYTES, self._remembers)
+        while len(self._answers) > _REMEMBERED_CLIENTS or self._remembered_bytes > most:
             self._remembered_bytes -= size_of(self._answers.popitem(last=False)[1][1])
 
     def _send(self, route: bytes, parts: list[Buffer]) -> bool:
