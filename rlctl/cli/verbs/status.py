@@ -33,8 +33,8 @@ def status(
 ) -> int:
     """Show who waits for whom, and what is wrong. Alias: ps.
 
-    Begins with the verdict: actor-bound, simulator-bound, learner-bound, modelpool-bound, replay-bound or balanced, and
-    the shares it rests on.
+    Begins with the verdict: actor-bound, simulator-bound, learner-bound, modelpool-bound, replay-bound, balanced
+    or stalled, and the shares it rests on.
     Answers from what was stored when the run is over. -o wide has one line per process.
     """
     if all_runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -237,6 +238,30 @@ def test_before_the_first_seconds_of_learning_nothing_is_judged() -> None:
     assert (found.kind, found.text) == ("starting", "starting: no actor has reported yet")
 
 
+NOBODY_WAITS = Waits(0.1, 0.1, 0.0)
+
+
+def test_where_nobody_waits_and_nothing_is_learned_the_run_is_not_balanced() -> None:
+    def found(idle_s: float, waits: Waits = NOBODY_WAITS) -> str:
+        return judge(
+            waits, started=True, actors=2, cores_busy=0.1, cores=2, one_machine=True, run="r", idle_s=idle_s
+        ).kind
+
+    assert (found(7.9), found(8.0)) == ("balanced", "stalled")
+    assert found(60.0, Waits(0.9, 0.0, 0.0)) == "actor-bound", "an actor that takes long for a step"
+
+
+def test_of_a_learner_that_is_gone_or_goes_on_it_is_not_said_that_it_begins() -> None:
+    def found(**of: Any) -> str:
+        return judge(
+            Waits(0.0, 0.0, 0.0), started=False, actors=2, cores_busy=0, cores=2, one_machine=True, run="r", **of
+        ).text
+
+    assert found() == "starting: the learner makes its first updates"
+    assert found(learners=0, again=True) == "starting: no learner has reported yet"
+    assert "goes on" in found(again=True)
+
+
 FINE = Facts(now_s=500, live={"learner": 1, "actor": 4, "modelpool": 1}, started=True)
 
 
@@ -261,6 +286,16 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
             {"live": {"actor": 4, "modelpool": 1}, "absent": {"learner": 60.0}},
             "no learner has reported for 60 s",
             "rlctl logs learner",
+        ),
+        (
+            {"live": {"actor": 4, "modelpool": 1}, "absent": {"learner": SILENT_S}},
+            "no learner has reported for 8 s",
+            "rlctl logs learner",
+        ),
+        (
+            {"absent": {"replay/1": 40.0, "replay/0": SILENT_S - 1}},
+            "replay/1 has not reported for 40 s: its rows are not drawn",
+            "rlctl logs replay/1",
         ),
         ({"nonfinite": 3}, "3 updates were left out because", "rlctl logs learner --level WARNING"),
         ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),

@@ -120,3 +120,16 @@ def test_a_replay_that_nobody_has_is_a_problem(replayed: Run) -> None:
     assert boot(SHARDS[0]) not in [one.boot for one in replayed.manager.members.leases.live("replay")]
     found = [one for one in status(replayed)["problems"] if "no replay" in one["text"]]
     assert found[0]["next"] == "rlctl logs replay --run r"
+
+
+def test_a_shard_that_hangs_is_a_problem_for_as_long_as_it_does(replayed: Run) -> None:
+    learn(replayed, data=0.0, draw=0.0, credit=0.0, shard=0.1)
+    lives = [("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("replay", SHARDS[0])]
+    for seconds in (10, 20, 40):
+        replayed.after(seconds, *lives)
+        told = [one["text"] for one in status(replayed)["problems"] if "replay/1" in one["text"]]
+        assert len(told) == 1, f"{seconds} s more: {told}"
+    assert "has not reported for" in told[0]
+    replayed.report("replay", SHARDS[1], index=1, gauges=GAUGES)
+    replayed.join("replay", SHARDS[1], 1)
+    assert not [one for one in status(replayed)["problems"] if "replay/1" in one["text"]]

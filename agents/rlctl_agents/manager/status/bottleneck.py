@@ -12,6 +12,8 @@ from rlctl.spec.words import number
 WORTH_SAYING = 0.2
 """A share of time below this is not what holds a run back."""
 CORES_FULL = 0.9
+STALLED_S = 8.0
+"""Without an update, and nobody who says that he waits."""
 MOST_AT_ONCE = 4
 """Suggest at most so many times the present number."""
 
@@ -26,6 +28,7 @@ Kind = Literal[
     "modelpool-bound",
     "replay-bound",
     "balanced",
+    "stalled",
     "ending",
 ]
 
@@ -61,8 +64,9 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 def judge(
-    waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: float, one_machine: bool, run: str
-) -> Verdict:
+    waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: float, one_machine: bool, run: str,
+    learners: int = 1, again: bool = False, idle_s: float = 0.0,
+) -> Verdict:  # fmt: skip
     """Name the slow side: the cause, not the side that waits because of it.
 
     A modelpool that is slow stops the learner, so that actors wait for credit too; a simulator that is slow starves the
@@ -77,12 +81,21 @@ def judge(
         cores: of the machine that the manager may use.
         one_machine: all roles share its cores.
         run: its name, for the command.
+        learners: that live.
+        again: updates were made before these learners, or this manager, began.
+        idle_s: since the last update, less what the actors take for a batch.
 
     Example:
         A learner that waits for data 60 % of the time, two actors, half the machine idle: actor-bound, and
         `rlctl scale actor=5 --run NAME` (2 actors keep it busy 40 % of the time).
     """
-    kind, text, wanted = _find(waits, actors, started)
+    if started:
+        kind, text, wanted = _find(waits, actors, idle_s)
+    else:
+        who = "no actor" if actors == 0 else "no learner" if learners == 0 else ""
+        does = "goes on; who waits for whom is known in some seconds" if again else "makes its first updates"
+        text = f"starting: {who} has reported yet" if who else f"starting: the learner {does}"
+        kind, wanted = "starting", None
     if waits.samples_per_insert and kind in ("actor-bound", "simulator-bound", "learner-bound"):
         text += f", at {number(waits.samples_per_insert)} samples per insert"
     full = one_machine and cores_busy >= CORES_FULL * cores
@@ -108,15 +121,14 @@ def judge(
     )
 
 
-def _find(waits: Waits, actors: int, started: bool) -> tuple[Kind, str, int | None]:
+def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | None]:
     """Kind, sentence, and how many actors would be better; None: no other number."""
-    if not started:
-        who = "no actor has reported yet" if actors == 0 else "the learner makes its first updates"
-        return "starting", f"starting: {who}", None
     if waits.learner_model >= max(WORTH_SAYING, waits.learner_data):  # it takes nothing: credit runs out by that
         text = f"modelpool-bound: the learner waits to publish {_percent(waits.learner_model)} of the time"
         return "modelpool-bound", text, None
     largest = max(waits.learner_data, waits.actor_credit, waits.actor_model)
+    if largest < WORTH_SAYING and idle_s >= STALLED_S:
+        return "stalled", f"stalled: no update for {idle_s:.0f} s, and nobody says what it waits for", None
     if largest < WORTH_SAYING:
         return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", None
     if largest == waits.actor_model:

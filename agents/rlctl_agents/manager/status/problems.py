@@ -26,7 +26,9 @@ class Facts:
     now_s: float  # since the manager's start
     silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
     live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
-    absent: Mapping[str, float] = field(default_factory=dict)  # role that nobody has -> seconds since one was heard
+    absent: Mapping[str, float] = field(
+        default_factory=dict
+    )  # role that nobody has, or "replay/1" -> seconds since it was heard
     behind: Mapping[str, float] = field(
         default_factory=dict
     )  # modelpool with older weights -> seconds without new ones
@@ -93,9 +95,14 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
     if len(silent) > 5:
         yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
+    patience_s = SILENT_S if facts.started else NOBODY_S  # at first they load what they need
     for role in ("modelpool", "replay", "learner", "actor"):
-        if (absent_s := facts.absent.get(role, 0.0)) >= NOBODY_S:
+        if (absent_s := facts.absent.get(role, 0.0)) >= patience_s:
             yield f"no {role} has reported for {absent_s:.0f} s", f"rlctl logs {role}"
+    shards = {name: absent_s for name, absent_s in facts.absent.items() if name.startswith("replay/")}
+    for name, absent_s in shards.items():
+        if absent_s >= patience_s:
+            yield f"{name} has not reported for {absent_s:.0f} s: its rows are not drawn", f"rlctl logs {name}"
     if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:
         text = f"modelpool/0 has not reported for {absent_s:.0f} s: the others and evaluators get nothing new"
         yield text, "rlctl logs modelpool/0"

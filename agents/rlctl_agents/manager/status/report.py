@@ -178,6 +178,9 @@ class StatusBuilder:
             cores=self._cores,
             one_machine=view.members.addresses.one_machine,
             run=view.run,
+            learners=len(learners),
+            again=view.learners.resumed is not None or (view.state.progress.started and view.term > 1),
+            idle_s=view.clock.monotonic() - self._updated - self._batch_s(live["actor"]),
         )
 
     def _totals(self) -> dict[str, int]:
@@ -265,8 +268,11 @@ class StatusBuilder:
         return found
 
     def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        """Roles without a process, and since when: since one was heard last, or this manager began to listen."""
+        """Roles without a process, and single ones that nobody stands in for, with the seconds since one was heard
+        last, or this manager began to listen; none once the run ends."""
         view = self._view
+        if view.stop.phase != "running":
+            return {}
         for role, members in live.items():
             self._heard[role] = max((one.heard for one in members), default=self._heard.get(role, view.state.began))
         now, root = view.clock.monotonic(), view.members.root
@@ -274,6 +280,11 @@ class StatusBuilder:
         absent = [role for role, members in live.items() if not members]
         if live["modelpool"] and root is None:
             absent.append("modelpool/0")
+        if replay := view.settings.roles.replay:
+            heard = {f"replay/{one.index}": one.heard for one in live["replay"]}
+            shards = [f"replay/{index}" for index in range(replay.replicas)]
+            self._heard |= {name: heard.get(name, self._heard.get(name, view.state.began)) for name in shards}
+            absent += [name for name in shards if live["replay"] and name not in heard]
         return {one: now - self._heard[one] for one in absent}
 
     def _behind(self, pools: list[Holder]) -> dict[str, float]:
