@@ -127,6 +127,28 @@ def test_an_algorithm_with_a_replay_of_its_own_learns_by_the_receivers_interface
     assert session.episodes()[0] > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "env"),
+    [("dqn", "CartPole-v1"), ("apex_dqn", "CartPole-v1"), ("sac", "Pendulum-v1"), ("td3", "Pendulum-v1")],
+)
+def test_what_learns_from_a_replay_is_followed_in_this_thread_and_repeats(name: str, env: str) -> None:
+    spec = spec_of(
+        env={"id": env}, algorithm={"name": name, "batch_size": 64, "minibatch_size": 32},
+        replay={"capacity": 1000, "learning_starts": 300, "samples_per_insert": 4},
+    )  # fmt: skip
+    followed, losses, threads = arranged(spec), [], threading.active_count()
+    assert followed.notes[0].startswith("not in lock-step: batches come from a replay; each actor in turn")
+    for _ in range(2):
+        session = DebugSession(followed)
+        losses.append([session.update().stats["grad_norm"] for _ in range(30)])
+        steps = sum(actor.metrics.values().counters["agent_steps"] for actor in session.actors)
+        assert session.trainer.consumed_steps <= steps
+        assert 4 * (steps - 300) >= 29 * 64, "samples per insert hold"
+        session.close()
+    assert losses[0] == losses[1]
+    assert threading.active_count() == threads
+
+
 def cartpole(algorithm: dict[str, Any]) -> Spec:
     return spec_of(env={"id": "CartPole-v1"}, algorithm=algorithm)
 

@@ -7,8 +7,9 @@ the place of wire, modelpool and manager. An update is asked for, and the actors
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -25,10 +26,11 @@ from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import Rollout, Seated
 from rlctl_agents.algorithms.base import AlgorithmError, Batch
 from rlctl_agents.debugging.direct import DirectReceiver, DirectSender, DirectWeights
+from rlctl_agents.debugging.replay import DirectReplay
 from rlctl_agents.experience.batching import ROWS_OF_ALL
 from rlctl_agents.experience.on_policy import OnPolicySource
 from rlctl_agents.experience.segment_writer import SegmentWriter
-from rlctl_agents.experience.sources import Needs, make_source
+from rlctl_agents.experience.sources import BatchSource, Needs, make_source
 from rlctl_agents.models.weights import digest, unpack_into
 from rlctl_agents.policies.evaluate import ENVS, played
 from rlctl_agents.policies.initial import NotInitial, begin_from_stored
@@ -153,13 +155,23 @@ class DebugSession:
                 begin_from_stored(base, self.algorithm, spec.init)
             self.trainer = Trainer(self.algorithm, policy=self.name, lineage=1, device=CPU, lock_step=spec.sync)
             self.receiver = DirectReceiver(spaces, schema)
+            replayed = config.needs_replay
             needs = Needs(
                 self.receiver, schema, config, self.algorithm, lambda: self.trainer.ref, CPU,
-                config.batch_size // schema.unroll_length, lock_step=spec.sync, seed=spec.seed,
+                config.batch_size if replayed else config.batch_size // schema.unroll_length,
+                lock_step=spec.sync, seed=spec.seed,
             )  # fmt: skip
-            self.source = make_source(needs)
-            if not isinstance(self.source, OnPolicySource):  # whose thread is not wanted: it is stepped here
-                self.source.start()
+            self.source: BatchSource
+            self._step: Callable[[], object] = lambda: None
+            if replayed:
+                replay = DirectReplay(spec, spaces, needs)
+                self.source, self._step = replay.source, replay.step
+            else:
+                self.source = source = make_source(needs)
+                if isinstance(source, OnPolicySource):  # whose thread is not wanted: it is stepped here
+                    self._step = partial(source.step, 0.0)
+                else:
+                    source.start()
         self.weights = DirectWeights(self.update)
         self._publish()
         sys.setrecursionlimit(max(sys.getrecursionlimit(), 1000 + FRAMES * spec.roles.actor.replicas))
@@ -180,8 +192,7 @@ class DebugSession:
         before = self.updates
         while self.updates == before:
             with self._learner():
-                if isinstance(self.source, OnPolicySource):
-                    self.source.step(0.0)
+                self._step()
                 batch = self.source.take(0.0)
             if batch is not None:
                 self._learn(batch)
@@ -264,7 +275,8 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
         notes.append("roles.learner.gpu: the learner computes on the CPU, so its numbers are others")
     sync = not in_turn and source == "on_policy"
     if not sync:
-        why = "seats of the environment act in turn" if in_turn else f"batches come from {source}"
+        kind = "a replay" if config.needs_replay else source
+        why = "seats of the environment act in turn" if in_turn else f"batches come from {kind}"
         notes.append(f"not in lock-step: {why}; each actor in turn makes segments with the newest weights")
     else:
         streams = config.batch_size // config.unroll_length

@@ -1,0 +1,83 @@
+"""Replay of a run in one process: one shard, asked and fed without a wire or a thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from rlctl.spec import fields
+from rlctl.spec.algorithms import Replayed
+from rlctl.spec.schema import Spec
+from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
+from rlctl_agents.experience.replay.messages import Draw, Drawn
+from rlctl_agents.experience.replay.server import Desk, Intake
+from rlctl_agents.experience.replay.shard import Shard
+from rlctl_agents.experience.replay.source import Drawer, ReplaySource, Shards
+from rlctl_agents.experience.sources import Needs, Receiver
+from rlctl_agents.experience.staging import Staging
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.wire.rpc.client import RpcClient
+
+T = TypeVar("T")
+
+
+class _Inline(Executor):
+    """Does at once what is submitted."""
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        done: Future[T] = Future()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+class _DirectClient:
+    """`RpcClient` of a shard that is an object here."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def call(
+        self, request: Draw, reply: type[Drawn], buffers: Sequence[memoryview] = (), **of: float
+    ) -> tuple[Drawn, list[memoryview]]:
+        """Draw."""
+        return self._desk.draw(request, buffers)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class DirectReplay:
+    """A shard of the whole capacity, and the learner's end of it, for the thread that calls `step`.
+
+    Args:
+        needs: whose receiver takes what actors send.
+    """
+
+    def __init__(self, spec: Spec, spaces: Spaces, needs: Needs) -> None:
+        config = needs.config
+        assert isinstance(config, Replayed), "the built-in replay is for these"
+        spec = fields.normal(spec)
+        assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
+        shards = spec.roles.replay.replicas if spec.roles.replay else 1
+        starts = spec.replay.learning_starts
+        shard = Shard(needs.schema, shard_settings(config), capacity=shard_capacity(spec) * shards, seed=spec.seed)
+        desk = Desk(
+            shard, "debug", n_step=config.n_step, starts=starts, share=starts,
+            ratio=samples_per_insert(spec, config, spaces), metrics=Metrics(),
+        )  # fmt: skip
+        self._intake = Intake(desk, cast(Receiver, needs.receiver), lambda: None)
+        here = Shards(lambda: {0: {"rpc": "debug"}}, lambda _: cast(RpcClient, _DirectClient(desk)), beside=_Inline())
+        drawer = Drawer(
+            here, needs.schema, n_step=config.n_step, beta=config.priority_beta if config.prioritized else 0.0,
+            rng=np.random.default_rng([spec.seed, 0]),
+        )  # fmt: skip
+        self.source = ReplaySource(drawer, Staging(needs.device), needs.streams)
+
+    def step(self) -> None:
+        """Store what actors have sent, as far as it may be, and draw a batch, if one is due."""
+        self._intake.step(0.0)
+        self.source.step()
