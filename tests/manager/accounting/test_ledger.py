@@ -131,6 +131,53 @@ def test_books_survive_the_manager() -> None:
     assert again.boots() == {"A", "L"}
 
 
+def test_a_sender_that_outlives_many_receivers_has_those_that_never_come_back_as_one() -> None:
+    found = RunLedger()
+    dead, sent = set[str](), dict[str, Ledger]()
+    for number in range(1, 51):
+        boot, made = f"L{number}", 10 * number
+        found.receiver(boot, "main")
+        sent = {old: Ledger(made, 0, one.sent) for old, one in sent.items()} | {boot: Ledger(made, 0, 10)}
+        found.hear_sender("A", sent, 0, dead.__contains__)
+        found.hear_receiver(boot, {"A": account(10, 9, produced=made, lost=1, queued=2, consumed=7)}, nobody)
+        before = found.rows("A".__eq__)
+        assert found.close(boot, "A".__eq__, dead.__contains__)
+        dead.add(boot)
+        assert found.rows("A".__eq__) == before
+    assert found.rows("A".__eq__)["main"] == Rows(produced=500, consumed=350, lost=150)
+    assert len(found.store().senders["A"].pairs) == 1
+    found.hear_sender("A", {old: Ledger(520, 5, one.sent) for old, one in sent.items()}, 15, dead.__contains__)
+    assert found.rows("A".__eq__)["main"] == Rows(produced=520, consumed=350, dropped=5, lost=150, in_flight=15)
+    assert not found.faults()
+    assert found.close("A", nobody, dead.__contains__)
+
+
+def test_receivers_that_never_come_back_are_kept_apart_by_policy() -> None:
+    found = RunLedger()
+    sent = {"L": Ledger(50, 0, 40), "M": Ledger(30, 5, 20)}
+    for boot, policy in (("L", "main"), ("M", "exploiter")):
+        found.receiver(boot, policy)
+    found.hear_sender("A", sent, 15)
+    before, dead = found.rows("A".__eq__), set[str]()
+    for boot in "LM":
+        assert found.close(boot, "A".__eq__, dead.__contains__)
+        dead.add(boot)
+        found.hear_sender("A", sent, 15, dead.__contains__)
+        assert found.rows("A".__eq__) == before
+    assert not found.faults()
+
+
+def test_books_in_which_receivers_that_never_come_back_are_apart_are_gone_on_with() -> None:
+    found, again = RunLedger(), RunLedger()
+    sent = {f"L{number}": Ledger(30, 0, 10) for number in range(3)}
+    found.hear_sender("A", sent, 0)
+    before = found.rows("A".__eq__)
+    again.restore(found.store(), ["L0", "L1", "L2"])
+    again.hear_sender("A", sent, 0, sent.__contains__)
+    assert again.rows("A".__eq__) == before
+    assert not again.faults()
+
+
 def test_an_actor_that_cannot_account_for_its_rows_unbalances_the_books() -> None:
     found = books()
     for step in range(TOLERATED_REPORTS + 1):
@@ -311,7 +358,7 @@ class World:
         if boot in self.buried:
             return
         if isinstance(content, tuple):
-            self.books.hear_sender(boot, *copy.deepcopy(content))
+            self.books.hear_sender(boot, *copy.deepcopy(content), buried=self.buried.__contains__)
         else:
             self.books.hear_receiver(boot, copy.deepcopy(content), self.buried.__contains__)
             if boot == self.learner.boot:

@@ -31,6 +31,9 @@ from rlctl_agents.types.experience import Ledger
 TOLERATED_REPORTS = 2
 """So many contradictory reports of one process in a row may be numbers read one after the other; more are a fault."""
 MAX_FAULTS = 5
+ENDED = "*"
+"""Before the name of a policy: all its receivers that never come back, as if they were one that is dead. A sender that
+lives for months outlives many."""
 
 
 class Rows(msgspec.Struct):
@@ -85,7 +88,7 @@ class Pair(msgspec.Struct):
 class SenderLedger(msgspec.Struct):
     """One boot of a process that sends."""
 
-    pairs: dict[str, Pair] = {}  # by receiver boot
+    pairs: dict[str, Pair] = {}  # by receiver boot, or `ENDED` and a policy
     pending: int = 0  # its newest word
     contradictions: int = 0  # reports in a row
     fault: str = ""  # the newest contradiction
@@ -153,10 +156,17 @@ class RunLedger:
             others = self._consumed(lambda receiver: receiver not in boots and self._policy(receiver) == policy)
             self._lives[policy] = Life(boots, closed + others, base_rows)
 
-    def hear_sender(self, boot: str, sent: Mapping[str, Ledger], pending: int) -> None:
-        """Take a report of a process that sends; receivers by boot."""
+    def hear_sender(
+        self, boot: str, sent: Mapping[str, Ledger], pending: int, buried: Callable[[str], bool] = lambda _: False
+    ) -> None:
+        """Take a report of a process that sends; receivers by boot.
+
+        Args:
+            buried: whether a boot never comes back.
+        """
         if not sent and not pending and boot not in self._senders:
             return
+        sent = self._merged(sent, buried)
         sender = self._senders.setdefault(boot, SenderLedger())
         before = _progress(pair.ledger for pair in sender.pairs.values())
         now = _progress([*sent.values(), *(one.ledger for key, one in sender.pairs.items() if key not in sent)])
@@ -217,13 +227,14 @@ class RunLedger:
         sender = self._senders.get(boot)
         if sender is not None:
             for receiver, pair in sender.pairs.items():
-                if not buried(receiver) and (pair.account.queued or not alive(receiver)):
+                over = receiver.startswith(ENDED) or buried(receiver)
+                if not over and (pair.account.queued or not alive(receiver)):
                     return False
             for policy, rows in self._rows_of(boot, sender, alive).items():
                 self._closed.setdefault(policy, Rows()).add(rows)
             del self._senders[boot]
         self._faults.pop(boot, None)
-        if not any(boot in sender.pairs for sender in self._senders.values()):
+        if not self._merge(boot):  # else its senders go on naming it, and its policy must be known
             self._receivers.pop(boot, None)
         return True
 
@@ -268,16 +279,24 @@ class RunLedger:
     def boots(self) -> set[str]:
         """Processes with open books."""
         found = set(self._senders) | set(self._receivers)
-        return found.union(*(sender.pairs for sender in self._senders.values()))
+        found |= {receiver for sender in self._senders.values() for receiver in sender.pairs}
+        return {boot for boot in found if not boot.startswith(ENDED)}
 
     def store(self) -> StoredLedger:
         """For the next manager."""
         return StoredLedger(self._closed, self._senders, self._receivers, self._lives)
 
-    def restore(self, stored: StoredLedger) -> None:
-        """Go on from what another manager stored."""
+    def restore(self, stored: StoredLedger, buried: Iterable[str] = ()) -> None:
+        """Go on from what another manager stored.
+
+        Args:
+            buried: boots that never come back.
+        """
         self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
         self._lives = stored.lives
+        named = {receiver for sender in self._senders.values() for receiver in sender.pairs}
+        for boot in sorted(named.intersection(buried)):  # of a release that kept them apart
+            self._merge(boot)
 
     def _consumed(self, counts: Callable[[str], bool]) -> int:
         """Rows that receivers say they have consumed, of senders whose books are open."""
@@ -285,7 +304,37 @@ class RunLedger:
         return sum(pair.account.consumed for receiver, pair in pairs if counts(receiver))
 
     def _policy(self, receiver: str) -> str:
-        return self._receivers.get(receiver, "main")
+        return receiver[len(ENDED) :] if receiver.startswith(ENDED) else self._receivers.get(receiver, "main")
+
+    def _merged(self, sent: Mapping[str, Ledger], buried: Callable[[str], bool]) -> dict[str, Ledger]:
+        """Totals of a sender, those of receivers that never come back together."""
+        found: dict[str, Ledger] = {}
+        for receiver, ledger in sent.items():
+            key = ENDED + self._policy(receiver) if buried(receiver) else receiver
+            found[key] = _sum(found[key], ledger) if key in found else ledger
+        return found
+
+    def _merge(self, receiver: str) -> bool:
+        """Enter a receiver that never comes back under those of its policy; whether a sender has rows of it."""
+        key, merged = ENDED + self._policy(receiver), False
+        for sender in self._senders.values():
+            pair = sender.pairs.pop(receiver, None)
+            if pair is None:
+                continue
+            merged, before = True, sender.pairs.get(key)
+            if before is not None:
+                one, other = before.account, pair.account
+                counts = ("received", "lost", "consumed", "stale", "fenced", "invalid", "queued")
+                account = Account(
+                    _sum(one.ledger, other.ledger),
+                    **{name: getattr(one, name) + getattr(other, name) for name in counts},
+                    fault=one.fault or other.fault,
+                )
+                pair = Pair(_sum(before.ledger, pair.ledger), account)
+            sender.pairs[key] = pair
+            if claimed := sender.claimed.pop(receiver, 0):
+                sender.claimed[key] = sender.claimed.get(key, 0) + claimed
+        return merged
 
     def _made(self, sender: SenderLedger, *, reported: bool) -> tuple[int, int]:
         """Rows produced and dropped over all policies; a policy's are the same in the ledgers of all its receivers."""
@@ -335,6 +384,11 @@ def _keep(rows: Rows, count: int, live: bool) -> None:
         rows.in_flight += count
     else:
         rows.lost += count
+
+
+def _sum(one: Ledger, other: Ledger) -> Ledger:
+    """Totals of a sender over two of its receivers: what it has made is the same in both."""
+    return Ledger(max(one.produced, other.produced), max(one.dropped, other.dropped), one.sent + other.sent)
 
 
 def _progress(ledgers: Iterable[Ledger]) -> int:

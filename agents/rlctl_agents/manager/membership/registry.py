@@ -63,7 +63,7 @@ class Members:
         self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
         self.ledger = RunLedger(self.leases.name)
         self.totals = Totals()
-        self.ledger.restore(stored.ledger)
+        self.ledger.restore(stored.ledger, stored.leases.buried)
         self.totals.restore(stored.totals)
         self.leases.restore(stored.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
         self.addresses.alive((one.role, one.index) for one in self.leases.live())
@@ -134,7 +134,7 @@ class Members:
         boot, quarantined = report.boot, dict[str, str]()
         self.totals.hear(report.role, boot, report.counters)
         self.rates.hear(boot, report.counters)
-        self.ledger.hear_sender(boot, report.sent, report.pending)
+        self.ledger.hear_sender(boot, report.sent, report.pending, self.leases.is_buried)
         if report.role in RECEIVERS:
             for sender in report.accounts:
                 self.leases.mention(sender)
