@@ -21,8 +21,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from rlctl_agents.types.control import Average, Histogram
 
-VERSIONS = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0)
-"""Bounds of a histogram of policy lag, in versions: a bucket holds what is at most its bound."""
+VERSIONS = (0.0, *(2.0**power for power in (*range(11), 12, 14, 16, 18, 20)))
+"""Bounds of a histogram of policy lag, in versions: a bucket holds what is at most its bound. Rows of a replay may be
+hundreds of thousands of versions old."""
 
 
 WINDOW_S = 10.0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
-from rlctl.backends.files import copy_policy, remove_asides, reserve, write_changed
+from rlctl.backends.files import copy_policy, remove_asides, reserve, write_at_last, write_changed
 from rlctl.backends.local.access.names import in_order, shown
 from rlctl.backends.local.apply.converge import converge, remove_old, sections, write_files
 from rlctl.backends.local.process import supervisord
@@ -44,8 +44,8 @@ def apply(
     """
     place = _place(plan, documents, spec)
     layout = place.layout
-    layout.make()
     places.record(place)
+    layout.make()
     remove_asides(layout.run)
     if initial is not None and not layout.init.exists():
         copy_policy(initial(), layout.init)
@@ -86,7 +86,14 @@ def apply(
         write_files(layout, documents, wanted.replicas)
         write_changed(_sent_file(layout), _live_hash(documents))
         supervisord.start(place, say)
-        run_state.write_state(layout, replace(wanted, phase="running"))
+        try:
+            write_at_last(layout.run, lambda: run_state.write_state(layout, replace(wanted, phase="running")))
+        except OSError as error:
+            raise PartlyApplied(
+                f"run {place.run} has been started, and {layout.run} takes no word of it: {error.strerror}",
+                hint="Free some space, then run the same command again.",
+                objects=(place.run,),
+            ) from error
         yield Applied("supervisord", "created")
         for name in sorted(wanted_sections, key=in_order):
             yield Applied(shown(name), "created")
