@@ -33,9 +33,9 @@ def test_spaces_that_differ_are_told_leaf_by_leaf() -> None:
     with pytest.raises(EnvRefused) as told:
         required(Spaces(Dict({"camera": CAMERA, "heading": Box((1,), "float32")}), Discrete(4)))
     said = str(told.value)
-    assert "action is Discrete(n=4), and was Discrete(n=3)" in said
-    assert "obs.heading is Box(shape=(1,), dtype='float32'" in said
-    assert "obs.speed is not there, and was Box(shape=(2,)" in said
+    assert "`action` is Discrete(n=4), and was Discrete(n=3)" in said
+    assert "`obs.heading` is Box(shape=(1,), dtype='float32'" in said
+    assert "`obs.speed` is not there, and was Box(shape=(2,)" in said
     assert "obs.camera" not in said
     assert "--code DIR" in said
 

@@ -78,6 +78,11 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
             ("policies", "main", "model", "gaussian", "squash"),
             "needs two different finite bounds for every entry, and action, Box",
         ),
+        (
+            {"algorithm": {"name": "sac"}, "id": "tests.acting.owned:Unbounded"},
+            ALGORITHM,
+            "bounds",
+        ),
         ({"model": {"torso": "tests.acting.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
         ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),

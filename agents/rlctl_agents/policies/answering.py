@@ -105,7 +105,7 @@ def require_spaces(env: Env, described: PolicyFile) -> None:
     for name, here, there in sides:
         ours, theirs = dict(leaves(here, name)), dict(leaves(there, name))
         differ = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
-        told += [f"{key} is {_shown(ours.get(key))}, and was {_shown(theirs.get(key))}" for key in differ]
+        told += [f"`{key}` is {_shown(ours.get(key))}, and was {_shown(theirs.get(key))}" for key in differ]
     if told:
         raise EnvRefused(
             f"the environment has other spaces here than where the model was trained: {'; '.join(told)}. Bring it as it"

@@ -202,7 +202,7 @@ def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
                 raise LookupError(f"{text} names no model, as {name}@best, @goal, @last and @7 do")
             return _of_run(name, which if at else None)
         return load_kept(_file(Path(where)))
-    except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError) as error:
+    except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError, RecursionError) as error:
         raise ValueError(f"{where}: {error}") from error
 
 

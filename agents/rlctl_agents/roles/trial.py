@@ -112,12 +112,13 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
         if spaces is None or len(found.faults) > faults:
             continue
         found.continuous = continuous(spaces.action)
-        squash = policy["model"]["gaussian"]["squash"]
-        with found.telling(*(*path[:-1], "gaussian", "squash") if squash else ("env", "id")):
-            require_distribution(spaces.action, squash=squash)
         if spec["replay"] is not None:
             with found.telling("policies", name, "algorithm", "name"):
                 _require_actions(algorithm, spaces)
+        if len(found.faults) == faults:  # else its default of squash would be blamed
+            squash = policy["model"]["gaussian"]["squash"]
+            with found.telling(*(*path[:-1], "gaussian", "squash") if squash else ("env", "id")):
+                require_distribution(spaces.action, squash=squash)
         with found.telling(*path):
             chosen = {} if ":" in torso else nets(spaces.obs, torso)
             observed = leaves(spaces.obs, "obs")

@@ -25,7 +25,7 @@ def load(path: str) -> Any:
         if module_name != missing and not module_name.startswith(missing + "."):
             raise LoadError(f"{path}: {module_name} imports {missing}, which is not installed") from error
         raise LoadError(
-            f"{path}: there is no module {missing}; is its folder named by code.path?"
+            f"{path}: there is no module {missing}; is its folder named by code.path? As in `code: {{path: .}}`."
             " On a cluster the image has to hold it: rlctl image push SPEC --registry HOST/PATH"
         ) from error
     except Exception as error:  # a module may fail in any way while it is imported

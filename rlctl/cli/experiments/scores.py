@@ -187,16 +187,19 @@ def _names(firsts: Sequence[Scored]) -> list[str]:
     """
     if len(firsts) < 2:
         return ["all" for _ in firsts]
-    common = [path for path in firsts[0].settings if all(path in one.settings for one in firsts)]
-    differing = [path for path in common if _kinds(firsts, [path]) > 1]
+    paths = dict.fromkeys(path for one in firsts for path in one.settings)  # one that has it not has None
+    differing = [path for path in paths if _kinds(firsts, [path]) > 1]
     telling: list[str] = []
     for path in differing:
         if _kinds(firsts, [*telling, path]) > _kinds(firsts, telling):
             telling.append(path)
     chosen = [*telling, *(path for path in differing if path not in telling)][:_MOST_NAMED]
     chosen.sort(key=differing.index)
-    plain = [_named(one, [path for path in chosen if one.settings[path] is not None]) for one in firsts]
     found = [_named(one, chosen) for one in firsts]
+    plain = [
+        _named(one, [path for path in chosen if one.settings.get(path) is not None]) or whole
+        for one, whole in zip(firsts, found, strict=True)
+    ]
     for names in (plain, found):
         if len(set(names)) == len(names) and all(names):
             return names
@@ -204,12 +207,12 @@ def _names(firsts: Sequence[Scored]) -> list[str]:
 
 
 def _named(one: Scored, paths: Sequence[str]) -> str:
-    return " ".join(f"{_short(path)}={_value(one.settings[path])}" for path in paths)
+    return " ".join(f"{_short(path)}={_value(one.settings.get(path))}" for path in paths)
 
 
 def _kinds(firsts: Sequence[Scored], paths: Sequence[str]) -> int:
     """Number of groups that these fields tell apart."""
-    return len({json.dumps([one.settings[path] for path in paths], default=str) for one in firsts})
+    return len({json.dumps([one.settings.get(path) for path in paths], default=str) for one in firsts})
 
 
 def _short(path: str) -> str:

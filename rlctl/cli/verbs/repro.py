@@ -46,6 +46,8 @@ def repro(
     Exit 1: it diverged, and at which step; or the record cannot be used. Exit 3: the environment cannot be made here.
     """
     if run is not None and run.endswith(".episode") and episode is None:
+        if not Path(run).is_file():
+            raise UsageError(f"there is no file {run}", hint="rlctl repro RUN shows the episodes of a run")
         _play(world, run, run, Path.cwd() if code is None else code, pdb=pdb)
         return 0
     if run is not None and is_name(run) and episode is None:

@@ -216,7 +216,10 @@ def test_groups_are_named_by_the_fields_that_tell_them_apart() -> None:
     assert names({**many, "z": 1}, {**dict.fromkeys(many, 1), "z": 1}, {**many, "z": 2}) == [
         "k0=0 k1=0 k2=0 z=1", "k0=1 k1=1 k2=1 z=1", "k0=0 k1=0 k2=0 z=2",
     ]  # fmt: skip
-    assert names({}, {"k": 1}) == ["(r0)", "(r1)"], "no field that both have differs"
+    assert names({}, {"k": 1}) == ["k=None", "k=1"], "one that only some have"
+    assert names({"init": None}, {"init.run": "a@best"}, {"init": None, "lr": 2}) == [
+        "init.run=None lr=None", "init.run=a@best", "lr=2",
+    ]  # fmt: skip
 
 
 def test_none_is_left_out_of_a_name_where_it_is_plain_without() -> None:

@@ -131,7 +131,14 @@ def test_without_the_environments_package_it_names_the_extra(
     assert 'pip install "rlctl[local]"' in chat
 
 
-def test_a_file_that_was_carried_elsewhere_needs_no_run_and_takes_the_modules_of_its_folder(rlctl: Rlctl) -> None:
+def test_a_file_that_was_carried_elsewhere_needs_no_run_and_takes_the_modules_of_its_folder(
+    rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said, became = asked(rlctl, "there.episode", read=False)
+    assert (code, became) == (2, [])
+    assert "there is no file there.episode" in said
+    Path("there.episode").touch()
     code, _, became = asked(rlctl, "there.episode", read=False)
     assert code == 0
     assert became == [

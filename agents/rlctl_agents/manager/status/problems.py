@@ -161,6 +161,8 @@ def _books(facts: Facts) -> Iterable[tuple[str, str]]:
     for (role, reason), per_s in sorted(facts.rejected_per_s.items()):
         if per_s > 0 and reason == "disk":
             yield f"{role} cannot keep models: the volume takes nothing", "df -h"
+        elif reason == "term" and facts.now_s < NOBODY_S:
+            continue  # what was on its way when this manager took over
         elif per_s > 0 and not (reason == "values" and facts.quarantined):  # who is quarantined asks again and again
             why = f" ({reason})" if reason else ""
             yield f"{role} rejects messages{why}: {per_s:.3g} a second", f"rlctl logs {role} --level WARNING"
