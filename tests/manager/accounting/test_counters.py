@@ -258,7 +258,8 @@ def test_of_a_learner_that_is_gone_or_goes_on_it_is_not_said_that_it_begins() ->
         ).text
 
     assert found() == "starting: the learner makes its first updates"
-    assert found(learners=0, again=True) == "starting: no learner has reported yet"
+    assert found(learners=0) == "starting: no learner has reported yet"
+    assert found(learners=0, again=True) == "stalled: no learner reports"
     assert "goes on" in found(again=True)
 
 

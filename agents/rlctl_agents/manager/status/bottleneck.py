@@ -89,13 +89,7 @@ def judge(
         A learner that waits for data 60 % of the time, two actors, half the machine idle: actor-bound, and
         `rlctl scale actor=5 --run NAME` (2 actors keep it busy 40 % of the time).
     """
-    if started:
-        kind, text, wanted = _find(waits, actors, idle_s)
-    else:
-        who = "no actor" if actors == 0 else "no learner" if learners == 0 else ""
-        does = "goes on; who waits for whom is known in some seconds" if again else "makes its first updates"
-        text = f"starting: {who} has reported yet" if who else f"starting: the learner {does}"
-        kind, wanted = "starting", None
+    kind, text, wanted = _find(waits, actors, idle_s) if started else (*_before(actors, learners, again), None)
     if waits.samples_per_insert and kind in ("actor-bound", "simulator-bound", "learner-bound"):
         text += f", at {number(waits.samples_per_insert)} samples per insert"
     full = one_machine and cores_busy >= CORES_FULL * cores
@@ -119,6 +113,15 @@ def judge(
         learner_waits_draw=round(waits.learner_draw, 4),
         shard_busy=round(waits.shard, 4),
     )
+
+
+def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
+    """Kind and sentence while shares of time say nothing yet."""
+    who = "no actor" if actors == 0 else "no learner" if learners == 0 else ""
+    if who:
+        return ("stalled", f"stalled: {who} reports") if again else ("starting", f"starting: {who} has reported yet")
+    does = "goes on; who waits for whom is known in some seconds" if again else "makes its first updates"
+    return "starting", f"starting: the learner {does}"
 
 
 def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | None]:

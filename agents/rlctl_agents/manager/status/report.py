@@ -179,7 +179,8 @@ class StatusBuilder:
             one_machine=view.members.addresses.one_machine,
             run=view.run,
             learners=len(learners),
-            again=view.learners.resumed is not None or (view.state.progress.started and view.term > 1),
+            again=view.learners.resumed is not None
+            or (view.state.progress.started and (view.term > 1 or not learners)),
             idle_s=view.clock.monotonic() - self._updated - self._batch_s(live["actor"]),
         )
 
