@@ -27,7 +27,7 @@ class ApexDqn(QLearning):
     config: specs.ApexDqn
 
     def epsilon(self, inputs: ActInputs) -> Tensor | float:
-        """Of each stream one of its own, whatever others there are; outside of a run the lowest."""
+        """Exploration rate of each stream, a function of its number alone; the lowest one outside of a run."""
         config = self.config
         if inputs.stream is None:
             return float(config.epsilon_base ** (1 + config.epsilon_power))

@@ -29,7 +29,7 @@ from rlctl_agents.models.q_network import Observing
 from rlctl_agents.ops.adam import SmallAdam
 from rlctl_agents.ops.n_step import n_step
 from rlctl_agents.types.experience import Field, Schema
-from rlctl_agents.types.spaces import Box, Spaces, leaves
+from rlctl_agents.types.spaces import Spaces, has_images
 
 
 class ReplayedAlgorithm(Algorithm):
@@ -71,7 +71,7 @@ class ReplayedAlgorithm(Algorithm):
             raise AlgorithmError(str(error)) from error
         self._drawn: Tensors = {}  # observations of the newest batch
         # pieces are for images; others would only be measured in every step
-        self.additive = any(len(leaf.shape) > 1 for _, leaf in leaves(spaces.obs, "obs") if isinstance(leaf, Box))
+        self.additive = has_images(spaces.obs)
 
     @abstractmethod
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:

@@ -13,7 +13,7 @@ from rlctl.spec.algorithms import Replayed
 from rlctl.spec.schema import Spec
 from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
 from rlctl_agents.experience.replay.messages import Draw, Drawn
-from rlctl_agents.experience.replay.server import Desk, Intake
+from rlctl_agents.experience.replay.server import Inserter, SharedShard
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.replay.source import Drawer, ReplaySource, Shards
 from rlctl_agents.experience.sources import Needs, Receiver
@@ -37,14 +37,14 @@ class _Inline(Executor):
 class _DirectClient:
     """`RpcClient` of a shard that is an object here."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
+    def __init__(self, shared: SharedShard) -> None:
+        self._shared = shared
 
     def call(
         self, request: Draw, reply: type[Drawn], buffers: Sequence[memoryview] = (), **of: float
     ) -> tuple[Drawn, list[memoryview]]:
         """Draw."""
-        return self._desk.draw(request, buffers)
+        return self._shared.draw(request, buffers)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -65,12 +65,12 @@ class DirectReplay:
         shards = spec.roles.replay.replicas if spec.roles.replay else 1
         starts = spec.replay.learning_starts
         shard = Shard(needs.schema, shard_settings(config), capacity=shard_capacity(spec) * shards, seed=spec.seed)
-        desk = Desk(
+        shared = SharedShard(
             shard, "debug", n_step=config.n_step, starts=starts, share=starts,
             ratio=samples_per_insert(spec, config, spaces), metrics=Metrics(),
         )  # fmt: skip
-        self._intake = Intake(desk, cast(Receiver, needs.receiver), lambda: None)
-        here = Shards(lambda: {0: {"rpc": "debug"}}, lambda _: cast(RpcClient, _DirectClient(desk)), beside=_Inline())
+        self._inserter = Inserter(shared, cast(Receiver, needs.receiver), lambda: None)
+        here = Shards(lambda: {0: {"rpc": "debug"}}, lambda _: cast(RpcClient, _DirectClient(shared)), beside=_Inline())
         drawer = Drawer(
             here, needs.schema, n_step=config.n_step, beta=config.priority_beta if config.prioritized else 0.0,
             rng=np.random.default_rng([spec.seed, 0]),
@@ -79,5 +79,5 @@ class DirectReplay:
 
     def step(self) -> None:
         """Store what actors have sent, as far as it may be, and draw a batch, if one is due."""
-        self._intake.step(0.0)
+        self._inserter.step(0.0)
         self.source.step()

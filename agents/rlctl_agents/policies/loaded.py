@@ -189,7 +189,7 @@ def load(where: str | Path, *, seed: int = 0, verify: str | Path | None = None) 
 
 
 def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
-    """The same without what acts.
+    """Description and algorithm of a stored policy, as `load` finds it.
 
     Raises:
         LookupError, ValueError: as `rlctl_agents.load`.

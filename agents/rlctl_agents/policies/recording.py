@@ -22,7 +22,7 @@ LONGEST_S = 60.0
 
 
 class Unwanted(Exception):
-    """Nobody waits for the episode any more."""
+    """The episode is not asked for any more."""
 
 
 class Recorder:

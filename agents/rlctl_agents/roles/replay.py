@@ -11,7 +11,7 @@ from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
 from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
 from rlctl_agents.experience.replay.messages import Draw
-from rlctl_agents.experience.replay.server import Desk, Intake
+from rlctl_agents.experience.replay.server import Inserter, SharedShard
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.runtime.manager_session import Member, Snapshot
@@ -59,7 +59,7 @@ def main(process: Process) -> None:
         needs = Shard.bytes_for(schema, settings, capacity)
         require_memory(spec, needs, left_bytes())
         shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
-        desk = Desk(
+        shared = SharedShard(
             shard,
             process.boot,
             n_step=config.n_step,
@@ -84,9 +84,11 @@ def main(process: Process) -> None:
         def lead() -> None:
             receiver.term, receiver.leased_since_s = member.term, member.leased_since_s
 
-        intake = Intake(desk, receiver, lead)
-        stack.callback(intake.close)
-        server = RpcServer(wire, lease.bind["rpc"], process.boot, {Draw: desk.draw}, REPLAY, remembers=REMEMBERED_BYTES)
+        inserter = Inserter(shared, receiver, lead)
+        stack.callback(inserter.close)
+        server = RpcServer(
+            wire, lease.bind["rpc"], process.boot, {Draw: shared.draw}, REPLAY, remembers=REMEMBERED_BYTES
+        )
         stack.callback(server.close)
         refusals = Refusals(
             process.metrics,
@@ -94,8 +96,8 @@ def main(process: Process) -> None:
             lambda: server.rejected,
             lambda: refused_connections(wire),
         )
-        member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=desk.gauges()))
-        intake.start()
+        member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=shared.gauges()))
+        inserter.start()
         log.info(
             "storing",
             extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "bytes": needs, "shards": shards}},
@@ -104,7 +106,7 @@ def main(process: Process) -> None:
         while not process.stop.is_set():
             process.pulse.beat()
             server.serve(SERVE_S)
-            intake.require_life()
+            inserter.require_life()
             refusals.count()
         if member.moved:
             raise RuntimeError(member.moved)

@@ -105,6 +105,11 @@ class Spaces(msgspec.Struct, frozen=True):
     legal: bool = False  # decisions carry masks: a truth per option of each of `choices(action)`, side by side
 
 
+def has_images(space: Space) -> bool:
+    """Whether some part of it has two axes or more."""
+    return any(isinstance(leaf, Box) and len(leaf.shape) > 1 for _, leaf in leaves(space, ""))
+
+
 def leaves(space: Space, name: str) -> Iterator[tuple[str, Leaf]]:
     """Dotted name and leaf of every leaf below `space`, in a fixed order.
 

@@ -114,7 +114,7 @@ def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
 
 
 def tried(axes: Sequence[Axis]) -> list[dict[str, str]]:
-    """Settings in which each value and each bound occurs, the others at their first."""
+    """Settings to check before a sweep: each value of an axis once, with the first values of the others."""
     first = {axis.path: axis.values[0] for axis in axes}
     return [first, *({**first, axis.path: value} for axis in axes for value in axis.values[1:])]
 

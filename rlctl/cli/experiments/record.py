@@ -61,7 +61,7 @@ class Trial:
 
 @dataclass(slots=True)
 class Sweep:
-    """Everything that is recorded of one."""
+    """Record of a sweep, as its file has it."""
 
     name: str
     created: str  # RFC 3339

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from rlctl.cli.models.listing import PIECE_BYTES
+from rlctl.cli.models.listing import LAST_MOMENT, PIECE_BYTES
 from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ _FILE: Final = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episo
 _NAME: Final = re.compile(r"[a-z]+/[0-9]+@[0-9]+")
 _LARGEST_LINE_BYTES: Final = 2**20
 _LARGEST_BYTES: Final = 2**24
-_LAST_MOMENT: Final = 253_402_300_000  # end of the year 9999
 _KINDS: Final = {
     "actions": (int,), "begin": (int,), "created": (int, float), "returned": (int, float, type(None)), "error": (str,),
     "model": (dict, type(None)), "starts": (list,),
@@ -26,7 +25,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One of them."""
+    """A recorded episode, as its file begins."""
 
     name: str  # "actor/3@17"
     kind: str  # crash, worst or best
@@ -97,7 +96,7 @@ def _header(files: StoredFiles, file: str, size: int) -> tuple[dict[str, Any], s
         for key, kinds in _KINDS.items():
             if type(header[key]) not in kinds:
                 raise ValueError(f"{key} is {str(header[key])[:40]!r}")
-        if not 0 <= header["created"] < _LAST_MOMENT:
+        if not 0 <= header["created"] < LAST_MOMENT:
             raise ValueError("it was recorded at no time that has a date")
     except RlctlError as error:  # removed just now
         return {}, error.message

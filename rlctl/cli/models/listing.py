@@ -22,7 +22,7 @@ _LISTINGS: Final = 4
 """A live run stores and removes models meanwhile."""
 _CHOSEN: Final = ("goal", "best")
 _LARGEST_COUNT: Final = 2**63
-_LAST_MOMENT: Final = 253_402_300_000  # end of the year 9999
+LAST_MOMENT: Final = 253_402_300_000  # end of the year 9999
 _MANIFEST = re.compile(r"generation-([0-9]{6,})\.json")
 
 
@@ -58,7 +58,7 @@ def whole(files: StoredFiles, folder: Folder, name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Models of a run."""
+    """All stored models of a run."""
 
     models: list[StoredModel]  # goal and best first, then generations, newest first
     damaged: Mapping[str, str]  # goal, best or the number of a generation -> what is wrong with it
@@ -229,7 +229,7 @@ def _count(value: Any) -> int:
 
 def _moment(value: Any) -> float:
     """Unix time that has a date."""
-    if type(value) not in (int, float) or not 0 <= value < _LAST_MOMENT:
+    if type(value) not in (int, float) or not 0 <= value < LAST_MOMENT:
         raise TypeError(f"{str(value)[:100]} is no time")
     return float(value)
 

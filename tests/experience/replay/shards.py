@@ -11,7 +11,7 @@ import numpy as np
 
 from rlctl_agents.experience.replay.messages import Draw, Drawn
 from rlctl_agents.experience.replay.priorities import ReplaySettings
-from rlctl_agents.experience.replay.server import Desk
+from rlctl_agents.experience.replay.server import SharedShard
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.replay.source import Drawer, Shards
 from rlctl_agents.runtime.metrics import Metrics
@@ -54,7 +54,7 @@ class Place:
         self.streams = [Stream(10 * self.number + at, f"actor{self.number}.{self.lives}", rng) for at in range(4)]
         settings = ReplaySettings(N_STEP, prioritized=True, alpha=1.0)
         self.shard = Shard(AGREED, settings, capacity=self._columns * T, seed=self.number)
-        self.desk = Desk(
+        self.shared = SharedShard(
             self.shard, self.boot, n_step=N_STEP, starts=self._starts, share=-(-self._starts // self._shards),
             ratio=self._ratio, metrics=Metrics(),
         )  # fmt: skip
@@ -62,7 +62,7 @@ class Place:
     def feed(self, rows: int, scale: float = 0.0) -> int:
         """Rows of actors as long as they may be inserted; with a scale, of uneven masses."""
         put = 0
-        while put < rows and self.desk.insert(block(AGREED, [one.segment(T) for one in self.streams])):
+        while put < rows and self.shared.insert(block(AGREED, [one.segment(T) for one in self.streams])):
             put += 4 * T
         if scale:
             ring, rng = self.shard._ring, np.random.default_rng(self.number)
@@ -87,7 +87,7 @@ class Place:
         read = msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Draw)
         self.heard.append(read)
         try:
-            drawn, arrays = self.desk.draw(read, [memoryview(bytes(one)) for one in buffers])
+            drawn, arrays = self.shared.draw(read, [memoryview(bytes(one)) for one in buffers])
         except ValueError as error:
             raise RemoteError(str(error)) from error
         if self.answer is not None:

@@ -20,7 +20,7 @@ from rlctl_agents.experience.replay.messages import (
     row_bytes,
     to_buffers,
 )
-from rlctl_agents.experience.replay.server import Intake
+from rlctl_agents.experience.replay.server import Inserter
 from rlctl_agents.types.experience import Arrays, Field, Schema, SegmentBlock
 from rlctl_agents.wire.classes import REPLAY, refusal
 from rlctl_agents.wire.keys import ACTOR, CORE
@@ -133,7 +133,7 @@ def test_priorities_of_places_that_there_are_not_change_nothing() -> None:
     assert place.shard.totals.highest == 1.0
     ask(place, Draw(0, drawn.boot, changes=1), update([0], place.shard._ring.generation[:1], [np.inf]))
     assert np.isfinite(place.shard.totals.mass)
-    values = place.desk._metrics.values().counters
+    values = place.shared._metrics.values().counters
     assert (values["priorities"], values["stale_priorities"]) == (1, 6)
 
 
@@ -193,13 +193,13 @@ def blocks(count: int) -> list[SegmentBlock]:
 
 def test_blocks_beyond_the_limit_are_held_unsettled_and_go_in_in_their_order_when_more_is_granted() -> None:
     place, receiver = Place(0, starts=100, ratio=8.0), Receiver()
-    intake = Intake(place.desk, receiver, lambda: None)  # type: ignore[arg-type]
+    inserter = Inserter(place.shared, receiver, lambda: None)  # type: ignore[arg-type]
     sent = blocks(10)
     receiver.arrived = sent[:8]
-    intake.step(0.0)
+    inserter.step(0.0)
     assert [one for one, _ in receiver.settled] == sent[:5]
     receiver.arrived = sent[8:]
-    intake.step(0.0)
+    inserter.step(0.0)
     assert len(receiver.settled) == 5, "and none overtakes"
     ask(place, Draw(0, place.boot, may_insert=90))
     assert receiver.woken == 0, "nothing more"
@@ -207,7 +207,7 @@ def test_blocks_beyond_the_limit_are_held_unsettled_and_go_in_in_their_order_whe
     assert receiver.woken == 0, "of a life before"
     ask(place, Draw(0, place.boot, may_insert=150))
     assert receiver.woken == 1
-    intake.step(0.0)
+    inserter.step(0.0)
     assert [one for one, _ in receiver.settled] == sent[:8]
     assert {outcome for _, outcome in receiver.settled} == {"consumed"}
     assert place.shard.totals.inserted == 160
@@ -219,9 +219,9 @@ def test_what_ends_the_thread_that_receives_is_raised_where_the_shard_serves() -
     def broken() -> None:
         raise OSError("no space")
 
-    intake = Intake(place.desk, receiver, broken)  # type: ignore[arg-type]
-    intake.require_life()
-    intake._run()
+    inserter = Inserter(place.shared, receiver, broken)  # type: ignore[arg-type]
+    inserter.require_life()
+    inserter._run()
     assert receiver.closed
     with pytest.raises(OSError, match="no space"):
-        intake.require_life()
+        inserter.require_life()

@@ -7,7 +7,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Field, Schema
-from rlctl_agents.types.spaces import Box, Spaces, choices, leaf_array, leaves
+from rlctl_agents.types.spaces import Box, Spaces, choices, has_images, leaf_array, leaves
 
 
 def shard_capacity(spec: Spec) -> int:
@@ -20,8 +20,7 @@ def shard_capacity(spec: Spec) -> int:
 def samples_per_insert(spec: Spec, config: Replayed, spaces: Spaces) -> float:
     """Rows drawn for each that comes in; 0: no limit."""
     assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
-    images = any(isinstance(leaf, Box) and len(leaf.shape) > 1 for _, leaf in leaves(spaces.obs, "obs"))
-    return spec.replay.ratio_of(config, images=images)
+    return spec.replay.ratio_of(config, images=has_images(spaces.obs))
 
 
 def shard_settings(config: Replayed) -> ReplaySettings:

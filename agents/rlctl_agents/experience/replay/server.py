@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # a shard does without torch
 POLL_S = 0.2
 
 
-class Desk:
+class SharedShard:
     """A shard that several threads use: actors' rows come in, learners draw; neither goes too far ahead.
 
     Args:
@@ -111,7 +111,7 @@ class Desk:
         )
 
 
-class Intake:
+class Inserter:
     """Thread that takes blocks from actors, and leaves those that may not be inserted yet unsettled: out of credit,
     their senders wait.
 
@@ -119,13 +119,13 @@ class Intake:
         before: called before each look, by this thread.
     """
 
-    def __init__(self, desk: Desk, receiver: Receiver, before: Callable[[], None]) -> None:
-        self._desk, self._receiver, self._before = desk, receiver, before
+    def __init__(self, shared: SharedShard, receiver: Receiver, before: Callable[[], None]) -> None:
+        self._shared, self._receiver, self._before = shared, receiver, before
         self._held: deque[SegmentBlock] = deque()
         self._stop = threading.Event()
         self._failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
-        desk.wake = receiver.wake
+        self._thread = threading.Thread(target=self._run, name="inserter", daemon=True)
+        shared.wake = receiver.wake
 
     def start(self) -> None:
         """Begin to receive."""
@@ -154,8 +154,8 @@ class Intake:
 
     def step(self, timeout_s: float) -> None:
         """One round: receive, then insert what may be."""
-        receiver, desk = self._receiver, self._desk
+        receiver, shared = self._receiver, self._shared
         self._before()
         self._held.extend(receiver.poll(timeout_s))
-        while self._held and desk.insert(self._held[0]):
+        while self._held and shared.insert(self._held[0]):
             receiver.settle(self._held.popleft(), "consumed")
