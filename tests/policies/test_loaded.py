@@ -1,4 +1,4 @@
-"""What names a stored policy in Python."""
+"""Names that `rlctl_agents.load` takes or refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a learner goes on from."""
+"""Resuming of a learner from the generations of its run."""
 
 from __future__ import annotations
 

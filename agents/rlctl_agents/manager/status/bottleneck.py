@@ -13,7 +13,7 @@ WORTH_SAYING = 0.2
 """A share of time below this is not what holds a run back."""
 CORES_FULL = 0.9
 STALLED_S = 8.0
-"""Without an update, and nobody who says that he waits."""
+"""Seconds without an update after which a run whose processes report no waiting is stalled."""
 MOST_AT_ONCE = 4
 """Suggest at most so many times the present number."""
 

@@ -269,8 +269,8 @@ class StatusBuilder:
         return found
 
     def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        """Roles without a process, and single ones that nobody stands in for, with the seconds since one was heard
-        last, or this manager began to listen; none once the run ends."""
+        """Seconds since each role without a process, modelpool/0 and each missing shard was last heard, or since this
+        manager began to listen; none once the run ends."""
         view = self._view
         if view.stop.phase != "running":
             return {}
