@@ -84,9 +84,9 @@ def rlctl(case: str, rows: int, *, prioritized: bool = True, n_step: int = 1, sh
     def index() -> None:
         one = all_of_them[0]
         slot = one._tree.draw(np.sort(rng.random(BATCH)))
-        found = one._windows.outcome(slot)
+        found = one._units.outcome(slot)
         if frames:
-            one._windows._stack(np.stack((slot, found.after)), frames)
+            one._units._stack(np.stack((slot, found.after)), frames)
 
     return Buffer(insert, draw, update if prioritized else None, index if shards == 1 else None)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
 
 from rlctl.spec.base import MUTABLE, Model, new_run, restart
 from rlctl.spec.words import CLASS_PATH
@@ -346,6 +346,11 @@ class Replayed(Algorithm):
         """Optimizer steps of a version."""
         return self.batch_size // self.minibatch_size
 
+    @property
+    def unit_rows(self) -> int:
+        """Rows of what is drawn as one, those that are learned from."""
+        return 1
+
     def samples_per_insert(self, *, images: bool) -> float:
         """Rows drawn for each that comes in, where the spec leaves it to the algorithm.
 
@@ -394,15 +399,9 @@ class Dqn(QLearning):
     """Agent steps learned from until epsilon_final; linear."""
 
 
-class ApexDqn(QLearning):
-    """Distributed prioritized DQN: each actor's environment explores at a rate of its own.
+class Ladder(QLearning):
+    """Hyperparameters of Q-learning whose actors' environments explore at rates of their own."""
 
-    Source: Horgan et al. 2018, arXiv:1803.00933.
-    """
-
-    name: Annotated[Literal["apex_dqn"], new_run("learner", "actor", "evaluator", "replay")] = "apex_dqn"
-    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 512
-    """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
     prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = True
     """Rows are drawn by their priorities, not evenly."""
     dueling: Annotated[bool, new_run("learner", "actor", "evaluator")] = True
@@ -412,6 +411,61 @@ class ApexDqn(QLearning):
     epsilon_base: Annotated[float, Field(ge=0, lt=1), restart("actor", "evaluator")] = 0.4
     epsilon_power: Annotated[float, Field(ge=0), restart("actor", "evaluator")] = 7.0
     """An environment explores at epsilon_base to the power of 1 + epsilon_power u, u from 0 to 1 by its number."""
+
+
+class ApexDqn(Ladder):
+    """Distributed prioritized DQN: each actor's environment explores at a rate of its own.
+
+    Source: Horgan et al. 2018, arXiv:1803.00933.
+    """
+
+    name: Annotated[Literal["apex_dqn"], new_run("learner", "actor", "evaluator", "replay")] = "apex_dqn"
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 512
+    """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
+
+
+class R2d2(Ladder):
+    """Recurrent Q-learning from sequences: the memory that actors had is stored, and burned in.
+
+    Source: Kapturowski et al. 2019, openreview.net/forum?id=r1lyTjAqYX.
+    """
+
+    network: ClassVar[Mapping[str, Any]] = {**Ladder.network, "core": "lstm", "width": 128}
+
+    name: Annotated[Literal["r2d2"], new_run("learner", "actor", "evaluator", "replay")] = "r2d2"
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 40
+    """Steps of a segment, as an actor sends it, and from the beginning of one sequence to that of the next. Part of the
+    experience schema, which an evaluator announces as well."""
+    burn_in: Annotated[int, Field(ge=0, le=10_000), restart("learner", "replay")] = 40
+    """Rows before those that are learned from, over which the memory is brought to what the weights make of it now: a
+    multiple of unroll_length."""
+    sequence_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "replay")] = 80
+    """Rows of a sequence that are learned from: a multiple of unroll_length."""
+    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2560
+    """Rows of one draw that are learned from, over all learners: sequences x sequence_length, a multiple of
+    minibatch_size. A version is a draw learned from."""
+    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 2560
+    """Rows of one optimizer step, over all learners: a multiple of sequence_length."""
+    n_step: Annotated[int, Field(ge=1, le=100), restart("learner", "replay")] = 5
+    """Rewards of a return before it bootstraps; fewer where the episode or the sequence ends."""
+    gamma: Annotated[float, Field(ge=0, le=1), restart("learner", "replay"), MUTABLE] = 0.997
+    """Discount factor of one agent step."""
+    stored_state: Annotated[bool, restart("learner")] = True
+    """A sequence begins with the memory that its actor had; false: with zeros."""
+    value_rescaling: Annotated[bool, restart("learner", "replay")] = True
+    """Values are learned as h(x) = sign(x)(sqrt(|x| + 1) - 1) + 0.001 x, in place of clipped rewards."""
+    priority_max: Annotated[float, Field(ge=0, le=1), restart("learner", "replay")] = 0.9
+    """A sequence's error is that part of the largest one of its rows, and the rest of their mean."""
+    priority_alpha: Annotated[float, Field(ge=0, le=1), restart("replay")] = 0.9
+    """A sequence's chance is proportional to its priority to the power of it; 0 is even."""
+    priority_beta: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.6
+    """Exponent of the importance weights; 1 makes up for the uneven draw."""
+    optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-3
+    """Of Adam, added outside the root."""
+
+    @property
+    def unit_rows(self) -> int:
+        return self.sequence_length
 
 
 class Continuous(Replayed):
@@ -474,15 +528,15 @@ class Td3(Continuous):
     target_noise_clip: Annotated[float, Field(ge=0), restart("learner")] = 0.5
 
 
-PlannedName = Literal["r2d2"]
-PLANNED: tuple[str, ...] = get_args(PlannedName)
+def _refused(name: str) -> str:
+    raise ValueError("no algorithm of this name")
 
 
-class Planned(Algorithm):
-    """An algorithm that a later release brings; its fields are accepted, the name is refused as not built yet."""
+class Unknown(Algorithm):
+    """A name that no algorithm has: the name is the only fault of its section."""
 
     model_config = ConfigDict(extra="allow")
-    name: Annotated[PlannedName, new_run("learner", "actor", "evaluator")]
+    name: Annotated[str, AfterValidator(_refused), new_run("learner", "actor", "evaluator")]
 
 
 class External(Algorithm):
@@ -493,14 +547,14 @@ class External(Algorithm):
 
 
 KINDS: dict[str, type[Algorithm]] = {
-    "impala": Impala, "ppo": Ppo, "appo": Appo, "dqn": Dqn, "apex_dqn": ApexDqn, "sac": Sac, "td3": Td3,
-    "planned": Planned, "external": External,
+    "impala": Impala, "ppo": Ppo, "appo": Appo, "dqn": Dqn, "apex_dqn": ApexDqn, "r2d2": R2d2, "sac": Sac, "td3": Td3,
+    "unknown": Unknown, "external": External,
 }  # fmt: skip
 """By tag; the tag of an algorithm of ours is its name."""
-BUILT = tuple(name for name in KINDS if name not in ("planned", "external"))
-"""Algorithms of ours that can be used today; the first is the default."""
-NEED_REPLAY = (*(name for name in BUILT if KINDS[name].needs_replay), "r2d2")
-"""Names of ours, built or not, that learn from a replay."""
+BUILT = tuple(name for name in KINDS if name not in ("unknown", "external"))
+"""Algorithms of ours; the first is the default."""
+NEED_REPLAY = tuple(name for name in BUILT if KINDS[name].needs_replay)
+"""Those that learn from a replay."""
 
 
 def tag(value: Any) -> str | None:
@@ -510,7 +564,7 @@ def tag(value: Any) -> str | None:
         return "impala" if name is None else None
     if ":" in name:
         return "external"
-    return name if name in KINDS and name != "external" else "planned"
+    return name if name in BUILT else "unknown"
 
 
 AnyAlgorithm = Annotated[
@@ -519,9 +573,10 @@ AnyAlgorithm = Annotated[
     | Annotated[Appo, Tag("appo")]
     | Annotated[Dqn, Tag("dqn")]
     | Annotated[ApexDqn, Tag("apex_dqn")]
+    | Annotated[R2d2, Tag("r2d2")]
     | Annotated[Sac, Tag("sac")]
     | Annotated[Td3, Tag("td3")]
-    | Annotated[Planned, Tag("planned")]
+    | Annotated[Unknown, Tag("unknown")]
     | Annotated[External, Tag("external")],
     Discriminator(tag),
 ]

@@ -16,7 +16,7 @@ def json_schema() -> dict[str, Any]:
     schema = Spec.model_json_schema()
     for path in HIDDEN:
         _leave_out(schema, schema, path.split("."))
-    _without_planned(schema)
+    _without_unknown(schema)
     for policies in _sections(schema, schema["properties"]["policies"]):
         (policy,) = policies.pop("patternProperties").values()
         policies |= {"properties": {"main": policy}, "additionalProperties": False}
@@ -53,15 +53,15 @@ def _leave_out(schema: dict[str, Any], node: dict[str, Any], path: list[str]) ->
             section["properties"].pop(key, None)
 
 
-def _without_planned(node: Any) -> None:
-    """Remove the alternative that stands for the algorithms of later releases."""
+def _without_unknown(node: Any) -> None:
+    """Remove the alternative that stands for names that no algorithm has."""
     if isinstance(node, dict):
         for value in node.values():
-            _without_planned(value)
+            _without_unknown(value)
     elif isinstance(node, list):
-        node[:] = [item for item in node if item != {"$ref": f"{_DEFINITIONS}Planned"}]
+        node[:] = [item for item in node if item != {"$ref": f"{_DEFINITIONS}Unknown"}]
         for value in node:
-            _without_planned(value)
+            _without_unknown(value)
 
 
 def _without_unused(schema: dict[str, Any]) -> None:

@@ -120,9 +120,8 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
                 ("c51", "use dqn, which is of that kind"),
                 ("ddpg", "use td3, which is of that kind"),
                 ("redq", "use sac, which is of that kind"),
-                ("drqn", "of that kind r2d2 is planned, use impala, ppo, appo, dqn, apex_dqn, sac or td3 today"),
+                ("drqn", "use r2d2, which is of that kind"),
                 ("a2c", "use impala, which is of that kind"),
-                ("muzero", "r2d2 is planned, use impala, ppo, appo, dqn, apex_dqn, sac or td3 today"),
             )
         ),
         ("leage: {}", "4:1: leage: unknown key; remove it"),

@@ -7,7 +7,7 @@ import pytest
 
 from rlctl.cli.options import ROLE_NAMES, complete_role, complete_scale
 from rlctl.spec import json_schema
-from rlctl.spec.algorithms import KINDS, NEED_REPLAY, PLANNED
+from rlctl.spec.algorithms import BUILT, KINDS, NEED_REPLAY
 from rlctl.spec.base import ROLES, Model
 from rlctl.spec.fields import HIDDEN, Section, Table, Value, at, everywhere, hidden, mark, options
 from rlctl.spec.problems.later import LATER
@@ -88,9 +88,9 @@ def test_json_schema_describes_every_field_and_what_its_change_does() -> None:
     assert {reference.removeprefix("#/$defs/") for reference in references} == set(schema["$defs"])
 
 
-def test_planned_algorithms_and_those_that_are_built_have_other_names() -> None:
-    assert not set(PLANNED) & set(KINDS)
-    assert set(NEED_REPLAY) == {"dqn", "apex_dqn", "sac", "td3", "r2d2"}
+def test_the_algorithms_and_those_of_them_that_learn_from_a_replay() -> None:
+    assert set(NEED_REPLAY) == {"dqn", "apex_dqn", "r2d2", "sac", "td3"}
+    assert set(BUILT) - set(NEED_REPLAY) == {"impala", "ppo", "appo"}
 
 
 def _offered(schema: dict[str, Any], node: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -122,7 +122,8 @@ def test_the_json_schema_holds_no_default_and_no_algorithm_of_what_is_not_built(
             assert not isinstance(default, dict) or path[-1] not in default
     names = {value for part in _walk(schema) for value in (part.get("const"), *part.get("enum", ()))}
     assert "impala" in names
-    assert not names & set(PLANNED)
+    assert "r2d2" in names
+    assert "Unknown" not in schema["$defs"]
 
 
 def test_what_is_refused_as_not_built_is_hidden_unless_other_values_of_it_can_be_used() -> None:

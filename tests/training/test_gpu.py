@@ -25,6 +25,7 @@ from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.algorithms.sac import Sac
 from rlctl_agents.algorithms.td3 import Td3
 from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.experience.replay.memory import shard_settings
 from rlctl_agents.experience.replay.messages import drawn_schema
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.training.collective import Collective
@@ -155,7 +156,7 @@ def test_updates_of_other_algorithms_are_those_of_a_cpu(name: str, device: torch
     network = Network.model_validate({**getattr(config, "network", {}), "hidden": [8]})
     rows = kind.schema(config, network, spaces)
     drawn = isinstance(config, specs.Replayed)
-    taken = drawn_schema(rows, config.n_step) if drawn else rows
+    taken = drawn_schema(rows, shard_settings(config)) if drawn else rows
     made: list[tuple[Trainer, list[dict[str, float]], list[torch.Tensor]]] = []
     for place, copies in ((device, True), (CPU, False)):
         torch.manual_seed(0)  # noise and minibatches are drawn on the CPU of both

@@ -6,6 +6,8 @@ arXiv:1803.00933).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -23,8 +25,8 @@ BITS = 20
 class ApexDqn(QLearning):
     """Double dueling DQN with prioritized replay and a ladder of exploration rates."""
 
-    settings = specs.ApexDqn
-    config: specs.ApexDqn
+    settings: ClassVar[type[specs.Ladder]] = specs.ApexDqn
+    config: specs.Ladder
 
     def epsilon(self, inputs: ActInputs) -> Tensor | float:
         """Exploration rate of each stream, a function of its number alone; the lowest one outside of a run."""

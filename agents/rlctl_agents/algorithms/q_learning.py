@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -22,6 +23,7 @@ class QLearning(ReplayedAlgorithm):
     """Q-learning for Discretes and MultiDiscretes, together too. A subclass says at which rate a slot explores."""
 
     config: specs.QLearning
+    network: ClassVar[type[QNetwork]] = QNetwork
     net: QNetwork
 
     @classmethod
@@ -30,7 +32,7 @@ class QLearning(ReplayedAlgorithm):
         return (Field("q", "float32", (), "row"), Field("q_max", "float32", (), "row")) if config.prioritized else ()
 
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
-        self.net = QNetwork(spaces, network, dueling=self.config.dueling, seed=seed)
+        self.net = self.network(spaces, network, dueling=self.config.dueling, seed=seed)
         self.target = copy.deepcopy(self.net).requires_grad_(False)
         self.target.observed = None  # it sees what the network sees
         self.choices = Choices(spaces.action)
@@ -50,7 +52,7 @@ class QLearning(ReplayedAlgorithm):
 
     @torch.inference_mode()
     def act(self, inputs: ActInputs) -> Act:
-        q = self.net(self.net.seen(inputs.obs))
+        q, record, state = self.values(inputs)
         best, q_max = self.choices.best(q, inputs.legal)
         chosen = best
         if not inputs.greedy:
@@ -58,8 +60,13 @@ class QLearning(ReplayedAlgorithm):
             epsilon = self.epsilon(inputs)
             explores = coin < (epsilon if isinstance(epsilon, float) else epsilon.unsqueeze(1))
             chosen = torch.where(explores, self.choices.random(uniform, inputs.legal), best)
-        record = {"q": self.choices.of(q, chosen), "q_max": q_max} if self.config.prioritized else {}
-        return Act(self.choices.split(chosen), record, {})
+        if self.config.prioritized:
+            record |= {"q": self.choices.of(q, chosen), "q_max": q_max}
+        return Act(self.choices.split(chosen), record, state)
+
+    def values(self, inputs: ActInputs) -> tuple[Tensor, Tensors, Tensors]:
+        """[K, options] of the slots that act, what is recorded of them besides, and their memory afterwards."""
+        return self.net(self.net.seen(inputs.obs)), {}, {}
 
     def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
         """`column` of what was chosen, and `target`: what it bootstraps from does not change within a batch, but for

@@ -66,14 +66,14 @@ class DirectReplay:
         starts = spec.replay.learning_starts
         shard = Shard(needs.schema, shard_settings(config), capacity=shard_capacity(spec) * shards, seed=spec.seed)
         shared = SharedShard(
-            shard, "debug", n_step=config.n_step, starts=starts, share=starts,
+            shard, "debug", starts=starts, share=starts,
             ratio=samples_per_insert(spec, config, spaces), metrics=Metrics(),
         )  # fmt: skip
         self._inserter = Inserter(shared, cast(Receiver, needs.receiver), lambda: None)
         here = Shards(lambda: {0: {"rpc": "debug"}}, lambda _: cast(RpcClient, _DirectClient(shared)), beside=_Inline())
         drawer = Drawer(
-            here, needs.schema, n_step=config.n_step, beta=config.priority_beta if config.prioritized else 0.0,
-            rng=np.random.default_rng([spec.seed, 0]),
+            here, needs.schema, settings=shard_settings(config),
+            beta=config.priority_beta if config.prioritized else 0.0, rng=np.random.default_rng([spec.seed, 0]),
         )  # fmt: skip
         self.source = ReplaySource(drawer, Staging(needs.device), needs.streams)
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
+from rlctl.spec.algorithms import Replayed
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env, seed_torch
@@ -158,7 +159,7 @@ class DebugSession:
             replayed = config.needs_replay
             needs = Needs(
                 self.receiver, schema, config, self.algorithm, lambda: self.trainer.ref, CPU,
-                config.batch_size if replayed else config.batch_size // schema.unroll_length,
+                config.batch_size // (config.unit_rows if isinstance(config, Replayed) else schema.unroll_length),
                 lock_step=spec.sync, seed=spec.seed,
             )  # fmt: skip
             self.source: BatchSource

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from rlctl.spec.schema import Network
 from rlctl_agents.models.actions import require_choices
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import ObservationMoments
+from rlctl_agents.models.policy import CORES, Recurrent
 from rlctl_agents.models.precision import Bf16
 from rlctl_agents.models.torso import Torso, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, Spaces, leaves
@@ -27,7 +29,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Observing(nn.Module):
-    """A torso behind running moments of what is observed. It has no memory.
+    """A torso behind running moments of what is observed, without memory; a subclass may have one.
 
     It is in eval mode and stays there, acting or learning: see `hold_still`. A subclass adds heads.
 
@@ -38,9 +40,11 @@ class Observing(nn.Module):
         ModelError: network and spaces do not fit.
     """
 
+    remembers: ClassVar[bool] = False
+
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
         super().__init__()
-        if network.core != "none":
+        if not self.remembers and network.core != "none":
             raise ModelError(f"model.core: an algorithm that draws single rows has no memory, got {network.core}")
         with seeded(seed):
             self.torso = make_torso(spaces.obs, network)
@@ -90,8 +94,9 @@ class QNetwork(Observing):
         sizes = require_choices(spaces.action)
         super().__init__(spaces, network, seed=seed)
         with seeded(seed + 1):
-            self.policy = orthogonal(nn.Linear(self.width, sum(sizes)), network.gains.policy)
-            self.value = orthogonal(nn.Linear(self.width, 1), network.gains.value) if dueling else None
+            width = self._head_inputs(network, sum(sizes))
+            self.policy = orthogonal(nn.Linear(width, sum(sizes)), network.gains.policy)
+            self.value = orthogonal(nn.Linear(width, 1), network.gains.value) if dueling else None
         of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))  # the choice of each option
         same = (of[:, None] == of).to(torch.float32)
         self.register_buffer("centring", torch.eye(len(of)) - same / same.sum(0), persistent=False)
@@ -99,12 +104,60 @@ class QNetwork(Observing):
 
     def forward(self, seen: dict[str, Tensor]) -> Tensor:
         """Observations that `seen` has given, [N, ...] each -> [N, options]."""
-        features = self.features(seen)
+        return self.values(self.features(seen))
+
+    def values(self, features: Tensor) -> Tensor:
+        """Inputs of the heads, [N, width] -> [N, options]."""
         outputs: Tensor = self.policy(features)
         if self.value is None:
             return outputs
         value: Tensor = self.value(features)
         return outputs @ self.centring + value / self._choices
+
+    def _head_inputs(self, network: Network, options: int) -> int:
+        """Width of what the heads are given, whose layers may be made here."""
+        return self.width
+
+
+class RecurrentQNetwork(QNetwork):
+    """A Q-network with an LSTM or a GRU between torso and heads, which is also given the last action and reward.
+
+    Raises:
+        ModelError: `model.core` is none.
+    """
+
+    remembers = True
+    core: Recurrent
+
+    def _head_inputs(self, network: Network, options: int) -> int:
+        if network.core not in CORES:
+            raise ModelError(f"model.core: a recurrent Q-network has an lstm or a gru, got {network.core}")
+        self.core = CORES[network.core](self.width + options + 1, network.width)
+        return self.core.features
+
+    def unroll(self, seen: dict[str, Tensor], last: Tensor, first: Tensor, state: dict[str, Tensor]) -> Unrolled:
+        """T rows of B streams.
+
+        Args:
+            seen: as `seen` gives it, [T, B, ...] each.
+            last: [T, B, options + 1], of `last_inputs`.
+            first: [T, B] bool; the state before such a row is zero.
+            state: before row 0, each [B, width].
+        """
+        outputs, after = self.remember(seen, last, first, state)
+        return Unrolled(self.values(outputs.flatten(0, 1)).view(*first.shape, -1), after)
+
+    def remember(
+        self, seen: dict[str, Tensor], last: Tensor, first: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `unroll`: what the heads are given, [T, B, width], and the state after the last row."""
+        features = self.features({name: leaf.flatten(0, 1) for name, leaf in seen.items()})
+        return self.core(torch.cat([features.view(*first.shape, -1), last], -1), first, state)  # type: ignore[no-any-return]
+
+
+class Unrolled(NamedTuple):
+    q: Tensor  # [T, B, options]
+    state: dict[str, Tensor]  # after the last row, each [B, width]
 
 
 class Choices(nn.Module):
@@ -186,3 +239,8 @@ class Choices(nn.Module):
         """[N, D] columns of what actions as the space has them chose."""
         parts = [action[name].view(len(action[name]), -1) for name, _ in self._leaves]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)) + self.begin
+
+    def codes(self, action: dict[str, Tensor]) -> Tensor:
+        """[N, options] float32: 1 at what actions as the space has them chose, else 0."""
+        columns = self.columns(action)
+        return torch.zeros(len(columns), int(self.sizes.sum()), device=columns.device).scatter_(1, columns, 1.0)

@@ -34,3 +34,41 @@ def n_step(rewards: Tensor, steps: Tensor, terminated: Tensor, gamma: float) -> 
     factors = torch.full((rewards.shape[1],), gamma, dtype=rewards.dtype, device=rewards.device)
     powers = factors.pow(torch.arange(rewards.shape[1], device=rewards.device))
     return NStep(rewards @ powers, torch.pow(gamma, steps.to(rewards.dtype)) * alive)
+
+
+class SequenceReturns(NamedTuple):
+    target: Tensor  # [L, B] discounted sum of the rewards of a row, and what it bootstraps from
+    whole: Tensor  # [L, B] bool; False where an episode begins without an end before it: there the rest is unknown
+
+
+@torch.no_grad()
+def sequence_returns(
+    reward: Tensor, terminated: Tensor, truncated: Tensor, first: Tensor, value: Tensor, gamma: float, steps: int
+) -> SequenceReturns:
+    """Returns over n steps of rows that follow each other, fewer where an episode or the rows end.
+
+    y_t = sum over j < k of gamma^j r_t+j, + gamma^k V_t+k unless step k came to a terminal state.
+
+    Args:
+        reward, terminated, truncated: [L, B].
+        first, value: [L + 1, B], the last of them of the row after.
+        gamma: discount factor of one step.
+        steps: n.
+
+    Source: Kapturowski et al. 2019, section 2.3; the last n - 1 rows have fewer steps, as in SEED RL.
+    """
+    length, rows_end = len(reward), terminated | truncated
+    alive = torch.logical_not(terminated)
+    broken = alive & first[1:]
+    target = torch.zeros_like(reward)
+    going, whole = torch.ones_like(terminated), torch.ones_like(terminated)
+    for step in range(min(steps, length)):
+        count = length - step
+        rest = going[:count]
+        target[:count] += gamma**step * torch.where(rest, reward[step:], 0.0)
+        stops = rows_end[step:].clone()
+        stops[count - 1 if step + 1 < steps else 0 :] = True
+        target[:count] += gamma ** (step + 1) * torch.where(rest & stops & alive[step:], value[step + 1 :], 0.0)
+        whole[:count] &= ~(rest & broken[step:])
+        rest &= ~(stops | broken[step:])
+    return SequenceReturns(target, whole)

@@ -202,8 +202,12 @@ class Learner:
         config, schema = spec.policy(policy).algorithm, lease.experience.schema
         seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
         algorithm = make_algorithm(spec, policy, lease.experience.spaces, gpu=device.type == "cuda")
-        replayed = config.needs_replay  # whose batches are rows, not segments
-        self._streams = config.batch_size if replayed else streams_of(config.batch_size, schema.unroll_length)
+        replayed = config.needs_replay  # whose batches are rows or sequences of one, not segments
+        self._streams = (
+            config.batch_size // config.unit_rows
+            if isinstance(config, specs.Replayed)
+            else streams_of(config.batch_size, schema.unroll_length)
+        )
         self._trainer = Trainer(
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )

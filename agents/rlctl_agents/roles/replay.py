@@ -62,7 +62,6 @@ def main(process: Process) -> None:
         shared = SharedShard(
             shard,
             process.boot,
-            n_step=config.n_step,
             starts=spec.replay.learning_starts,
             share=-(-spec.replay.learning_starts // shards),
             ratio=ratio,

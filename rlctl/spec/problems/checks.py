@@ -18,8 +18,8 @@ from rlctl.spec.algorithms import (
     External,
     Impala,
     OffPolicy,
-    Planned,
     Ppo,
+    R2d2,
     Replayed,
     Sac,
     Td3,
@@ -68,7 +68,7 @@ def unsound(spec: Spec) -> Iterator[Fault]:
             if isinstance(policy.algorithm, Impala):
                 yield from _impala(policy.algorithm, policy.model, path, network)
             elif isinstance(policy.algorithm, Replayed):
-                yield from _without_memory(policy.algorithm, policy.model, path, network)
+                yield from _of_a_replay(policy.algorithm, policy.model, path, network)
     yield from _replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)
@@ -170,8 +170,6 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
     if isinstance(algorithm, OffPolicy) and algorithm.c_max > algorithm.rho_max:
         got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
-    if isinstance(algorithm, Planned):
-        return
     if isinstance(algorithm, Replayed):
         yield from _replayed(spec, algorithm, path)
         return
@@ -218,6 +216,8 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
 
 
 def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
+    if isinstance(algorithm, R2d2):
+        yield from _sequences(algorithm, path)
     every = algorithm.policy_every if isinstance(algorithm, Td3) else 1
     size, batch, learners = algorithm.minibatch_size * every, algorithm.batch_size, spec.roles.learner.replicas
     if batch % size:
@@ -228,8 +228,10 @@ def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
         )
         rests_on = ((*path, "minibatch_size"), *([(*path, "policy_every")] if every > 1 else []))
         yield Fault((*path, "batch_size"), message, rests_on)
-    if algorithm.minibatch_size < learners:
-        message = f"must be at least a row for each learner, got {algorithm.minibatch_size} < {learners}"
+    if algorithm.minibatch_size // algorithm.unit_rows < learners:
+        what = "a row" if algorithm.unit_rows == 1 else f"a sequence of {algorithm.unit_rows} rows"
+        got = f"{algorithm.minibatch_size} < {learners * algorithm.unit_rows}"
+        message = f"must be at least {what} for each learner, got {got}"
         yield Fault((*path, "minibatch_size"), message, (_LEARNERS,))
     if spec.sync:
         message = f"{algorithm.name} learns from what was drawn by chance, in no fixed order: must be false, got true"
@@ -239,9 +241,31 @@ def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "lr_schedule", "final"), message)
 
 
-def _without_memory(algorithm: Replayed, model: Network, path: Keys, network: Keys) -> Iterator[Fault]:
+def _sequences(algorithm: R2d2, path: Keys) -> Iterator[Fault]:
+    period, length = algorithm.unroll_length, algorithm.sequence_length
+    for key, rows in (("burn_in", algorithm.burn_in), ("sequence_length", length)):
+        if rows % period:
+            message = (
+                f"must be a multiple of unroll_length, got {rows} = {rows // period} x {period} + {rows % period};"
+                f" choose {either(_multiples(rows, period))}"
+            )
+            yield Fault((*path, key), message, ((*path, "unroll_length"),))
+    size = algorithm.minibatch_size
+    if size % length:
+        message = (
+            f"must be a multiple of sequence_length, got {size} = {size // length} x {length} + {size % length};"
+            f" choose {either(_multiples(size, length))}"
+        )
+        yield Fault((*path, "minibatch_size"), message, ((*path, "sequence_length"),))
+
+
+def _of_a_replay(algorithm: Replayed, model: Network, path: Keys, network: Keys) -> Iterator[Fault]:
     name, rests_on = algorithm.name, ((*path, "name"),)
-    if model.core != "none":
+    if isinstance(algorithm, R2d2):
+        if model.core == "none":
+            message = "r2d2 has a memory: must be lstm or gru, got none; apex_dqn is the same without one"
+            yield Fault((*network, "core"), message, rests_on)
+    elif model.core != "none":
         yield Fault((*network, "core"), f"{name} has no memory: must be none, got {model.core}", rests_on)
     if model.share != "auto":
         got = show(model.share)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import BUILT, PLANNED
 from rlctl.spec.base import Model
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
@@ -40,11 +39,6 @@ def _other_than(usual: Any) -> Callable[[Any], bool]:
 
 
 LATER = (
-    Later(
-        "policies.*.algorithm.name",
-        _is(*PLANNED),
-        f"use {', '.join(BUILT)} or your own package.module:Class",
-    ),
     Later("policies", _more_than(1), "name one policy"),
     Later("policies", lambda value: "main" not in value, "call the policy main"),
     Later("policies.*.population", _more_than(1), "remove it"),

@@ -10,11 +10,11 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import BUILT, PLANNED, Algorithm
+from rlctl.spec.algorithms import BUILT, Algorithm
 from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.problems import other_words
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
-from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, Path, both, closest, dotted, either, number, show
+from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, Path, closest, dotted, either, number, show
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
@@ -160,18 +160,13 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
 
 
 def _kin(name: Any) -> str:
-    """Hint for a name that no algorithm has: the one that was meant, or what is planned of its kind."""
+    """Hint for a name that no algorithm has: the one that was meant, or what is of its kind."""
     if not isinstance(name, str) or ":" in name:
         return ""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
     if plain not in _KIN and (near := closest(name, BUILT)):
         return f"; did you mean `{near}`?"
-    of_its_kind = _KIN.get(plain) or closest(plain, PLANNED)
-    if of_its_kind in BUILT:
-        return f"; use {of_its_kind}, which is of that kind"
-    if of_its_kind is not None:
-        return f"; of that kind {of_its_kind} is planned, use {either(BUILT)} today"
-    return f"; {both(PLANNED)} {'is' if len(PLANNED) == 1 else 'are'} planned, use {either(BUILT)} today"
+    return f"; use {_KIN[plain]}, which is of that kind" if plain in _KIN else ""
 
 
 def _unknown(path: Path, values: Mapping[str, Any]) -> str:

@@ -21,6 +21,7 @@ from tests.experience.replay.reference import Stream, block, schema
 
 T, N_STEP = 5, 2
 AGREED = schema(T)
+SETTINGS = ReplaySettings(N_STEP, prioritized=True, alpha=1.0)
 
 
 class Here(Executor):
@@ -52,10 +53,9 @@ class Place:
         self.alive, self.boot = True, f"{self.number}-{self.lives}"
         rng = np.random.default_rng([self.number, self.lives])
         self.streams = [Stream(10 * self.number + at, f"actor{self.number}.{self.lives}", rng) for at in range(4)]
-        settings = ReplaySettings(N_STEP, prioritized=True, alpha=1.0)
-        self.shard = Shard(AGREED, settings, capacity=self._columns * T, seed=self.number)
+        self.shard = Shard(AGREED, SETTINGS, capacity=self._columns * T, seed=self.number)
         self.shared = SharedShard(
-            self.shard, self.boot, n_step=N_STEP, starts=self._starts, share=-(-self._starts // self._shards),
+            self.shard, self.boot, starts=self._starts, share=-(-self._starts // self._shards),
             ratio=self._ratio, metrics=Metrics(),
         )  # fmt: skip
 
@@ -115,7 +115,7 @@ class Run:
             clock=lambda: self.now,
             beside=Here(),
         )
-        self.drawer = Drawer(shards, AGREED, n_step=N_STEP, beta=beta, rng=np.random.default_rng(seed))
+        self.drawer = Drawer(shards, AGREED, settings=SETTINGS, beta=beta, rng=np.random.default_rng(seed))
 
     def meet(self) -> None:
         """Ask until all that live have answered."""

@@ -40,7 +40,7 @@ def test_what_is_computed_without_torch_is_the_schema_that_the_algorithm_states(
     config = one.policy("main").algorithm
     assert isinstance(config, Replayed)
     agreed = algorithms.schema_of(one, spaces, "main")
-    assert stored(config, spaces) == agreed
+    assert stored(config, one.policy("main").model, spaces) == agreed
     assert shard_capacity(one) == 334
     shard = Shard(agreed, shard_settings(config), capacity=334, seed=0)
     assert shard_bytes(one, config, spaces) == shard.totals.nbytes

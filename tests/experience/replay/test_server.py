@@ -10,15 +10,15 @@ import pytest
 
 from rlctl_agents.experience.replay import messages
 from rlctl_agents.experience.replay.messages import (
-    MAX_ROWS,
+    MAX_UNITS,
     Draw,
     Drawn,
     changes,
     drawn_schema,
     from_buffers,
     layout,
-    row_bytes,
     to_buffers,
+    unit_bytes,
 )
 from rlctl_agents.experience.replay.server import Inserter
 from rlctl_agents.types.experience import Arrays, Field, Schema, SegmentBlock
@@ -27,7 +27,7 @@ from rlctl_agents.wire.keys import ACTOR, CORE
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, RemoteError
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES
 from tests.experience.replay.reference import Stream, block
-from tests.experience.replay.shards import AGREED, N_STEP, Place, T
+from tests.experience.replay.shards import AGREED, SETTINGS, Place, T
 
 
 def filled(**settings: Any) -> Place:
@@ -50,11 +50,11 @@ def update(slot: Any, generation: Any, delta: Any) -> list[bytes]:
 def test_arrays_travel_as_they_are() -> None:
     place = filled()
     drawn, buffers = ask(place, Draw(30))
-    arrays = from_buffers(buffers, layout(AGREED, N_STEP, 30))
+    arrays = from_buffers(buffers, layout(AGREED, SETTINGS, 30))
     assert drawn.count == 30
-    fields = {one.name for one in drawn_schema(AGREED, N_STEP).fields} - {"valid", "weight"}
+    fields = {one.name for one in drawn_schema(AGREED, SETTINGS).fields} - {"valid", "weight"}
     assert set(arrays) == fields | {"version", "slot", "generation", "mass"}
-    again: Arrays = place.shard._windows.gather(arrays["slot"], {})
+    again: Arrays = place.shard._units.gather(arrays["slot"], {})
     for name in fields:
         np.testing.assert_array_equal(arrays[name], again[name])
         assert not arrays[name].flags.writeable
@@ -66,13 +66,13 @@ def test_images_of_a_large_draw_travel_in_frames_that_arrive(piece: int, monkeyp
     monkeypatch.setattr(messages, "PIECE_BYTES", piece)
     images = 700
     schema = Schema(1, (Field("obs", "uint8", (4, 84, 84), "row+1"), *AGREED.fields[2:]))
-    shapes = layout(schema, N_STEP, images)
+    shapes = layout(schema, SETTINGS, images)
     rng = np.random.default_rng(1)
     arrays = {name: rng.integers(0, 99, shape).astype(dtype) for name, (dtype, shape) in shapes.items()}
     frames = to_buffers(arrays, list(arrays))
     assert max(one.nbytes for one in frames) <= MAX_MESSAGE_BYTES
     assert len(frames) <= MAX_BUFFERS
-    assert sum(one.nbytes for one in frames) == row_bytes(schema, N_STEP) * images > 2 * MAX_MESSAGE_BYTES
+    assert sum(one.nbytes for one in frames) == unit_bytes(schema, SETTINGS) * images > 2 * MAX_MESSAGE_BYTES
     found = from_buffers(frames, shapes)
     for name, values in arrays.items():
         np.testing.assert_array_equal(found[name], values)
@@ -122,11 +122,11 @@ def test_garbage_is_refused_and_nothing_of_it_is_done(case: str) -> None:
     assert ask(place, Draw(10))[0].count == 10
 
 
-@pytest.mark.parametrize("fields", [{"count": -1}, {"count": MAX_ROWS + 1}, {"count": 1, "changes": MAX_ROWS + 1}])
+@pytest.mark.parametrize("fields", [{"count": -1}, {"count": MAX_UNITS + 1}, {"count": 1, "changes": MAX_UNITS + 1}])
 def test_counts_beyond_what_one_message_may_ask_are_not_read(fields: dict[str, int]) -> None:
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(fields, Draw)
-    assert msgspec.convert({"count": MAX_ROWS}, Draw).count == MAX_ROWS
+    assert msgspec.convert({"count": MAX_UNITS}, Draw).count == MAX_UNITS
 
 
 def test_priorities_of_places_that_there_are_not_change_nothing() -> None:
@@ -162,7 +162,7 @@ def test_the_mass_of_an_answer_is_that_which_its_rows_were_drawn_with() -> None:
     slot = np.arange(50)
     told = update(slot, place.shard._ring.generation[slot // T], np.full(50, 30.0))
     drawn, buffers = ask(place, Draw(100, drawn.boot, changes=50), told)
-    arrays = from_buffers(buffers, layout(AGREED, N_STEP, 100))
+    arrays = from_buffers(buffers, layout(AGREED, SETTINGS, 100))
     assert drawn.standing.mass == place.shard.totals.mass, "priorities first"
     np.testing.assert_array_equal(arrays["mass"], place.shard._tree.mass[arrays["slot"]])
 

@@ -78,7 +78,7 @@ class World:
         assert self.shard.totals.mass == pytest.approx(mass.astype(np.float64).sum())
         if wanted:
             slots = np.array(sorted(wanted))
-            got = self.shard._windows.gather(slots, {})
+            got = self.shard._units.gather(slots, {})
             rows = [wanted[slot].arrays(self.schema, self.settings.n_step) for slot in slots.tolist()]
             for name in rows[0]:
                 axis = 1 if name in ("rewards", "legal") or name.startswith("obs") else 0

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from rlctl_agents.experience.replay.messages import Drawn
-from rlctl_agents.experience.replay.source import AGAIN_S, ReplaySource, ShardRows
+from rlctl_agents.experience.replay.source import AGAIN_S, ReplaySource, ShardPart
 from rlctl_agents.experience.staging import Staging
 from tests.experience.replay.shards import N_STEP, Run
 
@@ -29,10 +29,10 @@ def source(run: Run, rows: int) -> ReplaySource:
     return ReplaySource(run.drawer, Staging(CPU), rows)
 
 
-def whose(parts: list[ShardRows] | None) -> dict[int, int]:
+def whose(parts: list[ShardPart] | None) -> dict[int, int]:
     """Shard -> rows of it."""
     assert parts is not None
-    return {one.shard: sum(part.rows for part in parts if part.shard == one.shard) for one in parts}
+    return {one.shard: sum(part.units for part in parts if part.shard == one.shard) for one in parts}
 
 
 def masses(run: Run) -> NDArray[np.float64]:
@@ -236,13 +236,13 @@ def test_priorities_of_a_batch_go_to_the_rows_that_it_was_made_of() -> None:
     first = 0
     for part in parts:
         tree, wanted = run.places[part.shard].shard._tree, before[part.shard]
-        for slot, error in zip(part.arrays["slot"], told[first : first + part.rows].tolist(), strict=True):
+        for slot, error in zip(part.arrays["slot"], told[first : first + part.units].tolist(), strict=True):
             if error == error:
                 wanted[slot] = error  # of a row that came twice the last one counts
         np.testing.assert_allclose(tree.mass, wanted, rtol=1e-4)
-        first += part.rows
+        first += part.units
     assert [sum(draw.changes for draw in place.heard) for place in run.places] == [
-        sum(part.rows for part in parts if part.shard == at) - (parts[0].shard == at) for at in range(2)
+        sum(part.units for part in parts if part.shard == at) - (parts[0].shard == at) for at in range(2)
     ]
 
 

@@ -34,7 +34,7 @@ class Memory(SimpleNamespace):
     """Of a batch of two rows."""
 
     def __init__(self) -> None:
-        super().__init__(version=np.zeros((1, 2), np.int64))
+        super().__init__(version=np.zeros((1, 2), np.int64), fields={"valid": np.ones((1, 2), np.bool_)})
 
 
 class Stage:

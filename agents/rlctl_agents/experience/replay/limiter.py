@@ -76,12 +76,13 @@ class SampleLimit:
             return False
         return not self._ratio or self.sampled <= self._ratio * (self.inserted - self._starts)
 
-    def may_insert(self, live: Mapping[int, int], rows: int) -> dict[int, int]:
+    def may_insert(self, live: Mapping[int, int], rows: int, *, drawable: bool = True) -> dict[int, int]:
         """Rows that each shard may have inserted since its start.
 
         Args:
             live: shard -> its weight: how many actors send to it, or 1.
             rows: of one draw.
+            drawable: False: what is there makes no window or sequence yet, so that a block more has to come.
 
         Returns:
             Shard -> the limit to tell it; empty where there is none.
@@ -89,6 +90,7 @@ class SampleLimit:
         if not self._ratio:
             return {}
         left = max(0.0, self._starts + (self.sampled + self._slack * rows) / self._ratio - self.inserted)
+        left = left if drawable else max(left, 1.0)
         whole = sum(live.values())
         return {
             shard: self._known[shard].inserted + int(left * weight / whole) + (left > 0)

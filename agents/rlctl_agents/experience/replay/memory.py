@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from rlctl.spec.algorithms import QLearning, Replayed
-from rlctl.spec.schema import Spec
+from rlctl.spec.algorithms import QLearning, R2d2, Replayed
+from rlctl.spec.schema import Network, Spec
 from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Box, Spaces, choices, has_images, leaf_array, leaves
+
+STATES = {"lstm": ("core.c", "core.h"), "gru": ("core.h",)}
+"""Fields of the memory by `model.core`, as `models.policy.CORES` has them."""
 
 
 def shard_capacity(spec: Spec) -> int:
@@ -24,9 +27,14 @@ def samples_per_insert(spec: Spec, config: Replayed, spaces: Spaces) -> float:
 
 
 def shard_settings(config: Replayed) -> ReplaySettings:
-    """Settings of an algorithm that a shard needs: for windows, and for first priorities."""
+    """Settings of an algorithm that a shard needs: for what is drawn as one, and for first priorities."""
+    recurrent = config if isinstance(config, R2d2) else None
     return ReplaySettings(
         n_step=config.n_step,
+        sequence=recurrent.sequence_length if recurrent else 0,
+        burn_in=recurrent.burn_in if recurrent else 0,
+        rescaled=recurrent is not None and recurrent.value_rescaling,
+        priority_max=recurrent.priority_max if recurrent else 1.0,
         gamma=config.gamma,
         prioritized=config.prioritized,
         alpha=config.priority_alpha,
@@ -43,10 +51,12 @@ def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces) -> int:
         spec: whole, in its normal form.
         config: of an algorithm of ours.
     """
-    return Shard.bytes_for(stored(config, spaces), shard_settings(config), shard_capacity(spec))
+    return Shard.bytes_for(
+        stored(config, spec.policy(spec.policy_names[0]).model, spaces), shard_settings(config), shard_capacity(spec)
+    )
 
 
-def stored(config: Replayed, spaces: Spaces) -> Schema:
+def stored(config: Replayed, network: Network, spaces: Spaces) -> Schema:
     """The experience schema of an algorithm of ours, which the classes of algorithms state with torch."""
     obs = [
         Field(name, *leaf_array(leaf), "row+1", leaf.stack if isinstance(leaf, Box) else 0)
@@ -58,4 +68,9 @@ def stored(config: Replayed, spaces: Spaces) -> Schema:
     first, reward = Field("first", "bool", (), "row+1"), Field("reward", "float32", (), "row")
     values = RECORDED if isinstance(config, QLearning) and config.prioritized else ()
     recorded = [Field(name, "float32", (), "row") for name in values]
-    return Schema(config.unroll_length, (*obs, first, *action, reward, *flags, *legal, *recorded))
+    memory: list[Field] = []
+    if isinstance(config, R2d2):
+        last = [Field(f"last_{one.name}", one.dtype, one.shape, "row") for one in (*action, reward)]
+        state = [Field(name, "float32", (network.width,), "segment") for name in STATES.get(network.core, ())]
+        memory = [*last, *state]
+    return Schema(config.unroll_length, (*obs, first, *action, reward, *flags, *legal, *recorded, *memory))

@@ -11,19 +11,21 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl_agents.experience.replay.priorities import ReplaySettings
 from rlctl_agents.types.experience import Arrays, Field, Schema
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS
 
-MAX_ROWS = 1 << 20
-"""Most rows of one draw, and most priorities that ride along with one."""
+MAX_UNITS = 1 << 20
+"""Most units of one draw, and most priorities that ride along with one. A unit is a row with its window, or a
+sequence."""
 INDEX: tuple[tuple[str, str], ...] = (
     ("version", "int64"), ("slot", "int64"), ("generation", "uint32"), ("mass", "float32"),
 )  # fmt: skip
-"""Arrays of a draw besides its fields, one entry a row: version of the weights that acted, place of the row, how often
-that place was filled anew, and the mass with which it was drawn."""
+"""Arrays of a draw besides its fields, one entry a unit (a sequence has a version for each row): version of the weights
+that acted, place, how often that place was filled anew, and the mass with which it was drawn."""
 CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint32"), ("delta", "float32"))
-"""Arrays of a priority update: the places of rows as they were drawn, and the absolute error."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_ROWS)]
+"""Arrays of a priority update: the places of units as they were drawn, and the absolute error."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_UNITS)]
 PIECE_BYTES = 1 << 20
 """Of one frame: images of a draw are more than a frame may hold. Larger where there would be too many frames."""
 
@@ -31,18 +33,18 @@ PIECE_BYTES = 1 << 20
 class Standing(msgspec.Struct, frozen=True):
     """State of a shard, and the limits of its run; counts are rows since its start."""
 
-    mass: float  # sum over the rows that may be drawn
-    size: int  # rows that may be drawn
+    mass: float  # sum over the units that may be drawn
+    size: int  # units that may be drawn
     rows: int  # rows that are stored
     inserted: int
-    sampled: int
+    sampled: int  # rows to be learned from
     starts: int  # replay.learning_starts, over all shards
     ratio: float  # replay.samples_per_insert; 0: no limit
     counted: int = 0  # of the inserted rows, those that a learner has counted as agent steps
 
 
 class Draw(msgspec.Struct, frozen=True):
-    """learner -> shard: give so many rows; arrays of a priority update follow."""
+    """learner -> shard: give so many units; arrays of a priority update follow."""
 
     count: Count
     boot: str = ""
@@ -62,40 +64,50 @@ class Drawn(msgspec.Struct, frozen=True):
     standing: Standing
 
 
-def drawn_schema(schema: Schema, n_step: int) -> Schema:
-    """Fields of what a learner learns from: windows of one decision and its n-step outcome, side by side.
+def drawn_schema(schema: Schema, settings: ReplaySettings) -> Schema:
+    """Fields of what a learner learns from, with the importance weight of each unit.
 
-    Of `obs` and `legal` row 0 belongs to the decision and row 1 to the decision that the outcome ends at.
+    Windows of one decision and its n-step outcome, side by side: of `obs` and `legal` row 0 belongs to the decision and
+    row 1 to the decision that the outcome ends at. Or sequences, which have the fields of segments, of more rows.
     """
+    weight = Field("weight", "float32", (), "segment")
+    if settings.sequence:
+        return Schema(settings.burn_in + settings.sequence, (*schema.fields, weight))
     left_out = ("first", "reward", "truncated")
     made = [
         Field(one.name, one.dtype, one.shape, one.per)
         for one in schema.fields
         if one.name not in left_out and one.per != "segment"
     ]
-    outcome = (Field("rewards", "float32", (n_step,), "segment"), Field("steps", "int64", (), "segment"))
-    return Schema(1, (*made, *outcome, Field("weight", "float32", (), "segment")))
+    outcome = (Field("rewards", "float32", (settings.n_step,), "segment"), Field("steps", "int64", (), "segment"))
+    return Schema(1, (*made, *outcome, weight))
 
 
 Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 """Dtype and shape of arrays, in the order in which they travel."""
 
 
-def layout(schema: Schema, n_step: int, count: int) -> Layout:
-    """Dtype and shape of each array of a draw of so many rows, in the order in which they travel."""
-    found: Layout = {}
-    for one in drawn_schema(schema, n_step).fields:
-        if one.name in ("valid", "weight"):
+def layout(schema: Schema, settings: ReplaySettings, count: int) -> Layout:
+    """Dtype and shape of each array of a draw of so many units, in the order in which they travel."""
+    drawn, found = drawn_schema(schema, settings), Layout()
+    for one in drawn.fields:
+        if one.name == "weight" or (one.name == "valid" and not settings.sequence):
             continue
-        axes = {"row+1": (2, count), "row": (count,), "segment": (count,)}[one.per]
-        shape = (n_step, count) if one.name == "rewards" else (*axes, *one.shape)
+        if settings.sequence:
+            shape = drawn.block_shape(one, count)
+        else:
+            axes = {"row+1": (2, count), "row": (count,), "segment": (count,)}[one.per]
+            shape = (settings.n_step, count) if one.name == "rewards" else (*axes, *one.shape)
         found[one.name] = np.dtype(one.dtype), shape
-    return found | {name: (np.dtype(dtype), (count,)) for name, dtype in INDEX}
+    index: Layout = {name: (np.dtype(dtype), (count,)) for name, dtype in INDEX}
+    if settings.sequence:
+        index["version"] = index["version"][0], (drawn.unroll_length, count)
+    return found | index
 
 
-def row_bytes(schema: Schema, n_step: int) -> int:
-    """Bytes of a drawn row on its way."""
-    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout(schema, n_step, 1).values())
+def unit_bytes(schema: Schema, settings: ReplaySettings) -> int:
+    """Bytes of a drawn unit on its way."""
+    return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout(schema, settings, 1).values())
 
 
 def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[memoryview]:
@@ -130,5 +142,5 @@ def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:
 
 
 def changes(count: int) -> Layout:
-    """Dtype and shape of each array of a priority update of so many rows."""
+    """Dtype and shape of each array of a priority update of so many units."""
     return {name: (np.dtype(dtype), (count,)) for name, dtype in CHANGES}

@@ -8,8 +8,6 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.experience.replay.windows import Windows
-
 RECORDED = ("q", "q_max")
 """Fields per row of an actor: the value of the action that it took, and the largest of any."""
 _SMALLEST, _LARGEST = 1e-10, 1e10
@@ -20,12 +18,21 @@ class ReplaySettings(msgspec.Struct, frozen=True):
     """Settings of an algorithm that a shard reads."""
 
     n_step: int
+    sequence: int = 0  # rows of a sequence that are learned from; 0: single rows are drawn
+    burn_in: int = 0  # rows before them
     gamma: float = 0.99  # of initial priorities alone: a learner discounts itself
     prioritized: bool = False
     alpha: float = 0.6
     epsilon: float = 1e-6
     reward_scale: float = 1.0  # of initial priorities alone, and so is the next
     reward_clip: float | None = None
+    rescaled: bool = False  # values, as actors record them, are rescaled ones
+    priority_max: float = 0.9  # part of the largest error of a sequence; the rest is of their mean
+
+    @property
+    def unit_rows(self) -> int:
+        """Rows of what is drawn as one, those that are learned from."""
+        return self.sequence or 1
 
 
 def masses(delta: NDArray[np.floating[Any]], settings: ReplaySettings) -> NDArray[np.float64]:
@@ -37,17 +44,22 @@ def masses(delta: NDArray[np.floating[Any]], settings: ReplaySettings) -> NDArra
     return np.clip(mass, _SMALLEST, _LARGEST)
 
 
-def initial_error(windows: Windows, slot: NDArray[np.int64], settings: ReplaySettings) -> NDArray[np.float64]:
-    """[B] n-step errors of windows by the values that their actor recorded, wherever the segments end.
+EPSILON = 1e-3
+"""Of the rescaling: its slope stays above it."""
 
-    sum_j gamma^j r_(t+j) + gamma^k q_max(t+k) - q(t), without the bootstrap where the window ends in a terminal state.
 
-    Source: Horgan et al. 2018, arXiv:1803.00933, section 3: actors' own estimates are fresher than the largest so far.
+def rescaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x.
+
+    Source: Pohlen et al. 2018, arXiv:1805.11593, proposition A.2, and so is the inverse.
     """
-    found = windows.outcome(slot)
-    reward = found.rewards.astype(np.float64) * settings.reward_scale
-    if settings.reward_clip is not None:
-        reward = np.clip(reward, -settings.reward_clip, settings.reward_clip)
-    bootstrap = np.where(found.terminated, 0.0, settings.gamma**found.steps * found.ends["q_max"][1])
-    error: NDArray[np.float64] = settings.gamma ** np.arange(settings.n_step) @ reward + bootstrap - found.ends["q"][0]
-    return error
+    found: NDArray[np.float64] = np.sign(x) * (np.sqrt(np.abs(x) + 1) - 1) + EPSILON * x
+    return found
+
+
+def unscaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The inverse of `rescaled`."""
+    size = np.abs(x) + 1 + EPSILON
+    root = 2 * size / (1 + np.sqrt(1 + 4 * EPSILON * size))  # sqrt(|y| + 1) of the result y
+    found: NDArray[np.float64] = np.sign(x) * (root - 1) * (root + 1)
+    return found

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.types.experience import Schema, SegmentBlock
+from rlctl_agents.types.experience import Field, Schema, SegmentBlock
 
 FIRST, VALID, TERMINATED, TRUNCATED, THERE = 1, 2, 4, 8, 16
 """Bits of a row's flags. Without THERE nothing is stored at its place."""
@@ -59,6 +59,12 @@ class Ring:
             name: np.zeros((self.slots + 1, *shape), dtype) for name, (dtype, shape) in large.items()
         }
         """Field -> [slots + 1, ...]."""
+        self.segments: dict[str, NDArray[Any]] = {
+            field.name: np.zeros((self.columns, *field.shape), field.dtype)
+            for field in schema.fields
+            if field.per == "segment"
+        }
+        """Field of a segment -> [columns, ...]."""
         self.generation = np.zeros(self.columns, np.uint32)
         """[columns] times that a column was filled; 0: never."""
         # of column -1: none
@@ -78,13 +84,14 @@ class Ring:
         columns = columns_for(schema, capacity)
         packed, large = layout(schema)
         row = packed.itemsize + sum(dtype.itemsize * math.prod(shape) for dtype, shape in large.values())
-        return (columns * schema.unroll_length + 1) * row + columns * 44 + 16
+        segment = sum(segment_bytes(field) for field in schema.fields if field.per == "segment")
+        return (columns * schema.unroll_length + 1) * row + columns * (44 + segment) + 16
 
     @property
     def nbytes(self) -> int:
         """Bytes of its arrays."""
         arrays: list[NDArray[Any]] = [self.records, self.generation, self._before, self._after]
-        arrays += [self._stream, self._row0, self._boot, *self.large.values()]
+        arrays += [self._stream, self._row0, self._boot, *self.large.values(), *self.segments.values()]
         return sum(array.nbytes for array in arrays)
 
     @property
@@ -149,6 +156,8 @@ class Ring:
                 self.large[name][to].reshape(values.shape)[...] = values
             else:
                 records[name] = values
+        for name, stored in self.segments.items():
+            stored[column : column + count] = block.fields[name][of]
         records["version"] = block.version[:, of].T
         flags = np.full((steps, count), THERE, np.uint8)
         for name, bit in FLAGS.items():
@@ -181,6 +190,11 @@ def layout(schema: Schema) -> tuple[np.dtype[np.void], dict[str, tuple[np.dtype[
             packed.append((field.name, dtype, shape))
     packed.sort(key=lambda one: -one[1].itemsize)  # nothing between them to align them
     return np.dtype(packed, align=True), large
+
+
+def segment_bytes(field: Field) -> int:
+    """Bytes of a field of one segment."""
+    return np.dtype(field.dtype).itemsize * math.prod(field.shape)
 
 
 def columns_for(schema: Schema, capacity: int) -> int:

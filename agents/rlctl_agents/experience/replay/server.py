@@ -38,10 +38,8 @@ class SharedShard:
         ratio: rows drawn for each that is inserted; 0: no limit.
     """
 
-    def __init__(
-        self, shard: Shard, boot: str, *, n_step: int, starts: int, share: int, ratio: float, metrics: Metrics
-    ) -> None:
-        self._shard, self._boot, self._n_step = shard, boot, n_step
+    def __init__(self, shard: Shard, boot: str, *, starts: int, share: int, ratio: float, metrics: Metrics) -> None:
+        self._shard, self._boot = shard, boot
         self._starts, self._ratio, self._metrics = starts, ratio, metrics
         self._lock = threading.Lock()
         self._limit = InsertLimit(share, limited=ratio > 0)
@@ -77,11 +75,11 @@ class SharedShard:
                 self._counted = max(self._counted, request.counted)
             drawn = self._shard.draw(request.count) if request.count else None
             count = 0 if drawn is None else drawn.count
-            self._metrics.add("sampled", count)
+            self._metrics.add("sampled", count * self._shard.settings.unit_rows)
             answer = Drawn(self._boot, count, self._standing(None if drawn is None else drawn.total))
         if drawn is None or not count:
             return answer, []
-        return answer, to_buffers(drawn.fields, list(layout(self._shard.schema, self._n_step, count)))
+        return answer, to_buffers(drawn.fields, list(layout(self._shard.schema, self._shard.settings, count)))
 
     def gauges(self) -> dict[str, float]:
         """Figures of the shard for a report; called by another thread."""

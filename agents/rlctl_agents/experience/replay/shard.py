@@ -1,4 +1,4 @@
-"""Shard of a replay: a ring of rows, and the windows that are drawn from it by their mass."""
+"""Shard of a replay: a ring of rows, and the windows or sequences that are drawn from it by their mass."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings, initial_error, masses
+from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings, masses
 from rlctl_agents.experience.replay.ring import Ring, columns_for
+from rlctl_agents.experience.replay.sequences import Sequences
 from rlctl_agents.experience.replay.sum_tree import SumTree
 from rlctl_agents.experience.replay.windows import Windows
 from rlctl_agents.types.experience import Arrays, Schema, SegmentBlock
@@ -19,25 +20,26 @@ __all__ = ["DrawnRows", "ReplaySettings", "Shard", "ShardTotals"]
 
 @dataclass(frozen=True, slots=True)
 class DrawnRows:
-    """Windows that were drawn, with replacement."""
+    """Units that were drawn, with replacement: windows of single rows, or sequences."""
 
     count: int  # B; 0: nothing may be drawn
     fields: Arrays
-    """As `Windows.gather`, and of each row `slot` int64, `generation` uint32 and `mass` float32, all [B]."""
-    total: float  # mass of all that could be drawn: a row's chance was its mass / total
+    """As `Windows.gather` or `Sequences.gather`, and of each `slot` int64, `generation` uint32 and `mass` float32, all
+    [B]: of a sequence the slot is its column."""
+    total: float  # mass of all that could be drawn: the chance of one was its mass / total
 
 
 @dataclass(frozen=True, slots=True)
 class ShardTotals:
     """State of a shard; counts are rows since its start."""
 
-    mass: float  # sum over the rows that may be drawn
-    size: int  # rows that may be drawn
+    mass: float  # sum over the units that may be drawn
+    size: int  # units that may be drawn: rows, or sequences
     rows: int  # rows that are stored
     inserted: int
-    sampled: int
+    sampled: int  # rows to be learned from
     nbytes: int
-    highest: float  # largest mass so far: that of rows without recorded values
+    highest: float  # largest mass so far: that of units without recorded values
 
 
 class Shard:
@@ -50,14 +52,14 @@ class Shard:
         seed: of the draws.
 
     Raises:
-        ValueError: capacity or n_step is not possible, or the schema lacks a field.
+        ValueError: capacity, n_step or the length of sequences is not possible, or the schema lacks a field.
     """
 
     def __init__(self, schema: Schema, settings: ReplaySettings, *, capacity: int, seed: int) -> None:
-        self.schema, self._settings = schema, settings
+        self.schema, self.settings = schema, settings
         self._ring = Ring(schema, capacity)
-        self._windows = Windows(self._ring, settings.n_step)
-        self._tree = SumTree(self._ring.slots)
+        self._units = (Sequences if settings.sequence else Windows)(self._ring, settings)
+        self._tree = SumTree(self._units.count)
         self._rng = np.random.default_rng(seed)
         self._recorded = set(RECORDED) <= self._ring.fields.keys()
         self._size = self._inserted = self._sampled = 0
@@ -66,8 +68,9 @@ class Shard:
     @staticmethod
     def bytes_for(schema: Schema, settings: ReplaySettings, capacity: int) -> int:
         """Bytes of the arrays of a shard; see `nbytes` of its totals."""
-        slots = schema.unroll_length * columns_for(schema, capacity)
-        return Ring.bytes_for(schema, capacity) + SumTree.bytes_for(slots)
+        columns = columns_for(schema, capacity)
+        units = columns * (1 if settings.sequence else schema.unroll_length)
+        return Ring.bytes_for(schema, capacity) + SumTree.bytes_for(units) + (columns if settings.sequence else 0)
 
     @property
     def capacity(self) -> int:
@@ -82,18 +85,18 @@ class Shard:
             rows=self._ring.filled,
             inserted=self._inserted,
             sampled=self._sampled,
-            nbytes=self._ring.nbytes + self._tree.nbytes,
+            nbytes=self._ring.nbytes + self._units.nbytes + self._tree.nbytes,
             highest=self._highest,
         )
 
     def insert(self, block: SegmentBlock) -> int:
-        """Store a block. Windows that it completes may be drawn from now on, those that it overwrites no longer.
+        """Store a block. What it completes may be drawn from now on, what it overwrites no longer.
 
         Returns:
             Its rows.
         """
         placed = self._ring.insert(block)
-        made, gone = self._windows.update(placed)
+        made, gone = self._units.update(placed)
         mass = np.zeros(gone.size + made.size, np.float64)
         mass[gone.size :] = self._first_mass(made)
         self._tree.set(np.concatenate((gone, made)), mass)
@@ -102,7 +105,7 @@ class Shard:
         return block.rows
 
     def draw(self, count: int, out: Arrays | None = None) -> DrawnRows:
-        """Draw windows with replacement, each with a chance in proportion to its mass.
+        """Draw units with replacement, each with a chance in proportion to its mass.
 
         Args:
             count: how many.
@@ -113,41 +116,41 @@ class Shard:
         # points in order are found twice as fast; the rows of a draw come in no order, or minibatches of it were uneven
         slot = self._tree.draw(np.sort(self._rng.random(count)))
         self._rng.shuffle(slot)
-        fields = self._windows.gather(slot, out or {})
-        fields["slot"], fields["generation"] = slot, self._ring.generation.take(slot // self._ring.steps)
+        fields = self._units.gather(slot, out or {})
+        fields["slot"], fields["generation"] = slot, self._ring.generation.take(self._units.columns(slot))
         fields["mass"] = self._tree.mass.take(slot)
-        self._sampled += count
+        self._sampled += count * self.settings.unit_rows
         return DrawnRows(count, fields, self._tree.total)
 
     def update(self, slot: NDArray[np.int64], generation: NDArray[np.uint32], delta: NDArray[np.floating[Any]]) -> int:
-        """Set the masses of rows by their errors.
+        """Set the masses of units by their errors.
 
         Args:
             slot: [K] as drawn.
             generation: [K] as drawn.
-            delta: [K] errors, of either sign; a row with NaN keeps its mass, and of a row that comes several times the
+            delta: [K] errors, of either sign; a unit with NaN keeps its mass, and of one that comes several times the
                 last one counts.
 
         Returns:
-            Rows whose mass was set; the others have been overwritten meanwhile, or may not be drawn any more.
+            Units whose mass was set; the others have been overwritten meanwhile, or may not be drawn any more.
         """
-        if not self._settings.prioritized:
+        if not self.settings.prioritized:
             return 0
-        known = (slot >= 0) & (slot < self._ring.slots) & ~np.isnan(delta)
+        known = (slot >= 0) & (slot < self._units.count) & ~np.isnan(delta)
         slot = np.where(known, slot, 0)
-        known &= self._ring.generation[slot // self._ring.steps] == generation
+        known &= self._ring.generation[self._units.columns(slot)] == generation
         known &= self._tree.mass[slot] > 0
         if not known.all():
             slot, delta = slot[known], delta[known]
         if slot.size:
-            mass = masses(delta, self._settings)
+            mass = masses(delta, self.settings)
             self._highest = max(self._highest, float(mass.max()))
             self._tree.set(slot, mass)
         return int(slot.size)
 
     def _first_mass(self, slot: NDArray[np.int64]) -> NDArray[np.float64] | float:
-        if not self._settings.prioritized or not slot.size:
+        if not self.settings.prioritized or not slot.size:
             return 1.0
         if not self._recorded:
             return self._highest
-        return masses(initial_error(self._windows, slot, self._settings), self._settings)
+        return masses(self._units.first_error(slot), self.settings)

@@ -19,7 +19,9 @@ from torch import Tensor
 from rlctl.spec import algorithms as specs
 from rlctl_agents.algorithms.base import AlgorithmError, Batch, Delivery
 from rlctl_agents.experience.batching import BatchMemory
+from rlctl_agents.experience.frame_stacking import rebuild
 from rlctl_agents.experience.replay.limiter import SampleLimit, ShardCounts
+from rlctl_agents.experience.replay.memory import shard_settings
 from rlctl_agents.experience.replay.messages import (
     CHANGES,
     Draw,
@@ -28,9 +30,10 @@ from rlctl_agents.experience.replay.messages import (
     drawn_schema,
     from_buffers,
     layout,
-    row_bytes,
     to_buffers,
+    unit_bytes,
 )
+from rlctl_agents.experience.replay.priorities import ReplaySettings
 from rlctl_agents.experience.sources import BatchSource, Needs
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.runtime.metrics import Metrics
@@ -68,10 +71,10 @@ def replay(needs: Needs) -> ReplaySource:
         Shards(
             needs.shards,
             lambda channels: RpcClient(wire, channels["rpc"], boot),
-            row_bytes=row_bytes(needs.schema, config.n_step),
+            unit_bytes=unit_bytes(needs.schema, shard_settings(config)),
         ),
         needs.schema,
-        n_step=config.n_step,
+        settings=shard_settings(config),
         beta=config.priority_beta if config.prioritized else 0.0,
         rng=np.random.default_rng([needs.seed, int(boot or "0", 16)]),
     )
@@ -82,14 +85,14 @@ Answer = tuple[int, Drawn, list[memoryview]]
 """Of the shard of this index, with the arrays that follow."""
 
 
-class ShardRows(NamedTuple):
-    """Rows of one shard in a batch."""
+class ShardPart(NamedTuple):
+    """Units of one shard in a batch."""
 
     shard: int
     boot: str
-    rows: int
+    units: int
     arrays: Arrays
-    chance: float  # with which a row of this batch was asked of this shard
+    chance: float  # with which a unit of this batch was asked of this shard
     mass: float  # of the shard when it drew
 
 
@@ -113,7 +116,7 @@ class Shards:
     Args:
         named: index -> channels of those that the manager names.
         connect: to the channels of one.
-        row_bytes: that a drawn row has on its way.
+        unit_bytes: that a drawn unit has on its way.
         beside: asks those that do not answer, while the others are drawn from.
     """
 
@@ -122,11 +125,11 @@ class Shards:
         named: Callable[[], Mapping[int, Channels]],
         connect: Callable[[Channels], RpcClient],
         *,
-        row_bytes: int = 0,
+        unit_bytes: int = 0,
         clock: Callable[[], float] = time.monotonic,
         beside: Executor | None = None,
     ) -> None:
-        self._named, self._connect, self._row_bytes = named, connect, row_bytes
+        self._named, self._connect, self._unit_bytes = named, connect, unit_bytes
         self.known: dict[int, RemoteShard] = {}
         self._pool = ThreadPoolExecutor(8, "shards")
         self._beside = beside or ThreadPoolExecutor(4, "silent")
@@ -166,7 +169,7 @@ class Shards:
         }
 
     def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[Answer]:
-        """Ask several that live at once, each for so many rows; the answers of those that answer."""
+        """Ask several that live at once, each for so many units; the answers of those that answer."""
         asked = [(index, self.known[index], count, may_insert.get(index, -1)) for index, count in counts.items()]
         answers = [self._ask(*asked[0])] if len(asked) == 1 else self._pool.map(lambda one: self._ask(*one), asked)
         return [one for one in answers if one is not None]
@@ -176,7 +179,7 @@ class Shards:
         arrays = {
             name: np.concatenate([one[name] for one in told]) if told else np.zeros(0, dtype) for name, dtype in CHANGES
         }
-        size, more_s = int(arrays["slot"].size), count * self._row_bytes / SLOW_BYTES_PER_S
+        size, more_s = int(arrays["slot"].size), count * self._unit_bytes / SLOW_BYTES_PER_S
         try:
             drawn, buffers = shard.client.call(
                 Draw(count, shard.boot, may_insert, shard.counted, size),
@@ -216,10 +219,11 @@ class Shards:
 
 
 class Drawer:
-    """Draws batches from shards: so many rows from each as a multinomial over their masses says.
+    """Draws batches from shards: so many units from each as a multinomial over their masses says. A unit is a row with
+    its window, or a sequence.
 
-    A row's chance is that of its shard, as it was used, times its share of the shard's mass when it was drawn: exact
-    even where the learner's masses are stale, or a shard has died. Weights are (N P)^-beta, of Schaul et al. 2016,
+    Its chance is that of its shard, as it was used, times its share of the shard's mass when it was drawn: exact even
+    where the learner's masses are stale, or a shard has died. Weights are (N P)^-beta, of Schaul et al. 2016,
     arXiv:1511.05952, over the largest of the batch.
     """
 
@@ -228,11 +232,11 @@ class Drawer:
         shards: Shards,
         schema: Schema,
         *,
-        n_step: int,
+        settings: ReplaySettings,
         beta: float,
         rng: np.random.Generator,
     ) -> None:
-        self.shards, self.schema, self.n_step = shards, drawn_schema(schema, n_step), n_step
+        self.shards, self.schema, self.settings = shards, drawn_schema(schema, settings), settings
         self._met: set[int] = set()
         self._from, self._beta, self._rng = schema, beta, rng
         self._counted = 0
@@ -263,19 +267,19 @@ class Drawer:
                 shard.counted = shard.standing.inserted
         return fresh
 
-    def draw(self, rows: int) -> list[ShardRows] | None:
-        """Rows of one batch; None: there is nothing to draw, or it is not yet time."""
+    def draw(self, units: int) -> list[ShardPart] | None:
+        """Units of one batch; None: there is nothing to draw, or it is not yet time."""
         shards = self.shards
         for index, drawn, _ in shards.look():
             self._hear(index, drawn)
         ready = self.limit is not None and self.limit.may_sample()
         if not ready or not any(one.mass > 0 for one in shards.live.values()):
-            self._ask(dict.fromkeys(shards.live, 0), rows)
+            self._ask(dict.fromkeys(shards.live, 0), units)
             return None
-        parts: list[ShardRows] = []
-        # with the first round all are asked, if for no row: what they hold is heard, and what they may insert is told
+        parts: list[ShardPart] = []
+        # with the first round all are asked, if for no unit: what they hold is heard, and what they may insert is told
         besides = [index for index, one in shards.live.items() if not one.mass > 0]
-        while (left := rows - sum(one.rows for one in parts)) > 0:
+        while (left := units - sum(one.units for one in parts)) > 0:
             live = {index: one for index, one in shards.live.items() if one.mass > 0}
             if not live:
                 return None  # what was drawn is forgotten: another draw is as good
@@ -286,20 +290,21 @@ class Drawer:
             asked = {index: int(count) for index, count in zip(live, counts, strict=True) if count or not parts}
             asked |= dict.fromkeys(besides, 0)
             besides = []
-            for index, drawn, arrays in self._ask(asked, rows):
+            for index, drawn, arrays in self._ask(asked, units):
                 if drawn.count:
                     mass = drawn.standing.mass
-                    parts.append(ShardRows(index, drawn.boot, drawn.count, arrays, chance[index], mass))
+                    parts.append(ShardPart(index, drawn.boot, drawn.count, arrays, chance[index], mass))
         return parts
 
-    def _ask(self, counts: Mapping[int, int], rows: int) -> list[tuple[int, Drawn, Arrays]]:
+    def _ask(self, counts: Mapping[int, int], units: int) -> list[tuple[int, Drawn, Arrays]]:
         live = dict.fromkeys(self.shards.live, 1)
-        may_insert = {} if self.limit is None else self.limit.may_insert(live, rows)
+        drawable, rows = any(one.mass > 0 for one in self.shards.live.values()), units * self.settings.unit_rows
+        may_insert = {} if self.limit is None else self.limit.may_insert(live, rows, drawable=drawable)
         found = []
         for index, drawn, buffers in self.shards.ask(counts, may_insert):
             self._hear(index, drawn)
             try:
-                arrays = from_buffers(buffers, layout(self._from, self.n_step, drawn.count)) if drawn.count else {}
+                arrays = from_buffers(buffers, layout(self._from, self.settings, drawn.count)) if drawn.count else {}
             except ValueError as error:  # of a spec before: it is started again soon
                 self.shards.leave_out(index, self.shards.known[index], error)
                 continue
@@ -315,22 +320,26 @@ class Drawer:
             self._counted += now.counted
         self.limit.hear(index, ShardCounts(drawn.boot, now.inserted, now.sampled))
 
-    def fill(self, memory: BatchMemory, parts: Sequence[ShardRows]) -> None:
+    def fill(self, memory: BatchMemory, parts: Sequence[ShardPart]) -> None:
         """Parts side by side into the memory of a batch, with their weights."""
         first, weights = 0, np.ones(memory.version.shape[1], np.float64)
         size = sum(one.size for one in self.shards.live.values())
         for part in parts:
-            columns = slice(first, first + part.rows)
-            first += part.rows
+            columns = slice(first, first + part.units)
+            first += part.units
             for name, values in memory.fields.items():
-                if name == "valid":
+                if name == "weight":
+                    continue
+                if name == "valid" and name not in part.arrays:
                     values[:, columns] = True
                 elif name == "rewards":
                     values[columns] = part.arrays[name].T
-                elif name != "weight":
+                elif name in memory.stacked:
+                    rebuild(values[:, columns], part.arrays[name], part.arrays["first"])
+                else:
                     place = values[columns] if name in memory.segment_fields else values[:, columns]
                     place[...] = part.arrays[name]
-            memory.version[0, columns] = part.arrays["version"]
+            memory.version[:, columns] = part.arrays["version"]
             if self._beta:
                 chance = part.chance * part.arrays["mass"].astype(np.float64) / part.mass
                 weights[columns] = (size * chance) ** -self._beta
@@ -343,17 +352,17 @@ class ReplaySource(BatchSource):
     Args:
         drawer: used by the thread alone, but for `priorities` of its shards.
         staging: makes the memory of batches, and brings them to the device.
-        rows: of a batch of this learner.
+        units: of a batch of this learner.
     """
 
     def __init__(
-        self, drawer: Drawer, staging: Staging, rows: int, *, clock: Callable[[], float] = time.monotonic
+        self, drawer: Drawer, staging: Staging, units: int, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._drawer, self._staging, self._rows = drawer, staging, rows
+        self._drawer, self._staging, self._units = drawer, staging, units
         self._free: deque[BatchMemory] = deque()
         self._allocate()
-        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[ShardRows], int, float] | None] = queue.SimpleQueue()
-        self._taken: list[tuple[Batch, BatchMemory, list[ShardRows]]] = []
+        self._ready: queue.SimpleQueue[tuple[BatchMemory, list[ShardPart], int, float] | None] = queue.SimpleQueue()
+        self._taken: list[tuple[Batch, BatchMemory, list[ShardPart]]] = []
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._stop = threading.Event(), threading.Event()
         self._failure: Exception | None = None
@@ -377,7 +386,7 @@ class ReplaySource(BatchSource):
             raise self._failure
         memory, parts, fresh, drawn_since = found
         self._count_wait(began, drawn_since)
-        versions = memory.version[0].copy()
+        versions = memory.version[memory.fields["valid"]]
         batch = self._staging.batch(memory)._replace(delivery=Delivery(versions, fresh, fresh))
         self._taken.append((batch, memory, parts))
         return batch
@@ -402,7 +411,7 @@ class ReplaySource(BatchSource):
 
     @property
     def waiting_rows(self) -> int:
-        """Rows that may be drawn."""
+        """Units that may be drawn."""
         return sum(one.size for one in self._drawer.shards.live.values())
 
     def waits_for(self) -> str:
@@ -412,6 +421,8 @@ class ReplaySource(BatchSource):
         limit, starts = self._drawer.limit, max(one.starts for one in live.values())
         if limit is None or limit.inserted < starts:
             return f"{limit.inserted if limit else 0} of {starts} rows are in the replay"
+        if not any(one.mass > 0 for one in live.values()):
+            return f"{limit.inserted} rows are in the replay, none of which can be drawn yet"
         return f"{limit.sampled} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
 
     def measure(self, metrics: Metrics) -> None:
@@ -468,24 +479,24 @@ class ReplaySource(BatchSource):
             self._draw_wait_s += max(self._clock() - max(began, drawn_since), 0.0)
 
     def _allocate(self) -> None:
-        self._free = deque(self._staging.allocate(self._drawer.schema, self._rows) for _ in range(1 + AHEAD))
+        self._free = deque(self._staging.allocate(self._drawer.schema, self._units) for _ in range(1 + AHEAD))
 
     def _take_back(self, memory: BatchMemory) -> None:
-        if memory.version.shape[1] == self._rows:
+        if memory.version.shape[1] == self._units:
             self._free.append(memory)
         else:
-            self._free.append(self._staging.allocate(self._drawer.schema, self._rows))
+            self._free.append(self._staging.allocate(self._drawer.schema, self._units))
 
-    def _move(self, rows: int) -> None:
-        if rows != self._rows:
-            self._rows = rows
-            self._free = deque(self._staging.allocate(self._drawer.schema, rows) for _ in self._free)
+    def _move(self, units: int) -> None:
+        if units != self._units:
+            self._units = units
+            self._free = deque(self._staging.allocate(self._drawer.schema, units) for _ in self._free)
 
-    def _change(self, parts: Sequence[ShardRows], told: NDArray[np.float32]) -> None:
+    def _change(self, parts: Sequence[ShardPart], told: NDArray[np.float32]) -> None:
         first = 0
         for part in parts:
-            delta = told[first : first + part.rows]
-            first += part.rows
+            delta = told[first : first + part.units]
+            first += part.units
             shard = self._drawer.shards.known.get(part.shard)
             seen = ~np.isnan(delta)
             if shard is not None and shard.boot == part.boot and seen.any():

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rlctl_agents.experience.replay.priorities import ReplaySettings
 from rlctl_agents.experience.replay.ring import FIRST, TERMINATED, THERE, TRUNCATED, VALID, Placed, Ring
 from rlctl_agents.types.experience import Arrays
 
@@ -15,10 +16,10 @@ MAX_STEPS = 255
 
 
 class Changed(NamedTuple):
-    """Rows that an insertion has made drawable, or not drawable any more."""
+    """Units that an insertion has made drawable, or not drawable any more: slots, or columns of sequences."""
 
-    made: NDArray[np.int64]  # [M] slots
-    gone: NDArray[np.int64]  # [G] slots of rows that are still there, or were overwritten
+    made: NDArray[np.int64]  # [M]
+    gone: NDArray[np.int64]  # [G] still there, or overwritten
 
 
 class WindowEnds(NamedTuple):
@@ -42,11 +43,25 @@ class Windows:
         ValueError: n is not from 1 to MAX_STEPS.
     """
 
-    def __init__(self, ring: Ring, n_step: int) -> None:
-        if not 1 <= n_step <= MAX_STEPS:
-            raise ValueError(f"n_step must be from 1 to {MAX_STEPS}, got {n_step}")
-        self._ring, self._n_step = ring, n_step
+    def __init__(self, ring: Ring, settings: ReplaySettings) -> None:
+        if not 1 <= settings.n_step <= MAX_STEPS:
+            raise ValueError(f"n_step must be from 1 to {MAX_STEPS}, got {settings.n_step}")
+        self._ring, self._settings, self._n_step = ring, settings, settings.n_step
         self._history = max(max((field.frames for field in ring.fields.values()), default=0) - 1, 0)
+
+    @property
+    def count(self) -> int:
+        """Units of a ring: its slots."""
+        return self._ring.slots
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its own arrays: lengths are in the ring's records."""
+        return 0
+
+    def columns(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
+        """[B] the column of the first row of each."""
+        return slot // self._ring.steps
 
     @property
     def length(self) -> NDArray[np.uint8]:
@@ -92,6 +107,24 @@ class Windows:
             ends=records.take(np.concatenate((begin, end))).reshape(2, streams),
             after=rows.ravel().take(end),
         )
+
+    def first_error(self, slot: NDArray[np.int64]) -> NDArray[np.float64]:
+        """[B] n-step errors of windows by the values that their actor recorded, wherever the segments end.
+
+        sum_j gamma^j r_(t+j) + gamma^k q_max(t+k) - q(t), without the bootstrap where the window ends in a terminal
+        state.
+
+        Source: Horgan et al. 2018, arXiv:1803.00933, section 3: actors' own estimates are fresher than the largest so
+        far.
+        """
+        settings, found = self._settings, self.outcome(slot)
+        reward = found.rewards.astype(np.float64) * settings.reward_scale
+        if settings.reward_clip is not None:
+            reward = np.clip(reward, -settings.reward_clip, settings.reward_clip)
+        bootstrap = np.where(found.terminated, 0.0, settings.gamma**found.steps * found.ends["q_max"][1])
+        powers = settings.gamma ** np.arange(settings.n_step)
+        error: NDArray[np.float64] = powers @ reward + bootstrap - found.ends["q"][0]
+        return error
 
     def gather(self, slot: NDArray[np.int64], out: Arrays) -> Arrays:
         """The arrays of windows.

@@ -1,0 +1,27 @@
+"""Rescaling of values, which takes the place of clipped rewards, and its inverse."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+EPSILON = 1e-3
+"""The slope of h stays above it."""
+
+
+def rescaled(x: Tensor) -> Tensor:
+    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x.
+
+    Example:
+        0 stays 0, 3 becomes 1.003.
+
+    Source: Pohlen et al. 2018, arXiv:1805.11593, proposition A.2, and so is the inverse.
+    """
+    return torch.sign(x) * (torch.sqrt(x.abs() + 1) - 1) + EPSILON * x
+
+
+def unscaled(x: Tensor) -> Tensor:
+    """The inverse of `rescaled`, written so that small numbers keep their digits."""
+    size = x.abs() + 1 + EPSILON
+    root = 2 * size / (1 + torch.sqrt(1 + 4 * EPSILON * size))  # sqrt(|y| + 1) of the result y
+    return torch.sign(x) * (root - 1) * (root + 1)
