@@ -469,7 +469,8 @@ class R2d2(Ladder):
 
 
 class Continuous(Replayed):
-    """Hyperparameters of actor-critics with two critics, for actions that are real numbers with bounds."""
+    """Hyperparameters of actor-critics with two critics, for actions that are real numbers with bounds; sac also for
+    options."""
 
     network: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
 
@@ -495,9 +496,9 @@ class Continuous(Replayed):
 
 
 class Sac(Continuous):
-    """Soft actor-critic with a learned temperature.
+    """Soft actor-critic with a learned temperature, over real numbers or over options.
 
-    Source: Haarnoja et al. 2018, arXiv:1812.05905.
+    Source: Haarnoja et al. 2018, arXiv:1812.05905; Christodoulou 2019, arXiv:1910.07207.
     """
 
     network: ClassVar[Mapping[str, Any]] = {**Continuous.network, "gaussian": {"std": "network", "squash": True}}
@@ -508,7 +509,8 @@ class Sac(Continuous):
     temperature_lr: Annotated[float | None, Field(gt=0, le=1), restart("learner"), MUTABLE] = None
     """Null: lr."""
     target_entropy: Annotated[Literal["auto"] | float, restart("learner")] = "auto"
-    """Nats, of actions in units of half the width of their bounds. auto: -1 for each number of an action."""
+    """Nats, of actions in units of half the width of their bounds. auto: -1 for each number of an action; of options
+    half of the most that there can be, the sum over the choices of log(options)."""
 
 
 class Td3(Continuous):

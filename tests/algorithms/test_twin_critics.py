@@ -193,5 +193,5 @@ def test_learning_rates_of_groups_follow_one_schedule() -> None:
 def test_what_does_not_fit_is_said() -> None:
     with pytest.raises(AlgorithmError, match="minibatch_size x policy_every = 8 x 3, got 32"):
         made("td3", policy_every=3)
-    with pytest.raises(AlgorithmError, match="action is a Discrete: use dqn"):
-        made("sac", Spaces(Box((3,), "float32"), Discrete(2)))
+    with pytest.raises(AlgorithmError, match="action is a Discrete: use sac or dqn"):
+        made("td3", Spaces(Box((3,), "float32"), Discrete(2)))

@@ -85,7 +85,7 @@ def test_every_action_without_bounds_is_named() -> None:
         Bounds(space)
     said = str(refused.value)
     assert "action.a lacks some" in said
-    assert "action.b is a Discrete: use dqn" in said
+    assert "action.b is a Discrete: use sac or dqn" in said
     assert "action.c holds int64: use MultiDiscrete" in said
 
 

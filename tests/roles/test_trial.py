@@ -52,7 +52,7 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
 @pytest.mark.parametrize(
     ("spec", "path", "words"),
     [
-        ({"id": "CartPole-v1", "algorithm": {"name": "sac"}}, ALGORITHM, "is a Discrete: use dqn, ppo or impala"),
+        ({"id": "CartPole-v1", "algorithm": {"name": "td3"}}, ALGORITHM, "is a Discrete: use sac or dqn"),
         ({"id": "Pendulum-v1", "algorithm": {"name": "apex_dqn"}}, ALGORITHM, "action, a Box: use sac or td3"),
         ({"id": "CartPole-v9"}, ID, "it has CartPole-v0 and CartPole-v1"),
         ({"id": "tests.acting.owned:Soundd"}, ID, "did you mean Sound?"),

@@ -15,14 +15,14 @@ from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import ActInputs, AlgorithmError, Batch, Loss, Tensors
 from rlctl_agents.algorithms.replayed import means, seen
-from rlctl_agents.algorithms.twin_critics import TwinCriticsAlgorithm, after, paired
+from rlctl_agents.algorithms.twin_critics import BoundedActions, after, paired
 from rlctl_agents.models.critics import TanhPolicy, normals
 from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.ops.td import regression
 from rlctl_agents.types.spaces import Spaces
 
 
-class Td3(TwinCriticsAlgorithm):
+class Td3(BoundedActions):
     """Twin delayed deep deterministic policy gradient."""
 
     settings = specs.Td3

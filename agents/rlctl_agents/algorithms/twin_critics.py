@@ -1,5 +1,5 @@
-"""Actor-critics with two critics for actions that are real numbers: networks, targets, exploration; SAC and TD3 add the
-rest."""
+"""Actor-critics with two critics that learn from a replay: networks and targets; exploration and noise of those whose
+actions are real numbers."""
 
 from __future__ import annotations
 
@@ -21,25 +21,26 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class TwinCriticsAlgorithm(ReplayedAlgorithm):
-    """Policy and two critics. Actions are in units of half the width of their bounds, from -1 to 1, but in the records
-    of actors."""
+    """Policy and two critics, whose targets follow them."""
 
     config: specs.Continuous
-    bounds: Bounds
     moving: int = 1
     """Optimizer steps from one move of the target networks to the next."""
 
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
         self.net = self.make_policy(network, spaces, seed)
-        self.critics = TwinCritics(spaces, network, self.bounds.count, seed=seed + 2)
+        self.critics = self.make_critics(network, spaces, seed + 2)
         self.target_critics = copy.deepcopy(self.critics).requires_grad_(False)
-        self.noise_width = self.bounds.count
         self._steps = 0  # of the batch
         self._pairs = paired(self.target_critics, self.critics)
 
     @abstractmethod
     def make_policy(self, network: Network, spaces: Spaces, seed: int) -> Observing:
-        """Make the policy's network, and take its `bounds`."""
+        """Make the policy's network."""
+
+    @abstractmethod
+    def make_critics(self, network: Network, spaces: Spaces, seed: int) -> TwinCritics:
+        """Make the critics, after the policy."""
 
     @property
     def modules(self) -> dict[str, nn.Module]:
@@ -49,20 +50,20 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
     def critic_lr(self) -> float:
         return self.config.critic_lr or self.config.lr
 
-    @torch.inference_mode()
-    def act(self, inputs: ActInputs) -> Act:
-        if not inputs.greedy and inputs.progress < self.config.random_steps:
-            return Act(self.bounds.to_action(2 * inputs.noise - 1), {}, {})
-        return Act(self.bounds.to_action(self.decide(self.net.seen(inputs.obs), inputs)), {}, {})
-
-    @abstractmethod
-    def decide(self, seen: Tensors, inputs: ActInputs) -> Tensor:
-        """[K, A] the actions of the policy, in units."""
-
     def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
         action = {name: leaf[0] for name, leaf in below(fields, "action").items()}
-        made = {"reward": reward, "discount": discount, "units": self.bounds.to_units(action)}
+        made = {"reward": reward, "discount": discount, **self.taken(action)}
+        if "legal" in fields:
+            made |= {"legal": fields["legal"][0], "next_legal": fields["legal"][1]}
         return made | {f"next.{name}": leaf for name, leaf in after.items()}
+
+    @abstractmethod
+    def taken(self, action: Tensors) -> Tensors:
+        """The actions that were taken, [B, ...] as the space has them, as the critics need them."""
+
+    def noise(self, rows: int, rng: torch.Generator) -> Tensors:
+        """Random numbers [rows, ...] of targets and losses, on the CPU."""
+        return {}
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
         self._steps = 0
@@ -70,9 +71,8 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterator[Batch]:
         """Each with the targets of its rows as the networks are by then."""
-        size = (len(batch.fields["units"]), self.bounds.count)
-        noise = torch.randn(2, *size, generator=rng).to(batch.version.device)
-        fields = batch.fields | {"noise": noise[0], "next_noise": noise[1]}
+        drawn = self.noise(len(batch.fields["reward"]), rng)
+        fields = batch.fields | {name: one.to(batch.version.device) for name, one in drawn.items()}
         whole = batch._replace(fields=fields, segment_fields=frozenset(fields))
         for part in self.parts(whole):
             with torch.no_grad():
@@ -92,6 +92,35 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
     @abstractmethod
     def target(self, fields: Tensors) -> Tensor:
         """[B] what both critics move to."""
+
+
+class BoundedActions(TwinCriticsAlgorithm):
+    """Actions that are real numbers, in units of half the width of their bounds, from -1 to 1, but in the records of
+    actors."""
+
+    bounds: Bounds
+    """Taken by `make_policy`."""
+
+    def make_critics(self, network: Network, spaces: Spaces, seed: int) -> TwinCritics:
+        self.noise_width = self.bounds.count
+        return TwinCritics(spaces, network, self.bounds.count, seed=seed)
+
+    @torch.inference_mode()
+    def act(self, inputs: ActInputs) -> Act:
+        if not inputs.greedy and inputs.progress < self.config.random_steps:
+            return Act(self.bounds.to_action(2 * inputs.noise - 1), {}, {})
+        return Act(self.bounds.to_action(self.decide(self.net.seen(inputs.obs), inputs)), {}, {})
+
+    @abstractmethod
+    def decide(self, seen: Tensors, inputs: ActInputs) -> Tensor:
+        """[K, A] the actions of the policy, in units."""
+
+    def taken(self, action: Tensors) -> Tensors:
+        return {"units": self.bounds.to_units(action)}
+
+    def noise(self, rows: int, rng: torch.Generator) -> Tensors:
+        both = torch.randn(2, rows, self.bounds.count, generator=rng)
+        return {"noise": both[0], "next_noise": both[1]}
 
 
 def paired(target: nn.Module, source: nn.Module) -> tuple[list[Tensor], list[Tensor]]:

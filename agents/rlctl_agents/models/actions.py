@@ -7,7 +7,7 @@ from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, choic
 
 
 def require_bounds(space: Space) -> None:
-    """Look whether an action holds real numbers with bounds alone, as SAC and TD3 choose them.
+    """Look whether an action holds real numbers with bounds alone, as TD3 chooses them, and SAC.
 
     Raises:
         ModelError: it holds anything else; every such leaf is named.
@@ -20,7 +20,10 @@ def require_bounds(space: Space) -> None:
 def _unbounded(name: str, leaf: object) -> str:
     """Fault of a leaf of an action, in words; "" for a Box of real numbers with bounds."""
     if not isinstance(leaf, Box):
-        return f"sac and td3 choose real numbers, and {name} is a {type(leaf).__name__}: use dqn, ppo or impala"
+        return (
+            f"td3, or sac beside a Box, chooses real numbers, and {name} is a {type(leaf).__name__}: use sac or dqn "
+            "for options alone, ppo for both together"
+        )
     if not leaf.dtype.startswith("float"):
         return f"a Box action must hold real numbers, and {name} holds {leaf.dtype}: use MultiDiscrete, and dqn or ppo"
     if not all(unit(low, high) for low, high in leaf.bounds()):
@@ -29,6 +32,18 @@ def _unbounded(name: str, leaf: object) -> str:
             "the environment so that its actions have bounds, or use ppo"
         )
     return ""
+
+
+def require_bounds_or_choices(space: Space) -> None:
+    """Look whether SAC can choose an action: real numbers with bounds alone, or options alone.
+
+    Raises:
+        ModelError: it cannot, and why.
+    """
+    if any(isinstance(leaf, Box) for _, leaf in leaves(space, "action")):
+        require_bounds(space)
+    else:
+        require_choices(space)
 
 
 def require_choices(space: Space) -> tuple[int, ...]:
@@ -44,7 +59,8 @@ def require_choices(space: Space) -> tuple[int, ...]:
     ]
     if others:
         raise ModelError(
-            f"Q-learning chooses among finitely many options, and there is {' and '.join(others)}: use sac or td3 for "
-            "real numbers, MultiDiscrete of twos for bits, ppo for both together"
+            f"Q-learning, and sac without a Box, chooses among finitely many options, and there is "
+            f"{' and '.join(others)}: use sac or td3 for real numbers, MultiDiscrete of twos for bits, ppo for both "
+            "together"
         )
     return choices(space)

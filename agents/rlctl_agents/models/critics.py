@@ -1,4 +1,5 @@
-"""Networks of actor-critics for actions that are real numbers with bounds: policies, and two critics side by side."""
+"""Networks of actor-critics that learn from a replay: policies over real numbers with bounds or over options, and two
+critics side by side."""
 
 from __future__ import annotations
 
@@ -11,14 +12,17 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
-from rlctl_agents.models.actions import require_bounds
-from rlctl_agents.models.distributions import HIGHEST, LARGEST_MEAN, log_slope
+from rlctl_agents.models.actions import require_bounds, require_choices
+from rlctl_agents.models.distributions import HIGHEST, LARGEST_MEAN, ActionDistribution, log_slope
 from rlctl_agents.models.inputs import unit
 from rlctl_agents.models.precision import Bf16
 from rlctl_agents.models.q_network import Observing, seeded
 from rlctl_agents.models.torso import gain, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Box, Space, Spaces, leaves
 
+Tensors = dict[str, Tensor]
+ILLEGAL = torch.finfo(torch.float32).min / 2
+"""Logit of an option that is not legal: finite, so that where none is, all are alike."""
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
@@ -137,27 +141,67 @@ class TanhPolicy(Observing):
         return torch.tanh(self.policy(self.features(seen)))
 
 
+class ChoicePolicy(Observing):
+    """Logits of the options of all choices: a Categorical for each choice, independent given the observation."""
+
+    def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
+        super().__init__(spaces, network, seed=seed)
+        self.sizes = list(require_choices(spaces.action))
+        self.distribution = ActionDistribution(spaces.action, network.gaussian)
+        with seeded(seed + 1):
+            self.policy = orthogonal(nn.Linear(self.width, sum(self.sizes)), network.gains.policy)
+
+    def forward(self, seen: Tensors) -> Tensor:
+        """[N, options] logits."""
+        logits: Tensor = self.policy(self.features(seen))
+        return logits
+
+    def step(self, obs: Tensors, first: Tensor, state: Tensors) -> tuple[Tensor, Tensors]:
+        """Parameters [N, options] of the action distribution, and no memory."""
+        return self(self.seen(obs)), {}
+
+    def log_probs(self, seen: Tensors, legal: Tensor | None) -> Tensor:
+        """[N, options] of each option within its choice; of one that is not legal very small, but finite.
+
+        Args:
+            legal: [N, options]; where no option of a choice is legal, all of them are.
+        """
+        logits = self(seen)
+        if legal is not None:
+            logits = torch.where(legal, logits, ILLEGAL)
+        if len(self.sizes) == 1:
+            return torch.log_softmax(logits, 1)
+        return torch.cat([torch.log_softmax(part, 1) for part in logits.split_with_sizes(self.sizes, 1)], 1)
+
+
 class TwinCritics(nn.Module):
     """Two mlps of features of the observation and an action, each layer one product for both.
 
-    Vectors come to them as they are; images through one convolutional net for both, or all of it through a network of
-    the user's own. Layers are as `model` says.
+    Without an action they value each of some options. Vectors come to them as they are; images through one
+    convolutional net for both, or all of it through a network of the user's own. Layers are as `model` says.
+
+    Args:
+        actions: numbers of an action.
+        options: values that each gives; None: one, of the action that is given.
 
     Raises:
         ModelError: network and spaces do not fit.
     """
 
-    def __init__(self, spaces: Spaces, network: Network, actions: int, *, seed: int) -> None:
+    def __init__(
+        self, spaces: Spaces, network: Network, actions: int, *, options: int | None = None, seed: int
+    ) -> None:
         super().__init__()
         with seeded(seed):
             self.torso = make_torso(spaces.obs, network.model_copy(update={"hidden": []}))
-            widths = [int(self.torso.features) + actions, *network.hidden, 1]  # type: ignore[arg-type]
+            widths = [int(self.torso.features) + actions, *network.hidden, options or 1]  # type: ignore[arg-type]
             gains = [gain(network)] * len(network.hidden) + [network.gains.value]
             self.weights = nn.ParameterList(
                 nn.Parameter(torch.stack([orthogonal(nn.Linear(a, b), one).weight.detach().T for _ in range(2)]))
                 for a, b, one in zip(widths, widths[1:], gains, strict=False)
             )
         self.biases = nn.ParameterList(nn.Parameter(torch.zeros(2, 1, width)) for width in widths[1:])
+        self._options = options
         self._norm = network.layer_norm
         self.scales = nn.ParameterList(
             nn.Parameter(torch.ones(2, 1, width)) for width in network.hidden if network.layer_norm
@@ -174,16 +218,16 @@ class TwinCritics(nn.Module):
         features: Tensor = self.torso(seen) if self._bf16 is None else self._bf16(self.torso, seen)
         return features
 
-    def forward(self, features: Tensor, action: Tensor, *, frozen: bool = False) -> Tensor:
-        """Values of both critics, [2, N].
+    def forward(self, features: Tensor, action: Tensor | None = None, *, frozen: bool = False) -> Tensor:
+        """Values of both critics, [2, N], or [2, N, options].
 
         Args:
             features: of `features`.
-            action: [N, A] in units of the bounds.
+            action: [N, A] in units of the bounds; None: without one.
             frozen: no gradient flows into the weights, only into the action.
         """
         weights, biases, *norms = self._layers(frozen)
-        x = torch.cat([features, action], 1).expand(2, -1, -1)
+        x = (features if action is None else torch.cat([features, action], 1)).expand(2, -1, -1)
         last = len(weights) - 1
         for at, (weight, bias) in enumerate(zip(weights, biases, strict=True)):
             x = torch.baddbmm(bias, x, weight)
@@ -191,7 +235,7 @@ class TwinCritics(nn.Module):
                 if self._norm:
                     x = functional.layer_norm(x, x.shape[-1:]) * norms[0][at] + norms[1][at]
                 x = self._activate(x)
-        return x.squeeze(2)
+        return x.squeeze(2) if self._options is None else x
 
     def _layers(self, frozen: bool) -> list[list[Tensor]]:
         lists = (self.weights, self.biases, self.scales, self.shifts)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlctl_agents.algorithms.base import ActInputs, Algorithm, Tensors
 from rlctl_agents.algorithms.q_learning import QLearning
 from rlctl_agents.algorithms.td3 import Td3
-from rlctl_agents.algorithms.twin_critics import TwinCriticsAlgorithm
+from rlctl_agents.algorithms.twin_critics import BoundedActions, TwinCriticsAlgorithm
 from rlctl_agents.models.critics import SquashedPolicy
 from rlctl_agents.models.distributions import (
     LARGEST_MEAN,
@@ -207,7 +207,7 @@ def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool
         nothing = torch.empty(0)
         epsilon = algorithm.epsilon(ActInputs({}, nothing, {}, nothing, progress=steps))
         return ValueGraph(net, spaces, algorithm.choices, float(epsilon))
-    if isinstance(algorithm, TwinCriticsAlgorithm):
+    if isinstance(algorithm, BoundedActions):
         return BoundedGraph(net, spaces, algorithm.config.exploration_noise if isinstance(algorithm, Td3) else 0.0)
     return Graph(net, spaces)
 

@@ -30,7 +30,7 @@ import msgspec
 
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
-from rlctl_agents.models.actions import require_bounds, require_choices
+from rlctl_agents.models.actions import require_bounds, require_bounds_or_choices, require_choices
 from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
@@ -155,13 +155,15 @@ def _require_actions(algorithm: str, spaces: Spaces) -> None:
     Raises:
         ModelError: it cannot, and which can.
     """
-    from rlctl.spec.algorithms import KINDS, Continuous, QLearning
+    from rlctl.spec.algorithms import KINDS, QLearning, Sac, Td3
 
     kind = KINDS.get(algorithm)
     if kind is not None and issubclass(kind, QLearning):
         require_choices(spaces.action)
-    elif kind is not None and issubclass(kind, Continuous):
+    elif kind is Td3:
         require_bounds(spaces.action)
+    elif kind is Sac:
+        require_bounds_or_choices(spaces.action)
 
 
 def _draw(spec: dict[str, Any]) -> None:
