@@ -16,7 +16,7 @@ BIG = 70
 """Numbers of a field that is too large for a record."""
 
 
-def schema(steps: int, *, frames: int = 0, recorded: bool = False, legal: bool = False) -> Schema:
+def schema(steps: int, *, frames: int = 0, recorded: bool = False, legal: bool = False, last: bool = False) -> Schema:
     """As an algorithm would have it, with one field of every kind."""
     stacked = [Field("obs.frames", "int32", (frames, 2), "row+1", frames=frames)] if frames else []
     values = [Field("q", "float32", (), "row"), Field("q_max", "float32", (), "row")] if recorded else []
@@ -32,6 +32,7 @@ def schema(steps: int, *, frames: int = 0, recorded: bool = False, legal: bool =
             Field("reward", "float32", (), "row"),
             *(Field(name, "bool", (), "row") for name in ("terminated", "truncated", "valid")),
             *values,
+            *([Field("last", "float32", (BIG,), "row")] if last else []),
             Field("core.h", "float32", (2,), "segment"),
         ),
     )
@@ -52,10 +53,14 @@ class Row:
         """Of a field, by the row's number."""
         number = self.number
         match name:
+            case "obs.frames":
+                return np.repeat(np.array(self.frames)[:, None], 2, 1)
             case "obs.small":
                 return np.arange(3) + 10 * number
             case "obs.big":
                 return np.arange(BIG) + number
+            case "last":
+                return np.arange(BIG) - number
             case "legal":
                 return [number % 2 == 0, number % 3 == 0]
             case "action" | "version":
@@ -66,8 +71,8 @@ class Row:
                 return number % 7 - 3
             case "q_max":
                 return number % 11 - 4
-            case "core.h":
-                return [0, 0]
+            case "core.h":  # of a segment that begins with this row
+                return [number, -number]
             case _:
                 return getattr(self, name)
 
@@ -122,7 +127,9 @@ def block(agreed: Schema, columns: Sequence[Column]) -> SegmentBlock:
             if one.frames:
                 seen = [*column.rows[0].frames[:-1], *(row.frames[-1] for row in column.rows)]
                 made[:, at] = np.array(seen)[:, None]
-            elif one.per != "segment":
+            elif one.per == "segment":
+                made[at] = column.rows[0].value(one.name)
+            else:
                 made[:, at] = [row.value(one.name) for row in column.rows[: made.shape[0]]]
         made.setflags(write=False)
         fields[one.name] = made
@@ -146,8 +153,7 @@ class Window(NamedTuple):
         for one in agreed.fields:
             if one.frames:
                 made[one.name] = [
-                    np.zeros((one.frames, 2)) if row is None else np.repeat(np.array(row.frames)[:, None], 2, 1)
-                    for row in (start, self.after)
+                    np.zeros((one.frames, 2)) if row is None else row.value(one.name) for row in (start, self.after)
                 ]
             elif one.per == "row+1" and one.name != "first":
                 nothing = np.zeros(one.shape)
@@ -175,7 +181,7 @@ class Window(NamedTuple):
 
 
 class Reference:
-    """The newest columns, and all windows over them."""
+    """The newest columns, and all windows and sequences over them."""
 
     def __init__(self, agreed: Schema, columns: int, n_step: int) -> None:
         self._schema, self._n_step, self._columns = agreed, n_step, columns
@@ -204,6 +210,21 @@ class Reference:
                     found[number % self._columns * steps + row] = window
         return found
 
+    def sequences(self, length: int) -> dict[int, list[Row]]:
+        """Column -> the rows of the sequence from its first on, and the one after."""
+        found = {}
+        for number in range(max(0, len(self._all) - self._columns), len(self._all)):
+            rows = [row for at in range(length + 1) if (row := self._row(number, at)) is not None]
+            if len(rows) > length and self._sees(number, 0):
+                found[number % self._columns] = rows
+        return found
+
+    def _sees(self, number: int, start: int) -> bool:
+        """Whether every frame that a row sees belongs to a row that is here."""
+        row = self._row(number, start)
+        here = {one.number for back in range(self._frames) if (one := self._row(number, start - back)) is not None}
+        return row is not None and {seen for seen in row.frames if seen} <= here
+
     def _row(self, number: int, row: int) -> Row | None:
         """A row, counted from a column's first one; None where it is not here."""
         steps = self._schema.unroll_length
@@ -226,8 +247,4 @@ class Reference:
         after = self._row(number, start + len(rows))
         if after is None and not rows[-1].terminated:
             return None
-        # every frame that is seen belongs to a row that is here
-        here = {one.number for back in range(self._frames) if (one := self._row(number, start - back)) is not None}
-        if not {seen for seen in rows[0].frames if seen} <= here:
-            return None
-        return Window(rows, after)
+        return Window(rows, after) if self._sees(number, start) else None

@@ -16,6 +16,7 @@ from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.replay.source import Drawer, Shards
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import Channels
+from rlctl_agents.types.experience import Schema
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.experience.replay.reference import Stream, block, schema
 
@@ -39,8 +40,12 @@ class Here(Executor):
 class Place:
     """Where a shard lives: it can be killed, started again with another boot, and fed."""
 
-    def __init__(self, number: int, *, starts: int = 0, shards: int = 1, ratio: float = 0.0, columns: int = 80) -> None:
+    def __init__(
+        self, number: int, *, starts: int = 0, shards: int = 1, ratio: float = 0.0, columns: int = 80,
+        agreed: Schema = AGREED, settings: ReplaySettings = SETTINGS, streams: int = 4,
+    ) -> None:  # fmt: skip
         self.number, self._starts, self._shards, self._ratio, self._columns = number, starts, shards, ratio, columns
+        self._agreed, self._settings, self._streams = agreed, settings, streams
         self.lives, self.alive = 0, True
         self.heard: list[Draw] = []
         self.kill_at_draw = False
@@ -52,8 +57,11 @@ class Place:
         self.lives += 1
         self.alive, self.boot = True, f"{self.number}-{self.lives}"
         rng = np.random.default_rng([self.number, self.lives])
-        self.streams = [Stream(10 * self.number + at, f"actor{self.number}.{self.lives}", rng) for at in range(4)]
-        self.shard = Shard(AGREED, SETTINGS, capacity=self._columns * T, seed=self.number)
+        actor, first = f"actor{self.number}.{self.lives}", 100 * self.number
+        self.streams = [Stream(first + at, actor, rng) for at in range(self._streams)]
+        self.shard = Shard(
+            self._agreed, self._settings, capacity=self._columns * self._agreed.unroll_length, seed=self.number
+        )
         self.shared = SharedShard(
             self.shard, self.boot, starts=self._starts, share=-(-self._starts // self._shards),
             ratio=self._ratio, metrics=Metrics(),
@@ -61,13 +69,14 @@ class Place:
 
     def feed(self, rows: int, scale: float = 0.0) -> int:
         """Rows of actors as long as they may be inserted; with a scale, of uneven masses."""
-        put = 0
-        while put < rows and self.shared.insert(block(AGREED, [one.segment(T) for one in self.streams])):
-            put += 4 * T
+        put, steps = 0, self._agreed.unroll_length
+        while put < rows and self.shared.insert(block(self._agreed, [one.segment(steps) for one in self.streams])):
+            put += len(self.streams) * steps
         if scale:
-            ring, rng = self.shard._ring, np.random.default_rng(self.number)
-            slot = np.arange(ring.slots)
-            self.shard.update(slot, ring.generation[slot // T], scale * rng.pareto(2.0, slot.size) + 0.1)
+            units, rng = self.shard._units, np.random.default_rng(self.number)
+            slot = np.arange(units.count)
+            generation = self.shard._ring.generation[units.columns(slot)]
+            self.shard.update(slot, generation, scale * rng.pareto(2.0, slot.size) + 0.1)
         return put
 
     def call(
@@ -101,8 +110,11 @@ class Place:
 class Run:
     """Shards, and one learner that draws from them."""
 
-    def __init__(self, shards: int = 2, *, starts: int = 0, ratio: float = 0.0, columns: int = 80) -> None:
-        self.places = [Place(at, starts=starts, shards=shards, ratio=ratio, columns=columns) for at in range(shards)]
+    def __init__(
+        self, shards: int = 2, *, agreed: Schema = AGREED, settings: ReplaySettings = SETTINGS, **places: Any
+    ) -> None:
+        self._agreed, self._settings = agreed, settings
+        self.places = [Place(at, shards=shards, agreed=agreed, settings=settings, **places) for at in range(shards)]
         self.named: dict[int, Channels] = {at: {"rpc": str(at)} for at in range(shards)}
         self.now = 0.0
         self.learner()
@@ -115,7 +127,7 @@ class Run:
             clock=lambda: self.now,
             beside=Here(),
         )
-        self.drawer = Drawer(shards, AGREED, settings=SETTINGS, beta=beta, rng=np.random.default_rng(seed))
+        self.drawer = Drawer(shards, self._agreed, settings=self._settings, beta=beta, rng=np.random.default_rng(seed))
 
     def meet(self) -> None:
         """Ask until all that live have answered."""

@@ -14,7 +14,7 @@ from rlctl_agents.experience.replay.memory import shard_bytes, shard_capacity, s
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.roles.replay import require_memory
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.types.spaces import Box, Dict, Discrete, Spaces
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiDiscrete, Spaces, Tuple
 from tests.test_layers import SOURCES, imports
 
 VECTOR, REACH = Box((3,), "float32"), Box((2,), "float32", -1.0, 1.0)
@@ -26,17 +26,21 @@ def spec(name: str, **sections: Any) -> Spec:
 
 
 @pytest.mark.parametrize(
-    ("name", "spaces"),
+    ("name", "model", "spaces"),
     [
-        ("dqn", Spaces(VECTOR, Discrete(3))),
-        ("dqn", Spaces(FRAMES, Discrete(3))),
-        ("apex_dqn", Spaces(Dict({"camera": FRAMES, "speed": VECTOR}), Discrete(3), legal=True)),
-        ("sac", Spaces(VECTOR, REACH)),
-        ("td3", Spaces(VECTOR, REACH)),
+        ("dqn", {}, Spaces(VECTOR, Discrete(3))),
+        ("dqn", {}, Spaces(FRAMES, Discrete(3))),
+        ("apex_dqn", {}, Spaces(Dict({"camera": FRAMES, "speed": VECTOR}), Discrete(3), legal=True)),
+        ("r2d2", {}, Spaces(VECTOR, Discrete(3))),
+        ("r2d2", {"core": "gru", "width": 7}, Spaces(FRAMES, Tuple((Discrete(2), MultiDiscrete((3, 2)))), legal=True)),
+        ("sac", {}, Spaces(VECTOR, REACH)),
+        ("td3", {}, Spaces(VECTOR, REACH)),
     ],
 )
-def test_what_is_computed_without_torch_is_the_schema_that_the_algorithm_states(name: str, spaces: Spaces) -> None:
-    one = spec(name, replay={"capacity": 1000}, roles={"replay": {"replicas": 3}})
+def test_what_is_computed_without_torch_is_the_schema_that_the_algorithm_states(
+    name: str, model: dict[str, Any], spaces: Spaces
+) -> None:
+    one = spec(name, model=model, replay={"capacity": 1000}, roles={"replay": {"replicas": 3}})
     config = one.policy("main").algorithm
     assert isinstance(config, Replayed)
     agreed = algorithms.schema_of(one, spaces, "main")

@@ -26,9 +26,9 @@ class World:
 
     def __init__(
         self, steps: int, n_step: int, columns: int, *, frames: int = 0, streams: int = 3, seed: int = 0,
-        settings: dict[str, Any] | None = None, longest: int = 7, recorded: bool = True,
+        settings: dict[str, Any] | None = None, longest: int = 7, recorded: bool = True, last: bool = False,
     ) -> None:  # fmt: skip
-        self.schema = schema(steps, frames=frames, recorded=recorded, legal=True)
+        self.schema = schema(steps, frames=frames, recorded=recorded, legal=True, last=last)
         self.settings = ReplaySettings(n_step, **({"prioritized": True, "gamma": 0.9} | (settings or {})))
         self.shard = Shard(self.schema, self.settings, capacity=columns * steps, seed=seed)
         self.reference = Reference(self.schema, columns, n_step)

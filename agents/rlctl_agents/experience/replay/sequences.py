@@ -51,7 +51,10 @@ class Sequences:
         steps = self._ring.steps
         overwritten = placed.columns[self._drawable[placed.columns]]
         self._drawable[overwritten] = False
-        cut = placed.cut[self._drawable[placed.cut] & ~self._sees(placed.cut)]
+        # segments may be shorter than what a row sees: those of the columns behind a cut one too
+        cut = self._ring.ahead(placed.cut * steps, max(self._history - 1, 0))[::steps].ravel()
+        cut = cut[cut >= 0] // steps
+        cut = cut[self._drawable[cut] & ~self._sees(cut)]
         self._drawable[cut] = False
         before = self._ring.behind(placed.columns * steps, self._columns * steps)[::steps].ravel()
         unit = np.unique(before[before >= 0]) // steps
@@ -108,7 +111,10 @@ class Sequences:
             if name in ring.large:
                 at = slots if field.per == "row+1" else slots[:-1]
                 if field.frames > 1:
-                    at = np.concatenate((ring.behind(slots[0], field.frames - 1)[:0:-1], at))
+                    older = ring.behind(slots[0], field.frames - 1)
+                    begins = (ring.records["flags"][older[:-1]] & FIRST) != 0
+                    older[1:][np.logical_or.accumulate(begins, 0)] = -1  # of another episode: zeros
+                    at = np.concatenate((older[:0:-1], at))
                 arrays[name] = ring.large[name].take(at, 0, out.get(name), "wrap")
             else:
                 arrays[name] = np.ascontiguousarray(records[name][: rows + (field.per == "row+1")])
