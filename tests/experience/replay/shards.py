@@ -16,7 +16,7 @@ from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.replay.source import Drawer, Shards
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import Channels
-from rlctl_agents.types.experience import Schema
+from rlctl_agents.types.experience import Schema, SegmentBlock
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.experience.replay.reference import Stream, block, schema
 
@@ -55,6 +55,7 @@ class Place:
     def start(self) -> None:
         """Begin anew, with nothing."""
         self.lives += 1
+        self._held: SegmentBlock | None = None
         self.alive, self.boot = True, f"{self.number}-{self.lives}"
         rng = np.random.default_rng([self.number, self.lives])
         actor, first = f"actor{self.number}.{self.lives}", 100 * self.number
@@ -70,8 +71,12 @@ class Place:
     def feed(self, rows: int, scale: float = 0.0) -> int:
         """Rows of actors as long as they may be inserted; with a scale, of uneven masses."""
         put, steps = 0, self._agreed.unroll_length
-        while put < rows and self.shared.insert(block(self._agreed, [one.segment(steps) for one in self.streams])):
-            put += len(self.streams) * steps
+        while put < rows:
+            held = self._held or block(self._agreed, [one.segment(steps) for one in self.streams])
+            self._held = None if self.shared.insert(held) else held
+            if self._held is not None:  # its senders wait
+                break
+            put += held.rows
         if scale:
             units, rng = self.shard._units, np.random.default_rng(self.number)
             slot = np.arange(units.count)

@@ -130,3 +130,15 @@ def test_what_was_granted_is_not_taken_back() -> None:
     assert not one.grant(150)
     assert one.may_insert(199)
     assert not one.may_insert(200)
+
+
+def test_a_replay_of_which_nothing_can_be_drawn_may_be_filled_by_a_block_more() -> None:
+    limit = SampleLimit(8.0, 100)
+    limit.hear(0, ShardCounts("a", 300, 0))
+    limit.hear(1, ShardCounts("b", 50, 0))
+    shards = {0: 1, 1: 1}
+    assert limit.may_insert(shards, 64) == {0: 300, 1: 50}
+    assert limit.may_insert(shards, 64, drawable=False) == {0: 301, 1: 51}
+    limit.hear(0, ShardCounts("a", 300, 8000))
+    assert limit.may_insert(shards, 64) == limit.may_insert(shards, 64, drawable=False), "as far as draws have paid"
+    assert SampleLimit(0.0, 100).may_insert(shards, 64, drawable=False) == {}, "no limit"

@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from rlctl_agents.experience.replay.messages import Drawn
+from rlctl_agents.experience.replay.priorities import ReplaySettings
 from rlctl_agents.experience.replay.source import AGAIN_S, ReplaySource, ShardPart
 from rlctl_agents.experience.staging import Staging
-from tests.experience.replay.shards import N_STEP, Run
+from tests.experience.replay.shards import AGREED, N_STEP, Run, T
 
 CPU = torch.device("cpu")
 
@@ -194,6 +195,34 @@ def test_before_enough_is_there_nothing_is_drawn_and_shards_take_their_part() ->
     run.places[1].feed(5000)
     run.meet()
     assert whose(run.drawer.draw(10))
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_where_learning_starts_makes_no_sequence_yet_shards_are_filled_until_there_is_one(shards: int) -> None:
+    """Sixteen streams, each of which sends four segments before a sequence of three and the row after it are there."""
+    settings = ReplaySettings(N_STEP, burn_in=T, sequence=2 * T, prioritized=True)
+    run = Run(shards, agreed=AGREED, settings=settings, streams=16, starts=50, ratio=4.0, columns=400)
+    one, block = source(run, 8), 16 * T
+    run.meet()
+    assert sum(place.feed(10**6) for place in run.places) == shards * block, "learning_starts, and no more"
+    run.meet()
+    assert one.waits_for() == f"{shards * block} rows are in the replay, none of which can be drawn yet"
+    for _ in range(20):
+        drawable = any(shard.mass > 0 for shard in run.drawer.shards.live.values())
+        assert run.drawer.held != drawable, "actors are what it waits for"
+        assert one.step() == drawable
+        if drawable:
+            break
+        assert all(place.feed(10**6) <= block for place in run.places), "a block with each question"
+    assert [place.shard.totals.inserted for place in run.places] == [4 * block] * shards
+    for _ in range(30):
+        for place in run.places:
+            place.feed(10**6)
+        for _ in range(40):
+            run.drawer.draw(8)
+    limit = run.drawer.limit
+    assert limit is not None
+    assert limit.sampled / (limit.inserted - 50) == pytest.approx(4.0, rel=0.05), "the limit holds from then on"
 
 
 def test_what_is_told_a_shard_is_for_the_life_it_was_meant_for() -> None:
