@@ -17,11 +17,11 @@ def rescaled(x: Tensor) -> Tensor:
 
     Source: Pohlen et al. 2018, arXiv:1805.11593, proposition A.2, and so is the inverse.
     """
-    return torch.sign(x) * (torch.sqrt(x.abs() + 1) - 1) + EPSILON * x
+    return x / (torch.sqrt(x.abs() + 1) + 1) + EPSILON * x  # without a difference: small numbers keep their digits
 
 
 def unscaled(x: Tensor) -> Tensor:
     """The inverse of `rescaled`, written so that small numbers keep their digits."""
-    size = x.abs() + 1 + EPSILON
-    root = 2 * size / (1 + torch.sqrt(1 + 4 * EPSILON * size))  # sqrt(|y| + 1) of the result y
-    return torch.sign(x) * (root - 1) * (root + 1)
+    size, slope = x.abs(), 1 + 2 * EPSILON
+    above = 2 * size / (slope + torch.sqrt(slope**2 + 4 * EPSILON * size))  # sqrt(|y| + 1) - 1 of the result y
+    return torch.sign(x) * above * (above + 2)
