@@ -262,6 +262,37 @@ def test_in_lock_step_an_environment_of_ones_own_may_have_several_seats(lint: Li
             ["4:29: algorithm.minibatch_size: must be at least a row for each learner, got 1 < 2"],
         ),
         (
+            "algorithm: {name: r2d2}\nmodel: {core: none}",
+            ["5:9: model.core: r2d2 has a memory: must be lstm or gru, got none; apex_dqn is the same without one"],
+        ),
+        (
+            "algorithm: {name: r2d2, burn_in: 50, sequence_length: 30, batch_size: 300, minibatch_size: 100}",
+            [
+                "4:25: algorithm.burn_in: must be a multiple of unroll_length, got 50 = 1 x 40 + 10; choose 40 or 80",
+                "4:38: algorithm.sequence_length: must be a multiple of unroll_length, got 30 = 0 x 40 + 30; choose 40",
+                "4:76: algorithm.minibatch_size: must be a multiple of sequence_length, got 100 = 3 x 30 + 10; choose"
+                " 90 or 120",
+            ],
+        ),
+        (
+            "algorithm: {name: r2d2, unroll_length: 30}",
+            [
+                "4:1: algorithm.burn_in: must be a multiple of unroll_length, got 40 = 1 x 30 + 10; choose 30 or 60",
+                "4:1: algorithm.sequence_length: must be a multiple of unroll_length, got 80 = 2 x 30 + 20; choose 60"
+                " or 90",
+            ],
+        ),
+        (
+            "algorithm: {name: r2d2, minibatch_size: 80, batch_size: 240}\n"
+            "roles: {learner: {replicas: 2}, actor: {replicas: 2}}",
+            ["4:25: algorithm.minibatch_size: must be at least a sequence of 80 rows for each learner, got 80 < 160"],
+        ),
+        (
+            "algorithm: {name: r2d2, burn_in: 0, sequence_length: 40, minibatch_size: 80, batch_size: 240}\n"
+            "model: {core: gru}\nroles: {learner: {replicas: 2}, actor: {replicas: 2}}",
+            [],
+        ),
+        (
             "sync: true\nalgorithm: {name: sac}\nmodel: {core: lstm, share: true, normalize: {returns: true},"
             " gaussian: {squash: false, std: free}}",
             [
@@ -287,9 +318,9 @@ def test_what_an_algorithm_with_a_replay_cannot_do_is_said_at_once(lint: Lint, l
 
 
 def test_a_network_that_is_not_described_is_the_algorithms_own() -> None:
-    for name, width in (("dqn", 128), ("sac", 256)):
+    for name, width, core in (("dqn", 128, "none"), ("r2d2", 128, "lstm"), ("sac", 256, "none")):
         model = Spec.model_validate({"run": "a", "env": {"id": "x"}, "algorithm": {"name": name}}).policy().model
-        assert (model.hidden, model.activation) == ([width, width], "relu")
+        assert (model.hidden, model.activation, model.core) == ([width, width], "relu", core)
     text = {"algorithm": {"name": "sac"}, "model": {"hidden": [8], "gaussian": {"log_std_min": -9}}}
     model = Spec.model_validate({"run": "a", "env": {"id": "x"}, "policies": {"main": text}}).policy().model
     assert (model.hidden, model.activation) == ([8], "relu")
