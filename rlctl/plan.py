@@ -295,6 +295,18 @@ def max_actors(spec: Spec) -> int:
     return names.shards(actor.replicas) * names.SHARD_REPLICAS
 
 
+def live_with(live: Mapping[str, Any], replicas: Mapping[str, int]) -> dict[str, Any]:
+    """A manager's live fields, with numbers of replicas that are others than the spec's by now."""
+    least = {"learner": 1, "replay": 1}  # a spec has no fewer
+    roles = {
+        role: {**fields, "replicas": max(replicas[role], least.get(role, 0))}
+        if "replicas" in fields and role in replicas
+        else fields
+        for role, fields in (live.get("roles") or {}).items()
+    }
+    return {**live, "roles": roles}
+
+
 def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]) -> list[str]:
     """Reasons why a live run of `spec` cannot have so many replicas, with the way out; [] when it can.
 

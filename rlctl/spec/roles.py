@@ -6,7 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from rlctl.spec.base import Model, live, new_run, restart
+from rlctl.spec.base import Model, live, restart
 from rlctl.spec.units import Cores, Memory
 
 OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
@@ -71,7 +71,9 @@ class Evaluator(Model):
 class Replay(Model):
     """One shard of the replay each."""
 
-    replicas: Annotated[int, Field(ge=1, le=256), new_run("manager", "replay")] = 1
+    replicas: Annotated[int, Field(ge=1, le=256), live("manager")] = 1
+    """A shard that is added begins empty, with its part of `replay.capacity`; those that live keep theirs. The rows of
+    one that is removed are dropped."""
     cpu: Annotated[Cores, restart("replay")] = 1.0
     memory: Annotated[Memory, restart("replay")] = "8Gi"
     on_push: Annotated[OnPush, live()] = "rolling"

@@ -62,6 +62,7 @@ class Coordinator:
         boot: of this process.
         settings: the manager's part of the spec, what applies live included.
         layout: of the run; its folders exist.
+        addresses: makes those of the run, given how many replay shards are wanted now.
         ticket, admit: as those of `LeaseAdmission`.
 
     Raises:
@@ -77,7 +78,7 @@ class Coordinator:
         boot: str,
         settings: Spec,
         layout: Layout,
-        addresses: Addresses,
+        addresses: Callable[[Callable[[], int]], Addresses],
         clock: Clock,
         ticket: Callable[[str, int], str] = lambda boot, made_s: "",
         admit: Callable[[Hello, bool], None] = lambda hello, known: None,
@@ -98,7 +99,7 @@ class Coordinator:
             {name: settings.policy(name).population for name in settings.policy_names},
             lambda policy: self.settings.policy(policy).algorithm.batch_size, progress, manifests.of, clock.monotonic,
         )  # fmt: skip
-        self.members = Members(load_members(layout.results), addresses, clock.monotonic)
+        self.members = Members(load_members(layout.results), addresses(lambda: self.shards), clock.monotonic)
         self.admission = LeaseAdmission(run, uid, self.members, self.events, clock, ticket=ticket, admit=admit)
         self.groups = Groups(clock.monotonic, self.events.add)
         self.evaluations = Evaluations(
@@ -124,6 +125,12 @@ class Coordinator:
     def term(self) -> int:
         """Term of this manager."""
         return self.life.term
+
+    @property
+    def shards(self) -> int:
+        """Replay shards that are wanted, as the spec has it now; 0: there is no replay."""
+        replay = self.settings.roles.replay
+        return 0 if replay is None else replay.replicas
 
     @property
     def wall_s(self) -> float:
@@ -348,6 +355,7 @@ class Coordinator:
             next_lineage=lineage,
             stop_steps=self.stop.stop_steps(holder, self.settings.stop),
             learners=max(self._expected, len(leases.live("learner"))),
+            shards=self.shards,
             ticket=self.admission.ticket(holder),
             leased_since_s=self.admission.leased_since_s(holder),
         )

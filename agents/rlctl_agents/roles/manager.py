@@ -130,7 +130,6 @@ def running(
     """
     process, layout, settings = context.process, context.layout, context.settings.read()
     assert process.arguments.addresses is not None
-    shards = settings.roles.replay.replicas if settings.roles.replay is not None else 0
     make = partial(
         Coordinator,
         run=process.run,
@@ -138,7 +137,7 @@ def running(
         boot=process.boot,
         settings=settings,
         layout=layout,
-        addresses=Addresses(process.arguments.addresses, time.monotonic, shards),
+        addresses=partial(Addresses, process.arguments.addresses, time.monotonic),
         clock=Clock(time.monotonic, time.time),
         admit=admit,
         **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),

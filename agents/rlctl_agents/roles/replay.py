@@ -53,11 +53,11 @@ def main(process: Process) -> None:
         stack.callback(member.close)
         assert lease.experience is not None, "joined with needs_experience"
         schema, spaces = lease.experience.schema, lease.experience.spaces
-        shards = spec.roles.replay.replicas if spec.roles.replay else 1
-        capacity, settings = shard_capacity(spec), shard_settings(config)
+        shards = lease.shards
+        capacity, settings = shard_capacity(spec, shards), shard_settings(config)
         ratio = samples_per_insert(spec, config, spaces)
         needs = Shard.bytes_for(schema, settings, capacity)
-        require_memory(spec, needs, left_bytes())
+        require_memory(spec, needs, left_bytes(), shards)
         shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
         shared = SharedShard(
             shard,
@@ -111,12 +111,12 @@ def main(process: Process) -> None:
             raise RuntimeError(member.moved)
 
 
-def require_memory(spec: Spec, needs: int, left: int) -> None:
+def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:
     """Check that the arrays of a shard can be filled: the kernel gives them page by page, as rows come, and would end
     this process hours later.
 
     Raises:
         UserFault: less is left.
     """
-    if why := shortage(spec, needs, left):
+    if why := shortage(spec, needs, left, shards):
         raise UserFault(why)

@@ -34,7 +34,7 @@ class Addresses:
     Args:
         pattern: with `{role}`, `{index}`, and `{channel}` or `{port}`.
         clock: monotonic seconds.
-        shards: of the replay; 0: learners receive from actors.
+        shards: of the replay, as many as are wanted now; 0: learners receive from actors.
 
     Raises:
         ValueError: the pattern lacks one of the three, or has others.
@@ -44,7 +44,7 @@ class Addresses:
         cluster, whose names are those of the pods.
     """
 
-    def __init__(self, pattern: str, clock: Callable[[], float], shards: int = 0) -> None:
+    def __init__(self, pattern: str, clock: Callable[[], float], shards: Callable[[], int] = lambda: 0) -> None:
         try:
             tried = {
                 _filled(pattern, role, index, channel)
@@ -89,9 +89,9 @@ class Addresses:
         """
         talks_to = TALKS_TO.get(role, ())
         found: set[tuple[str, int]] = set()
-        if "replay" in talks_to and self._shards:
+        if "replay" in talks_to and (wanted := self._shards()):
             shards = self._of("replay")
-            home = index % self._shards
+            home = index % max(wanted, *(shard + 1 for shard in shards), 1)
             one = [home if home in shards or not shards else shards[index % len(shards)]]
             found = {("replay", other) for other in (one if role == "actor" else shards)}
         elif "learner" in talks_to:

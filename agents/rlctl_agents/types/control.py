@@ -83,6 +83,7 @@ class Lease(msgspec.Struct, frozen=True):
     next_lineage: int = 0  # learner: the lineage that this boot opens
     stop_steps: int = 0  # learner: no update once its weights were learned from so many agent steps; 0: no limit
     learners: int = 1  # learner: how many step together; with more than one it has to `Enlist`
+    shards: int = 1  # replay: over how many the capacity is shared out
     ticket: str = ""  # actor: its learner takes experience of leased boots only; "" where there are no keys
     leased_since_s: int = 0  # learner: older tickets are of boots that were not heard of for long
 

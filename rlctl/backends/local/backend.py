@@ -126,6 +126,8 @@ class LocalBackend:
             write_files(place.layout, documents, wanted)
             try:
                 yield from converge(supervisor, sections(documents, wanted))
+                if wanted != known.replicas:
+                    up.post_reload(place, self.waiting)
             except BackendUnreachable as error:
                 raise PartlyApplied(
                     f"the new numbers of run {run} are recorded, and not all of them reached: {error.message}",

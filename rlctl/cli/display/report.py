@@ -130,7 +130,8 @@ def replay_text(told: Mapping[str, Any]) -> list[str]:
     ratio = "no limit" if wanted is None else f"{number(wanted)} wanted"
     return [
         f"{whole(told['rows'])} rows of {whole(told['capacity'])}, {whole(told['drawable'])} can be drawn; "
-        f"{answer} of {shards['wanted']} shards answer",
+        f"{answer} of {shards['wanted']} shards answer"
+        + (f"; {whole(told['dropped'])} went with shards that ended" if told.get("dropped") else ""),
         f"{whole(told['inserted'])} inserted, {count(told['inserted_per_s'])}/s; "
         f"{whole(told['sampled'])} sampled, {count(told['sampled_per_s'])}/s",
         f"{number(told['samples_per_insert'])} samples per insert, {ratio}"

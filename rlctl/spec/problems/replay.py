@@ -16,13 +16,15 @@ ROOM = 0.8
 """Share of what there is that a capacity which is suggested takes: others need memory, too."""
 
 
-def comes_to(spec: Spec, shard_bytes: int) -> str:
+def comes_to(spec: Spec, shard_bytes: int, shards: int = 0) -> str:
     """`100,000 rows in 2 shards of 1.2Gi, 2.4Gi in all`
 
     Args:
         shard_bytes: of the arrays of one shard.
+        shards: how many there are; 0: as many as the spec says.
     """
-    replay, shards = _replay(spec)
+    replay, wanted = _replay(spec)
+    shards = shards or wanted
     if shards == 1:
         return f"{replay.capacity:,} rows in 1 shard of {gibibytes(shard_bytes)}"
     return (
@@ -56,17 +58,18 @@ def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
     return Fault(("roles", "replay", "memory"), message)
 
 
-def shortage(spec: Spec, shard_bytes: int, left_bytes: float) -> str:
+def shortage(spec: Spec, shard_bytes: int, left_bytes: float, shards: int) -> str:
     """Why a shard cannot be where so much memory is left; "" where it can.
 
     Args:
         left_bytes: of the machine, or of the pod, for the arrays.
+        shards: how many there are.
     """
     if shard_bytes <= left_bytes:
         return ""
     return (
-        f"replay.capacity: {comes_to(spec, shard_bytes)}; {gibibytes(left_bytes)} of memory is left here for one; "
-        f"{would_fit(spec, shard_bytes, left_bytes)}"
+        f"replay.capacity: {comes_to(spec, shard_bytes, shards)}; {gibibytes(left_bytes)} of memory is left here for "
+        f"one; {would_fit(spec, shard_bytes, left_bytes)}"
     )
 
 

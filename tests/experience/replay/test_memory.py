@@ -62,9 +62,9 @@ def test_what_computes_the_memory_of_a_shard_imports_no_torch() -> None:
 
 def test_a_shard_that_would_be_killed_hours_later_does_not_begin() -> None:
     one = spec("dqn", replay={"capacity": 1_000_000}, roles={"replay": {"replicas": 2}})
-    require_memory(one, 3 * 2**30, 3 * 2**30)
+    require_memory(one, 3 * 2**30, 3 * 2**30, 2)
     with pytest.raises(UserFault) as raised:
-        require_memory(one, 3 * 2**30, 2**30)
+        require_memory(one, 3 * 2**30, 2**30, 2)
     assert str(raised.value) == (
         "replay.capacity: 1,000,000 rows in 2 shards of 3.0Gi, 6.0Gi in all; 1.0Gi of memory is left here for one; "
         "replay.capacity 260,000 would fit"

@@ -39,7 +39,7 @@ def learn(run: Run, *, data: float, draw: float, credit: float, shard: float, sh
         run.time.now += 1
         run.report("actor", ACTOR, counters={"wait_credit_seconds": credit * second}, model=ref(second))
         for index, number in enumerate(SHARDS):
-            counted = {"inserted": 100 + 20.0 * second, "sampled": 160.0 * second, "priorities": 30.0 * second}
+            counted = {"inserted": 100 + 20.0 * second, "overwritten": 0.0, "sampled": 160.0 * second, "priorities": 30.0 * second}
             counted |= {"stale_priorities": 10.0 * second, "insert_seconds": shard / 4 * second, "draw_seconds": 0.0}
             counted["draw_seconds"] = shard * 3 / 4 * second
             run.report("replay", number, index=index, counters=counted, gauges=GAUGES)
@@ -62,7 +62,7 @@ def test_the_status_holds_the_figures_of_a_replay_over_its_shards(replayed: Run)
     assert found["replay"] == {
         "shards": {"wanted": 2, "answer": 2},
         "rows": 800, "drawable": 780, "capacity": 1024, "array_bytes": 2 * 2**20,
-        "inserted": 600, "sampled": 3200, "inserted_per_s": pytest.approx(40), "sampled_per_s": pytest.approx(320),
+        "dropped": 0, "inserted": 600, "sampled": 3200, "inserted_per_s": pytest.approx(40), "sampled_per_s": pytest.approx(320),
         "wanted_samples_per_insert": 8.0, "samples_per_insert": 8.0, "stale_priorities": 0.25,
     }  # fmt: skip
     assert found["members"]["replay"] == {"live": 2, "silent": 0}
@@ -86,6 +86,7 @@ def test_rows_of_a_shard_that_died_are_inserted_and_sampled_ones_and_stored_no_l
     replayed.report("replay", 53, counters={"inserted": 0.0, "sampled": 0.0}, gauges=GAUGES | {"rows": 0.0})
     found = status(replayed)["replay"]
     assert (found["rows"], found["inserted"], found["sampled"], found["samples_per_insert"]) == (400, 600, 3200, 8.0)
+    assert found["dropped"] == 300, "what the first of them had inserted, and not overwritten"
 
 
 @pytest.mark.parametrize(

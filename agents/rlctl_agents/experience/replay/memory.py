@@ -13,10 +13,14 @@ STATES = {"lstm": ("core.c", "core.h"), "gru": ("core.h",)}
 """Fields of the memory by `model.core`, as `models.policy.CORES` has them."""
 
 
-def shard_capacity(spec: Spec) -> int:
-    """Rows of one shard: its part of `replay.capacity`."""
+def shard_capacity(spec: Spec, shards: int = 0) -> int:
+    """Rows of one shard: its part of `replay.capacity`.
+
+    Args:
+        shards: how many there are; 0: as many as the spec says.
+    """
     assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
-    shards = spec.roles.replay.replicas if spec.roles.replay else 1
+    shards = shards or (spec.roles.replay.replicas if spec.roles.replay else 1)
     return -(-spec.replay.capacity // shards)
 
 

@@ -46,7 +46,15 @@ class SharedShard:
         self._counted = 0
         self.wake: Callable[[], None] = lambda: None
         """Called when more rows may be inserted than before."""
-        for name in ("inserted", "sampled", "priorities", "stale_priorities", "draw_seconds", "insert_seconds"):
+        for name in (
+            "inserted",
+            "overwritten",
+            "sampled",
+            "priorities",
+            "stale_priorities",
+            "draw_seconds",
+            "insert_seconds",
+        ):
             metrics.add(name, 0.0)
 
     def insert(self, block: SegmentBlock) -> bool:
@@ -54,8 +62,11 @@ class SharedShard:
         with self._lock:
             if not self._limit.may_insert(self._shard.totals.inserted):
                 return False
+            before = self._shard.filled
             with self._metrics.timed("insert_seconds"):
-                self._metrics.add("inserted", self._shard.insert(block))
+                rows = self._shard.insert(block)
+            self._metrics.add("inserted", rows)
+            self._metrics.add("overwritten", rows - (self._shard.filled - before))
             return True
 
     def draw(self, request: Draw, buffers: Sequence[memoryview]) -> tuple[Drawn, list[memoryview]]:

@@ -78,6 +78,11 @@ class Shard:
         return self._ring.slots
 
     @property
+    def filled(self) -> int:
+        """Rows that it holds."""
+        return self._ring.filled
+
+    @property
     def totals(self) -> ShardTotals:
         return ShardTotals(
             mass=self._tree.total,

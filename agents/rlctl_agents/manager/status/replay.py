@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rlctl_agents.manager.accounting.counters import Rates
@@ -13,13 +13,16 @@ DRAWN = (
     "rows", "drawable", "array_bytes", "inserted_per_s", "sampled_per_s", "samples_per_insert", "stale_priorities",
 )  # fmt: skip
 """Figures that are drawn as curves."""
+STORED = ("inserted", "overwritten")
+"""Counters of a shard whose difference are the rows that it holds."""
 
 
 def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
     """The replay as the status shows it.
 
-    Rows, bytes and capacity are those of the shards that live. What was inserted and sampled counts from the beginning
-    of the run, that of dead shards too, as the limit of samples per insert does.
+    Rows, bytes and capacity are those of the shards that live; dropped are those that were in others when they ended.
+    What was inserted and sampled counts from the beginning of the run, that of dead shards too, as the limit of samples
+    per insert does.
 
     Args:
         shards: that hold a lease.
@@ -30,6 +33,8 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
         name: sum(int(one.get(name, 0.0)) for one in gauges) for name in ("rows", "drawable", "capacity", "array_bytes")
     }
     inserted, sampled = (int(members.totals.sum("replay", name)) for name in ("inserted", "sampled"))
+    stored = _stored({name: members.totals.sum("replay", name) for name in STORED})
+    here = [seen.counters for boot in boots if (seen := members.seen.get(boot)) is not None]
     names = ("inserted", "sampled", "priorities", "stale_priorities")
     rates = members.rates.sums(boots, names)
     updates = rates["priorities"] + rates["stale_priorities"]
@@ -39,6 +44,7 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
     return {
         "shards": {"wanted": 1 if replay is None else replay.replicas, "answer": min(answer, default=None)},
         **sums,
+        "dropped": max(0, stored - sum(_stored(one) for one in here)),
         "inserted": inserted,
         "sampled": sampled,
         "inserted_per_s": round(rates["inserted"], 3),
@@ -47,6 +53,12 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
         "samples_per_insert": round(sampled / paid, 4) if paid > 0 and gauges else None,
         "stale_priorities": round(rates["stale_priorities"] / updates, 4) if updates else None,
     }
+
+
+def _stored(counters: Mapping[str, float]) -> int:
+    """Rows that shards hold, or held when they ended."""
+    inserted, overwritten = (counters.get(name, 0.0) for name in STORED)
+    return int(inserted - overwritten)
 
 
 def wanted_ratio(view: RunView, boots: Iterable[str]) -> float:

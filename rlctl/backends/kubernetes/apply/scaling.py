@@ -24,8 +24,9 @@ from rlctl.errors import Conflict, RlctlError, TimedOut
 
 RESTART_MANAGER: Final = "rlctl-restart"
 """Field manager of one annotation of the pod template, so that it survives the next `up`."""
-_RECKONED_WITH: Final = ("learner", "evaluator")
-"""Roles of which the manager expects as many as are wanted: to step together, and to judge a model together."""
+_RECKONED_WITH: Final = ("learner", "evaluator", "replay")
+"""Roles of which the manager expects as many as are wanted: to step together, to judge a model together, and to share
+out what actors send."""
 RESTARTED_AT: Final = f"{DOMAIN}/restarted-at"
 
 

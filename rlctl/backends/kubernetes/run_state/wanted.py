@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.names import COMPONENT, SHARD_REPLICAS, UID, labe
 from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of, wave
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError
-from rlctl.plan import PATCHED_BY, Plan
+from rlctl.plan import PATCHED_BY, Plan, live_with
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REVISION: Final = "revision.json"
@@ -50,15 +50,7 @@ class Wanted:
 
     def live_with(self, replicas: Mapping[str, int]) -> dict[str, Any]:
         """The manager's live fields, with numbers of replicas that are others than the spec's by now."""
-        now: dict[str, Any] = dict(self.live)
-        least = {"learner": 1}  # a spec has no fewer
-        now["roles"] = {
-            role: {**fields, "replicas": max(replicas[role], least.get(role, 0))}
-            if "replicas" in fields and role in replicas
-            else fields
-            for role, fields in (self.live.get("roles") or {}).items()
-        }
-        return now
+        return live_with(self.live, replicas)
 
     def patches(self, key: Key) -> tuple[str, ...]:
         """Files of the patches that are laid over an object."""

@@ -6,6 +6,7 @@ its processes differ from the configuration on disk. So the same call goes on af
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
@@ -15,9 +16,12 @@ from rlctl.backends.local.access.names import in_order, shown
 from rlctl.backends.local.apply.stopping import GRACE_S, stop, waves
 from rlctl.backends.local.process.supervisord import ALREADY_STARTED, STILL_RUNNING, Supervisor
 from rlctl.errors import BackendUnreachable, PartlyApplied
+from rlctl.plan import live_with
 from rlctl.spec.layout import Layout
 
 _REPLICAS = "replicas"
+LIVE = "live.json"
+"""Document with the manager's live fields."""
 
 
 def sections(documents: Iterable[Document], replicas: Mapping[str, int]) -> dict[str, str]:
@@ -43,7 +47,7 @@ def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping
     for document in documents:
         path = layout.run / document.name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        changed |= write_changed(path, document.text)
+        changed |= write_changed(path, _as_scaled(document.text, replicas) if document.name == LIVE else document.text)
     folder = layout.run / _REPLICAS
     folder.mkdir(mode=0o700, exist_ok=True)
     wanted = sections(documents, replicas)
@@ -53,6 +57,13 @@ def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping
         path.unlink(missing_ok=True)
         changed = True
     return changed
+
+
+def _as_scaled(text: str, replicas: Mapping[str, int]) -> str:
+    """The manager's live fields with the numbers of replicas that are wanted."""
+    live = json.loads(text)
+    now = live_with(live, replicas)
+    return text if now == live else json.dumps(now)
 
 
 def remove_old(layout: Layout, documents: Iterable[Document]) -> None:

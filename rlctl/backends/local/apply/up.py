@@ -13,7 +13,7 @@ from typing import Any
 from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.files import copy_policy, remove_asides, reserve, write_at_last, write_changed
 from rlctl.backends.local.access.names import in_order, shown
-from rlctl.backends.local.apply.converge import converge, remove_old, sections, write_files
+from rlctl.backends.local.apply.converge import LIVE, converge, remove_old, sections, write_files
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.process.unix_http import request
@@ -168,7 +168,7 @@ def _sent_file(layout: Layout) -> Path:
 
 
 def _live_hash(documents: Sequence[Document]) -> str:
-    text = next((document.text for document in documents if document.name == "live.json"), "")
+    text = next((document.text for document in documents if document.name == LIVE), "")
     return sha256(text.encode()).hexdigest() + "\n"
 
 
@@ -190,12 +190,18 @@ def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[App
         else:
             yield each
     if reached:
-        _post_reload(place, say)
+        post_reload(place, say)
         yield Applied("manager/0", "reloaded", "live fields changed")
     write_changed(sent, wanted)
 
 
-def _post_reload(place: Place, say: Say) -> None:
+def post_reload(place: Place, say: Say) -> None:
+    """Let the manager read its live fields again.
+
+    Raises:
+        PartlyApplied: it does not answer.
+        Conflict: the run is ending.
+    """
     patience = Waiting(_RELOAD_TIMEOUT_S)
     while True:
         try:
