@@ -304,7 +304,7 @@ def live_with(live: Mapping[str, Any], replicas: Mapping[str, int]) -> dict[str,
         else fields
         for role, fields in (live.get("roles") or {}).items()
     }
-    return {**live, "roles": roles}
+    return {**live, **({"roles": roles} if roles else {})}
 
 
 def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]) -> list[str]:
