@@ -95,6 +95,27 @@ ABLATIONS = (
         "apex-single",
         "better with: van Hasselt et al. 2016 (arXiv:1509.06461)",
     ),
+    Comparison(
+        "burn-in",
+        "burn-in of 40 rows; R2D2, CartPole-v1 without velocities",
+        "r2d2",
+        "r2d2-no-burn-in",
+        "better with: Kapturowski et al. 2019 (R2D2, section 3)",
+    ),
+    Comparison(
+        "stored-state",
+        "sequences begin with their actor's memory, not with zeros; R2D2, CartPole-v1 without velocities",
+        "r2d2",
+        "r2d2-zero-state",
+        "better with: Kapturowski et al. 2019 (R2D2, section 3)",
+    ),
+    Comparison(
+        "rescaling",
+        "values rescaled by h; R2D2, CartPole-v1 without velocities",
+        "r2d2",
+        "r2d2-no-rescaling",
+        "better with: Pohlen et al. 2018 (arXiv:1805.11593)",
+    ),
 )
 LEARNERS = (
     Comparison("learners-ppo", "PPO, CartPole-v1", "learners-ppo-1", "learners-ppo-2"),
