@@ -176,6 +176,7 @@ def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> d
         "memory": quantity(role.memory_mib),
         "shm": quantity(max(1, math.floor(role.memory_mib * _SHM_SHARE))),
         "gpu": str(role.gpu) if role.gpu else None,
+        "saves": role.role == "replay" and spec.replay is not None and spec.replay.checkpoint == "full",
     }
 
 

@@ -15,7 +15,7 @@ from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.layout import Layout
 
 _WATCH = "watch.conf"
-_VOLUME_ROLES = ("manager", "modelpool", "learner")
+_VOLUME_ROLES = ("manager", "modelpool", "replay", "learner")
 
 
 def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list[Document]:

@@ -244,6 +244,9 @@ class ReplayBuffer(Model):
     td3; 32 with dqn and apex_dqn where no observation is an image, else 8. null: neither waits."""
     learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
     """Agent steps in the replay before any is drawn."""
+    checkpoint: Annotated[Literal["none", "full"], restart("manager", "replay")] = "none"
+    """What generations hold of the replay. none: nothing, it is filled anew when all is started again. full: the rows
+    and priorities of every shard, as large as its memory."""
 
     def ratio_of(self, algorithm: Replayed, *, images: bool) -> float:
         """Rows drawn for each that comes in; 0: no limit.

@@ -71,7 +71,9 @@ class SoftActorCritic(TwinCriticsAlgorithm):
         """
         total = critics + soft.sum()
         if self.config.temperature == "auto":
-            total = total + self.temperature.log * (entropy.detach().sum() - self.target_entropy * len(soft))
+            each = batch.fields.get("target_entropy")
+            wanted = self.target_entropy * len(soft) if each is None else each.sum()
+            total = total + self.temperature.log * (entropy.detach().sum() - wanted)
         with torch.no_grad():
             size = error.abs().mean(0)
             shown = means(td_error=size, q=q, target=batch.fields["target"], policy_loss=soft, entropy=entropy)
@@ -151,6 +153,14 @@ class DiscreteSac(SoftActorCritic):
         if inputs.greedy:
             return Act(distribution.mode(logits, inputs.legal)[0], {}, {})
         return Act(distribution.sample(logits, inputs.noise, inputs.legal)[0], {}, {})
+
+    def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
+        """Beside what others have, with masks: the entropy that each row is to have, by the options that are legal."""
+        made = super().made(fields, first, after, reward, discount)
+        if "legal" in made and self.config.target_entropy == "auto":
+            legal = [part.sum(1).clamp(min=1) for part in made["legal"].split_with_sizes(self.net.sizes, 1)]
+            made["target_entropy"] = LIKELY * torch.stack(legal, 1).log().sum(1)
+        return made
 
     def taken(self, action: Tensors) -> Tensors:
         return {"column": self.choices.columns(action)}

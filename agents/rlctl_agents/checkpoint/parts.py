@@ -8,17 +8,21 @@ import hashlib
 import os
 import re
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 LEARNER = "learner"
 """Name of the part that holds a learner."""
+SHARD = "replay"
+"""Name of the part that holds a shard of the replay, before its number."""
 POLICY = "policy"
 """Name of the part that describes the tensors."""
 
-_NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+-[0-9a-f]{12}\.(?:safetensors|json)")
+_NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*-[0-9a-f]{12}\.(?:safetensors|json)")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_TEMPORARY = ".tmp."
+TEMPORARY = ".tmp."
+"""In the names of files that are being written."""
 
 
 class PartError(Exception):
@@ -44,7 +48,7 @@ def name_of(policy: str, number: int, part: str, suffix: str = "safetensors") ->
     """Name of a part of a generation, before its checksum is known.
 
     Args:
-        part: one word: what the file holds.
+        part: one word, and perhaps a number: what the file holds.
         suffix: of the file, "safetensors" or "json".
 
     Example:
@@ -80,11 +84,11 @@ def write_part(folder: Path, name: str, data: bytes | memoryview) -> Part:
     Example:
         `write_part(folder, "main-7-learner.safetensors", b"")` is `main-7-learner-e3b0c44298fc.safetensors`.
     """
-    _require_name(name)
+    require_name(name)
     sha256 = hashlib.sha256(data).hexdigest()
     final = folder / f"{Path(name).stem}-{sha256[:12]}{Path(name).suffix}"
-    temporary = folder / f"{final.name}{_TEMPORARY}{socket.gethostname()}.{os.getpid()}"
-    try:
+    temporary = folder / f"{final.name}{TEMPORARY}{socket.gethostname()}.{os.getpid()}"
+    with refused(final, len(data)):
         try:
             with temporary.open("xb", buffering=0) as file:
                 left = memoryview(data)
@@ -97,10 +101,22 @@ def write_part(folder: Path, name: str, data: bytes | memoryview) -> Part:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+    return Part(final.name, sha256)
+
+
+@contextlib.contextmanager
+def refused(path: Path, size: int) -> Iterator[None]:
+    """What the file system refuses, as an error of a part.
+
+    Raises:
+        NoRoom: the disk is full.
+        PartError: any other refusal of the file system.
+    """
+    try:
+        yield
     except OSError as error:
         kind = NoRoom if error.errno in _NO_ROOM else PartError
-        raise kind(f"cannot write {final} ({len(data)} bytes): {error.strerror}") from error
-    return Part(final.name, sha256)
+        raise kind(f"cannot write {path} ({size} bytes): {error.strerror}") from error
 
 
 def read_part(folder: Path, file: str, sha256: str) -> bytes:
@@ -111,7 +127,7 @@ def read_part(folder: Path, file: str, sha256: str) -> bytes:
         PartError: the file system refuses.
         ValueError: the name holds a folder.
     """
-    _require_name(file)
+    require_name(file)
     try:
         data = (folder / file).read_bytes()
     except FileNotFoundError as error:
@@ -127,7 +143,7 @@ def read_part(folder: Path, file: str, sha256: str) -> bytes:
 def remove_leftovers(folder: Path) -> int:
     """Remove what dead processes of this host left half-written, before this one writes; returns how many files."""
     removed = 0
-    for path in folder.glob(f"*{_TEMPORARY}{socket.gethostname()}.*"):
+    for path in folder.glob(f"*{TEMPORARY}{socket.gethostname()}.*"):
         pid = path.name.rpartition(".")[2]
         # a predecessor in a container had our own number: each is process 1
         if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
@@ -137,7 +153,12 @@ def remove_leftovers(folder: Path) -> int:
     return removed
 
 
-def _require_name(name: str) -> None:
+def require_name(name: str) -> None:
+    """Check that the name of a part has no folder.
+
+    Raises:
+        ValueError: it has.
+    """
     if not name or name != Path(name).name or name.startswith("."):
         raise ValueError(f"the name of a part is a plain file name, got {name!r}")
 

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-_FORMAT = 1
-_KEY = "rlctl"
-_LENGTH_BYTES = 8
+FORMAT = 1
+KEY = "rlctl"
+LENGTH_BYTES = 8
 
 
 class StateError(ValueError):
@@ -31,10 +31,10 @@ def pack_state(arrays: Mapping[str, NDArray[Any]], plain: Mapping[str, Any]) -> 
         ValueError: `plain` holds NaN or an infinity.
         TypeError: `plain` holds something that JSON cannot, or an array has a dtype that safetensors has not.
     """
-    text = json.dumps({"format": _FORMAT, "plain": dict(plain)}, allow_nan=False)
+    text = json.dumps({"format": FORMAT, "plain": dict(plain)}, allow_nan=False)
     contiguous = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
-        return save(contiguous, metadata={_KEY: text})
+        return save(contiguous, metadata={KEY: text})
     except (SafetensorError, KeyError) as error:
         raise TypeError(f"cannot be stored: {error}") from error
 
@@ -58,13 +58,13 @@ def unpack_state(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         StateError: not such bytes.
     """
     try:
-        length = int.from_bytes(data[:_LENGTH_BYTES], "little")
+        length = int.from_bytes(data[:LENGTH_BYTES], "little")
         arrays = load(data)
-        header = json.loads(data[_LENGTH_BYTES : _LENGTH_BYTES + length])
-        stored = json.loads(header["__metadata__"][_KEY])
+        header = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])
+        stored = json.loads(header["__metadata__"][KEY])
         number, plain = stored["format"], stored["plain"]
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{len(data)} bytes are not a stored state: {error}") from error
-    if number != _FORMAT:
-        raise StateError(f"stored in format {number}; this release reads format {_FORMAT}")
+    if number != FORMAT:
+        raise StateError(f"stored in format {number}; this release reads format {FORMAT}")
     return arrays, plain

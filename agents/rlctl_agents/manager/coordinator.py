@@ -9,8 +9,10 @@ import msgspec
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
+from rlctl_agents.checkpoint.parts import SHARD
 from rlctl_agents.manager import timing
 from rlctl_agents.manager.accounting.outliers import Outliers
+from rlctl_agents.manager.checkpoints.assembly import End
 from rlctl_agents.manager.checkpoints.fencing_term import next_term, standing_term
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
@@ -33,6 +35,7 @@ from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, group_of
 from rlctl_agents.types.control import (
     Commit,
+    Contribute,
     Enlist,
     EvalResult,
     Generation,
@@ -93,8 +96,9 @@ class Coordinator:
         progress.term = term = next_term(layout.run, max(manifests.newest_term, progress.term))
         self.life = ManagerLife(run, uid, boot, term)
         self.checkpoints = Checkpoints(
-            manifests, progress, clock.monotonic, standing_term=lambda: standing_term(layout.run, term)
-        )
+            manifests, progress, clock.monotonic, standing_term=lambda: standing_term(layout.run, term),
+            owners=self._shard_parts,
+        )  # fmt: skip
         self.learners = Learners(
             {name: settings.policy(name).population for name in settings.policy_names},
             lambda policy: self.settings.policy(policy).algorithm.batch_size, progress, manifests.of, clock.monotonic,
@@ -187,7 +191,7 @@ class Coordinator:
             known=True,
             peers=self.members.addresses.peers(holder.role, holder.index),
             match=self._match(holder, report),
-            checkpoint=self.checkpoints.wanted(self._policy(holder)) if holder.role == "learner" else 0,
+            checkpoint=self._ordered_generation(holder),
             stop=self.stop.tell(boot),
             stop_steps=self.stop.stop_steps(holder, self.settings.stop),
             report_every_s=timing.report_every_s(len(leases), holder.role),
@@ -237,11 +241,44 @@ class Coordinator:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
             if (newest := self.checkpoints.already(generation)) is not None:
                 return Said(True, f"generation {newest} has these weights or newer ones")
+            if self.checkpoints.assembly.hold(generation):
+                return Said(False, "it waits for the parts of replay shards", again=True)
+        except ValueError as fault:
+            return self._refused(generation, fault)
+        return self._commit(generation)
+
+    def contribute(self, told: Contribute) -> Said:
+        """Note the part of a generation that a replay shard has written, or has not."""
+        holder = next((one for one in self.members.leases.live("replay") if one.boot == told.boot), None)
+        if holder is None or told.term != self.term:
+            return Said(False, "it is of no shard of this manager")
+        self.checkpoints.assembly.add(f"{SHARD}{holder.index}", told)
+        return Said(True)
+
+    def commit_held(self, *, last: bool = False) -> None:
+        """Commit generations whose parts are there or given up.
+
+        Args:
+            last: nobody is left who could write one.
+        """
+        end: End = "last" if last else "ending" if self.stop.phase != "running" else ""
+        for generation in self.checkpoints.assembly.ready(end):
+            self._commit(generation)
+
+    def _refused(self, generation: Generation, fault: Exception) -> Said:
+        self.events.add("refused", f"generation {generation.number} refused: {fault}", number=generation.number)
+        return Said(False, str(fault))
+
+    def _commit(self, generation: Generation) -> Said:
+        ordered = generation.number
+        try:
             generation = self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
-            text = f"generation {generation.number} refused: {fault}"
-            self.events.add("refused", text, number=generation.number)
-            return Said(False, str(fault))
+            self.checkpoints.assembly.refuse(ordered, str(fault))
+            return self._refused(generation, fault)
+        for part, why in generation.absent.items():
+            text = f"generation {generation.number} is without {part}: {why}; its rows are filled anew, or older ones"
+            self.events.add("absent", text, number=generation.number, part=part)
         self.learners.know(generation.ref, generation.steps)
         self.events.add(
             "checkpoint",
@@ -284,6 +321,7 @@ class Coordinator:
             UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
         """
         self._expire()
+        self.commit_held()
         self.beginning.look(self.events, begun=any(map(self.checkpoints.manifests.of, self.learners.policies)))
         members, live = self.members, self.members.leases.live()
         members.addresses.alive((one.role, one.index) for one in live)
@@ -326,6 +364,8 @@ class Coordinator:
         lineage, generations = 0, tuple[Generation, ...]()
         if role == "replay":
             self.members.ledger.receiver(hello.boot, self.settings.policy_names[0])
+            if self._saves_replay:
+                generations = self.checkpoints.manifests.of(self.settings.policy_names[0])
         if role == "learner":
             policy = self._policy(holder)
             self.members.ledger.receiver(hello.boot, policy)
@@ -367,6 +407,25 @@ class Coordinator:
             self.events.add("resumed", resumed.text, number=resumed.number, steps=resumed.steps)
         if self.checkpoints.failed(self._policy(holder), int(report.gauges.get(FAILED_GENERATION, 0.0))):
             self.state.save_progress()
+
+    @property
+    def _saves_replay(self) -> bool:
+        return self.settings.replay is not None and self.settings.replay.checkpoint == "full"
+
+    def _shard_parts(self) -> dict[str, bool]:
+        """Part of each shard that is wanted, or lives, in a generation -> whether it lives; {} where it has none."""
+        if not self._saves_replay:
+            return {}
+        live = {one.index for one in self.members.leases.live("replay")}
+        return {f"{SHARD}{index}": index in live for index in sorted({*range(self.shards), *live})}
+
+    def _ordered_generation(self, holder: Holder) -> int:
+        if holder.role == "learner":
+            return self.checkpoints.wanted(self._policy(holder))
+        if holder.role != "replay" or not self._saves_replay:
+            return 0
+        policy = self.settings.policy_names[0]
+        return self.checkpoints.assembly.number(policy, self.checkpoints.wanted(policy))
 
     def _match(self, holder: Holder, report: Report | None = None) -> Match | None:
         """Match that a process is to play.
@@ -410,6 +469,7 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
     Report: Coordinator.report,
     EvalResult: Coordinator.result,
     Commit: Coordinator.commit,
+    Contribute: Coordinator.contribute,
     Enlist: Coordinator.enlist,
     Note: Coordinator.note,
     Recorded: Coordinator.recorded,

@@ -153,6 +153,7 @@ class RunningLoop:
             UserFault: it could have been finished, but the last model was not saved, or the volume takes nothing.
         """
         coordinator, state, stop = self._coordinator, self._coordinator.state, self._coordinator.stop
+        coordinator.commit_held(last=True)
         done = state.progress.met is not None and stop.how == "finish"
         unsaved = stop.unsaved if done else ""
         if unsaved:

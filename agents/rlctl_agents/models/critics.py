@@ -21,8 +21,9 @@ from rlctl_agents.models.torso import gain, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Box, Space, Spaces, leaves
 
 Tensors = dict[str, Tensor]
-ILLEGAL = torch.finfo(torch.float32).min / 2
-"""Logit of an option that is not legal: finite, so that where none is, all are alike."""
+ILLEGAL = -1e9
+"""Logit of an option that is not legal: finite, so that where none is, all are alike, and so that its log-probability
+times any temperature and a probability of 0 is 0."""
 LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 

@@ -6,16 +6,20 @@ import logging
 from contextlib import ExitStack
 
 from rlctl.spec.algorithms import Replayed
+from rlctl.spec.layout import Layout
 from rlctl.spec.machine import left_bytes
 from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
 from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
 from rlctl_agents.experience.replay.messages import Draw
+from rlctl_agents.experience.replay.saving import TELL_S, ShardSaver, restore_newest
 from rlctl_agents.experience.replay.server import Inserter, SharedShard
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import RESUMING, Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.types.control import Said
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.rpc.server import RpcServer
@@ -67,6 +71,15 @@ def main(process: Process) -> None:
             ratio=ratio,
             metrics=process.metrics,
         )
+        saves = spec.replay.checkpoint == "full"
+        folder = None if process.arguments.volume is None else Layout(process.arguments.volume).checkpoints
+        if saves and folder is None:
+            raise UserFault("command line: a replay that is saved needs --volume")
+        if saves and folder is not None:
+            process.metrics.set(RESUMING, 1.0)
+            member.start(Snapshot)  # reading takes longer than a lease outlives silence
+            restore_newest(shared, folder, lease.generations, index=lease.index, shards=shards)
+            process.metrics.set(RESUMING, 0.0)
         row_bytes = max(1, needs // capacity)
         receiver = ExperienceReceiver(
             wire,
@@ -95,7 +108,21 @@ def main(process: Process) -> None:
             lambda: server.rejected,
             lambda: refused_connections(wire),
         )
-        member.start(lambda: Snapshot(accounts=receiver.accounts, gauges=shared.gauges()))
+
+        def told() -> Snapshot:
+            return Snapshot(accounts=receiver.accounts, gauges=shared.gauges())
+
+        saver = None
+        if folder is not None and saves:
+            saver = ShardSaver(
+                shared, folder, policy=policy, index=lease.index, boot=process.boot,
+                tell=lambda part: member.call(part, Said, deadline_s=TELL_S),
+                count=lambda seconds, size: count_saved(process.metrics, seconds, size),
+            )  # fmt: skip
+            stack.callback(saver.close)
+            member.snapshot = told
+        else:
+            member.start(told)
         inserter.start()
         log.info(
             "storing",
@@ -107,8 +134,16 @@ def main(process: Process) -> None:
             server.serve(SERVE_S)
             inserter.require_life()
             refusals.count()
+            if saver is not None:
+                saver.obey(member.wanted, member.term)
         if member.moved:
             raise RuntimeError(member.moved)
+
+
+def count_saved(metrics: Metrics, seconds: float, size: int) -> None:
+    """Note that a part of a generation was saved."""
+    metrics.add("checkpoint_seconds", seconds)
+    metrics.set("checkpoint_bytes", size)
 
 
 def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:

@@ -65,6 +65,7 @@ class Generation(msgspec.Struct, frozen=True):
     created: float  # unix time
     parts: dict[str, str]  # part ("learner") -> file name below checkpoints/, immutable
     sha256: dict[str, str]  # part -> checksum
+    absent: dict[str, str] = {}  # part that was wanted ("replay0") -> why it is not there
 
 
 class Lease(msgspec.Struct, frozen=True):
@@ -79,7 +80,7 @@ class Lease(msgspec.Struct, frozen=True):
     peers: Peers
     experience: Experience | None = None  # None: nobody has said hello with one yet, ask again
     match: Match | None = None
-    generations: tuple[Generation, ...] = ()  # learner: newest first, committed ones of its policy
+    generations: tuple[Generation, ...] = ()  # learner, replay: newest first, committed ones of its policy
     next_lineage: int = 0  # learner: the lineage that this boot opens
     stop_steps: int = 0  # learner: no update once its weights were learned from so many agent steps; 0: no limit
     learners: int = 1  # learner: how many step together; with more than one it has to `Enlist`
@@ -195,7 +196,7 @@ class Orders(msgspec.Struct, frozen=True):
     known: bool  # False: say hello again
     peers: Peers
     match: Match | None = None
-    checkpoint: int = 0  # learner: save the generation of this number when it is larger than the last one saved
+    checkpoint: int = 0  # learner, replay: save its part of the generation of this number, once
     stop: bool = False  # finish in good order
     stop_steps: int = 0  # as in the lease, as it is now
     report_every_s: float = 0.0  # from now on: others may have come; 0: as before
@@ -236,6 +237,17 @@ class Commit(msgspec.Struct, frozen=True):
 
     generation: Generation
     boot: str
+
+
+class Contribute(msgspec.Struct, frozen=True):
+    """replay -> manager: its part of a generation lies on the volume, or why it does not."""
+
+    boot: str
+    term: int
+    number: int  # as ordered
+    file: str = ""
+    sha256: str = ""
+    fault: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # "": it lies there
 
 
 class Enlist(msgspec.Struct, frozen=True):
@@ -285,6 +297,7 @@ class Said(msgspec.Struct, frozen=True):
 
     ok: bool
     why: str = ""
+    again: bool = False  # it is not decided yet: ask again
 
 
 # modelpool

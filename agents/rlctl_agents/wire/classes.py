@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from rlctl_agents.types.control import (
     Commit,
+    Contribute,
     Enlist,
     EvalResult,
     GetModel,
@@ -29,7 +30,7 @@ ONLY_CORE = frozenset((CORE,))
 
 MANAGER: Classes = {
     **dict.fromkeys((Hello, Recorded, Report, Sampled), ALL),
-    **dict.fromkeys((Commit, Enlist, EvalResult, Note), ONLY_CORE),
+    **dict.fromkeys((Commit, Contribute, Enlist, EvalResult, Note), ONLY_CORE),
 }
 REPLAY: Classes = {}
 """A shard's: learners draw, who are core."""

@@ -38,6 +38,8 @@ class ShardCounts(NamedTuple):
     boot: str
     inserted: int
     sampled: int
+    began_inserted: int = 0  # of them, those of a life before
+    began_sampled: int = 0
 
 
 class SampleLimit:
@@ -62,10 +64,13 @@ class SampleLimit:
         self.sampled = 0
 
     def hear(self, shard: int, counts: ShardCounts) -> None:
-        """Count what a shard has inserted and sampled since it was heard last, or since its start."""
+        """Count what a shard has inserted and sampled since it was heard last, or since its start: of one that is heard
+        for the first time with what it has restored, of another life of a known one without."""
         known = self._known.get(shard)
-        if known is None or known.boot != counts.boot:
+        if known is None:
             known = ShardCounts(counts.boot, 0, 0)
+        elif known.boot != counts.boot:
+            known = ShardCounts(counts.boot, counts.began_inserted, counts.began_sampled)
         self.inserted += max(0, counts.inserted - known.inserted)
         self.sampled += max(0, counts.sampled - known.sampled)
         self._known[shard] = counts

@@ -41,6 +41,8 @@ class Standing(msgspec.Struct, frozen=True):
     starts: int  # replay.learning_starts, over all shards
     ratio: float  # replay.samples_per_insert; 0: no limit
     counted: int = 0  # of the inserted rows, those that a learner has counted as agent steps
+    began_inserted: int = 0  # of the inserted rows, those of a life before, which were restored
+    began_sampled: int = 0  # of the sampled rows, the same
 
 
 class Draw(msgspec.Struct, frozen=True):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.types.experience import Field, Schema, SegmentBlock
+from rlctl_agents.types.experience import Arrays, Field, Schema, SegmentBlock
 
 FIRST, VALID, TERMINATED, TRUNCATED, THERE = 1, 2, 4, 8, 16
 """Bits of a row's flags. Without THERE nothing is stored at its place."""
@@ -77,6 +78,8 @@ class Ring:
         self._head = 0
         self.filled = 0
         """Rows that it holds."""
+        self.before_overwriting: Callable[[NDArray[np.int64]], None] | None = None
+        """Called with columns that are going to be overwritten."""
 
     @staticmethod
     def bytes_for(schema: Schema, capacity: int) -> int:
@@ -103,6 +106,8 @@ class Ring:
         """Store a block over the oldest columns; of one that is larger than the ring, its last columns."""
         count = min(block.version.shape[1], self.columns)
         columns = (self._head + np.arange(count)) % self.columns
+        if self.before_overwriting is not None:
+            self.before_overwriting(columns)
         cut = self._forget(columns)
         skip = block.version.shape[1] - count
         # the block's columns lie side by side, or in two runs where the ring begins anew
@@ -115,6 +120,79 @@ class Ring:
         self._head = int((self._head + count) % self.columns)
         self._link(block.header.stream[skip:], block.header.row0[skip:], hash(block.header.boot), columns)
         return Placed(columns, cut)
+
+    @property
+    def oldest_first(self) -> NDArray[np.int64]:
+        """Columns that are filled, in the order in which they came."""
+        filled = self.filled // self.steps
+        begin = self._head if filled == self.columns else 0
+        return (begin + np.arange(filled)) % self.columns
+
+    @property
+    def by_column(self) -> dict[str, NDArray[Any]]:
+        """[columns, ...] views of what is stored of each column, the data itself but for `length` of records."""
+        end = self.slots
+        views = {name: one[:end].reshape(self.columns, -1) for name, one in self.large.items()}
+        return {**self.segments, **views, "records": self.records[:end].reshape(self.columns, self.steps)}
+
+    def order(self) -> tuple[Arrays, dict[str, Any]]:
+        """A copy of how its columns follow each other: arrays [columns filled], and plain data."""
+        filled = self.filled // self.steps
+        arrays: Arrays = {
+            name: array[:filled].copy()
+            for name, array in (
+                ("generation", self.generation), ("before", self._before), ("after", self._after),
+                ("stream", self._stream), ("row0", self._row0), ("boot", self._boot),
+            )
+        }  # fmt: skip
+        newest = [[stream, column] for stream, column in self._newest.items()]
+        return arrays, {"columns": self.columns, "head": self._head, "filled": self.filled, "newest": newest}
+
+    def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
+        """Put columns, whose data is in place, in the order of a ring of as many columns."""
+        filled = int(plain["filled"]) // self.steps
+        for name, array in (
+            ("generation", self.generation), ("before", self._before), ("after", self._after),
+            ("stream", self._stream), ("row0", self._row0), ("boot", self._boot),
+        ):  # fmt: skip
+            array[:filled] = arrays[name]
+        self._newest = {int(stream): int(column) for stream, column in plain["newest"]}
+        self._head, self.filled = int(plain["head"]), int(plain["filled"])
+
+    def take_rows(self, other: Ring) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Placed]]:
+        """Store the columns of another ring of the same schema, the oldest first.
+
+        Yields:
+            Columns of the other, where they lie here now, and what that has changed.
+        """
+        for columns in other.side_by_side():
+            columns = columns[-self.columns :]
+            to = (self._head + np.arange(columns.size)) % self.columns
+            cut = self._forget(to)
+            mine, theirs = self.by_column, other.by_column
+            for name, values in mine.items():
+                values[to] = theirs[name][columns]
+            self.records[:-1].reshape(self.columns, self.steps)["length"][to] = 0
+            self.generation[to] += 1
+            self.filled = min(self.filled + columns.size * self.steps, self.slots)
+            self._head = int((self._head + columns.size) % self.columns)
+            streams, row0 = other._stream[columns].tolist(), other._row0[columns].tolist()
+            self._link(streams, row0, int(other._boot[columns[0]]), to)
+            yield columns, to, Placed(to, cut)
+
+    def side_by_side(self) -> Iterator[NDArray[np.int64]]:
+        """Its columns, the oldest first, in parts in which every stream comes once, and all are of one boot."""
+        part, streams, boot = list[int](), set[int](), 0
+        for column in self.oldest_first.tolist():
+            stream, of = int(self._stream[column]), int(self._boot[column])
+            if part and (stream in streams or of != boot):
+                yield np.array(part)
+                part, streams = [], set()
+            boot = of
+            part.append(column)
+            streams.add(stream)
+        if part:
+            yield np.array(part)
 
     def ahead(self, slot: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """[count + 1, B] slots of a row and of those after it in its stream, -1 where there is none."""

@@ -41,6 +41,11 @@ class Sequences:
     def nbytes(self) -> int:
         return self._drawable.nbytes
 
+    @property
+    def drawable(self) -> NDArray[np.uint8]:
+        """[units] above 0 where one may be drawn, to be saved and restored."""
+        return self._drawable.view(np.uint8)
+
     def columns(self, unit: NDArray[np.int64]) -> NDArray[np.int64]:
         """[B] the column of the first row of each."""
         return unit

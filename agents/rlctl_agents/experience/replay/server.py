@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from rlctl_agents.experience.replay.messages import (
     to_buffers,
 )
 from rlctl_agents.experience.replay.shard import Shard
+from rlctl_agents.experience.replay.snapshot import Snapshot, restore
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import SegmentBlock
 
@@ -27,6 +29,11 @@ if TYPE_CHECKING:  # a shard does without torch
     from rlctl_agents.experience.sources import Receiver
 
 POLL_S = 0.2
+COUNTERS = (
+    "inserted", "overwritten", "restored", "sampled", "priorities", "stale_priorities", "draw_seconds",
+    "insert_seconds",
+)  # fmt: skip
+"""Told from the beginning."""
 
 
 class SharedShard:
@@ -44,17 +51,10 @@ class SharedShard:
         self._lock = threading.Lock()
         self._limit = InsertLimit(share, limited=ratio > 0)
         self._counted = 0
+        self._began = (0, 0)  # inserted and sampled, of what was restored
         self.wake: Callable[[], None] = lambda: None
         """Called when more rows may be inserted than before."""
-        for name in (
-            "inserted",
-            "overwritten",
-            "sampled",
-            "priorities",
-            "stale_priorities",
-            "draw_seconds",
-            "insert_seconds",
-        ):
+        for name in COUNTERS:
             metrics.add(name, 0.0)
 
     def insert(self, block: SegmentBlock) -> bool:
@@ -92,6 +92,34 @@ class SharedShard:
             return answer, []
         return answer, to_buffers(drawn.fields, list(layout(self._shard.schema, self._shard.settings, count)))
 
+    @property
+    def rows(self) -> int:
+        """Rows that it holds."""
+        with self._lock:
+            return self._shard.filled
+
+    def snapshot(self) -> Snapshot:
+        """The shard as it is now, to be written by the thread that asks for it."""
+        with self._lock:
+            return Snapshot(self._shard, self._lock)
+
+    def restore(self, folder: Path, file: str, sha256: str) -> int:
+        """Take over rows that were saved: all of the state as it was if nothing is here yet, else the rows, as far as
+        there is room; how many they are. Rows that a learner has counted are not counted again.
+
+        Raises:
+            PartError: it cannot be read.
+            StateError: it is of other experience, or of no shard.
+        """
+        with self._lock:
+            before = self._shard.filled
+            restore(self._shard, folder, file, sha256)
+            now = self._shard.totals
+            self._began = now.inserted, now.sampled
+            self._counted = now.inserted
+            self._metrics.add("restored", now.rows - before)
+            return now.rows - before
+
     def gauges(self) -> dict[str, float]:
         """Figures of the shard for a report; called by another thread."""
         with self._lock:
@@ -115,6 +143,8 @@ class SharedShard:
             inserted=now.inserted,
             sampled=now.sampled,
             counted=self._counted,
+            began_inserted=self._began[0],
+            began_sampled=self._began[1],
             starts=self._starts,
             ratio=self._ratio,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -152,6 +154,80 @@ class Shard:
             self._highest = max(self._highest, float(mass.max()))
             self._tree.set(slot, mass)
         return int(slot.size)
+
+    @property
+    def experience(self) -> str:
+        """What has to be equal for rows to be taken over: fields, and what is drawn as one."""
+        told = [msgspec.to_builtins(self.schema), self.settings.sequence, self.settings.burn_in]
+        return msgspec.json.encode(told).decode()
+
+    @property
+    def columns(self) -> int:
+        """Segments that it holds at most."""
+        return self._ring.columns
+
+    @property
+    def by_column(self) -> Arrays:
+        """[columns, ...] what is stored of each column: the data itself, not a copy."""
+        return self._ring.by_column
+
+    @property
+    def before_overwriting(self) -> Callable[[NDArray[np.int64]], None] | None:
+        """Called with columns that are going to be overwritten."""
+        return self._ring.before_overwriting
+
+    @before_overwriting.setter
+    def before_overwriting(self, call: Callable[[NDArray[np.int64]], None] | None) -> None:
+        self._ring.before_overwriting = call
+
+    def order(self) -> tuple[Arrays, dict[str, Any]]:
+        """A copy of all of its state but what is stored of columns: arrays, and plain data."""
+        arrays, plain = self._ring.order()
+        units = self._units_of(self._ring.filled)
+        arrays |= {"mass": self._tree.mass[:units].copy(), "drawable": self._units.drawable[:units].copy()}
+        plain |= {
+            "size": self._size, "inserted": self._inserted, "sampled": self._sampled, "highest": self._highest,
+            "rng": self._rng.bit_generator.state, "experience": self.experience,
+        }  # fmt: skip
+        return arrays, plain
+
+    def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
+        """Take over the state that `order` gave, of a shard of as many columns, whose data is in place."""
+        self._ring.take_order(arrays, plain)
+        units = self._units_of(self._ring.filled)
+        self._units.drawable[:units] = arrays["drawable"]
+        self._tree.set(np.arange(units), arrays["mass"].astype(np.float32))
+        self._tree.rebuild()
+        self._take_counts(plain)
+        self._size = int(plain["size"])
+        self._rng.bit_generator.state = plain["rng"]
+
+    def insert_from(self, other: Shard) -> None:
+        """Take over the rows of another shard with their masses, and its counts: the newest rows where there is less
+        room.
+
+        Args:
+            other: of the same schema and settings.
+        """
+        source = np.full(self._ring.columns, -1)  # the column there of each one here
+        for columns, to, placed in self._ring.take_rows(other._ring):
+            source[to] = columns
+            self._units.update(placed)
+        unit = np.flatnonzero(self._units.drawable)
+        self._size = unit.size
+        each = self._units.count // self._ring.columns  # units of a column
+        mass = np.zeros(self._units.count)
+        mass[unit] = other._tree.mass[source[unit // each] * each + unit % each]
+        mass[unit[mass[unit] == 0]] = other._highest
+        self._tree.set(np.arange(mass.size), mass)
+        self._take_counts(other.order()[1])
+
+    def _take_counts(self, plain: Mapping[str, Any]) -> None:
+        self._inserted, self._sampled = int(plain["inserted"]), int(plain["sampled"])
+        self._highest = float(plain["highest"])
+
+    def _units_of(self, rows: int) -> int:
+        return self._units.count * rows // self._ring.slots
 
     def _first_mass(self, slot: NDArray[np.int64]) -> NDArray[np.float64] | float:
         if not self.settings.prioritized or not slot.size:

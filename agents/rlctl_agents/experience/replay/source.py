@@ -318,7 +318,9 @@ class Drawer:
         if index not in self._met:  # once: what a learner before has counted
             self._met.add(index)
             self._counted += now.counted
-        self.limit.hear(index, ShardCounts(drawn.boot, now.inserted, now.sampled))
+        self.limit.hear(
+            index, ShardCounts(drawn.boot, now.inserted, now.sampled, now.began_inserted, now.began_sampled)
+        )
 
     def fill(self, memory: BatchMemory, parts: Sequence[ShardPart]) -> None:
         """Parts side by side into the memory of a batch, with their weights."""

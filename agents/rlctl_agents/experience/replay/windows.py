@@ -59,6 +59,11 @@ class Windows:
         """Bytes of its own arrays: lengths are in the ring's records."""
         return 0
 
+    @property
+    def drawable(self) -> NDArray[np.uint8]:
+        """[units] above 0 where one may be drawn, to be saved and restored."""
+        return self.length
+
     def columns(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
         """[B] the column of the first row of each."""
         return slot // self._ring.steps

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
+from rlctl_agents.manager.checkpoints.assembly import Assembly
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.state_store import Progress
 from rlctl_agents.types.control import Generation
@@ -22,6 +23,7 @@ class Checkpoints:
         progress: term of this manager, and the newest number that any manager of the run ever ordered.
         clock: monotonic seconds.
         standing_term: of the newest manager, as the volume says; may raise OSError.
+        owners: as that of `Assembly`.
     """
 
     failure: str = ""
@@ -34,7 +36,9 @@ class Checkpoints:
         clock: Callable[[], float],
         *,
         standing_term: Callable[[], int],
+        owners: Callable[[], Mapping[str, bool]] = dict,
     ) -> None:
+        self.assembly = Assembly(clock, owners)
         self.manifests = manifests
         self._progress = progress
         progress.issued = max(progress.issued, manifests.highest)

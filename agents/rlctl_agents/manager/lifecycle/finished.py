@@ -26,7 +26,7 @@ from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.runtime.storage import read_file, replace_file
-from rlctl_agents.types.control import Commit, EvalResult, Hello, Orders, Report, Said, Sampled
+from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Report, Said, Sampled
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
@@ -176,7 +176,7 @@ class Finished:
                 self._heard()
                 self.lines.add(request.log, request.role)
                 return Orders(self.term, known=True, peers={}, stop=True)
-            case EvalResult() | Commit() | Sampled():
+            case EvalResult() | Commit() | Contribute() | Sampled():
                 return Said(False, OVER)
             case Hello():
                 self._heard()

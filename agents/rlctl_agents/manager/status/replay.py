@@ -35,6 +35,7 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
     inserted, sampled = (int(members.totals.sum("replay", name)) for name in ("inserted", "sampled"))
     stored = _stored({name: members.totals.sum("replay", name) for name in STORED})
     here = [seen.counters for boot in boots if (seen := members.seen.get(boot)) is not None]
+    here_rows = sum(_stored(one) + int(one.get("restored", 0.0)) for one in here)
     names = ("inserted", "sampled", "priorities", "stale_priorities")
     rates = members.rates.sums(boots, names)
     updates = rates["priorities"] + rates["stale_priorities"]
@@ -44,7 +45,7 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
     return {
         "shards": {"wanted": 1 if replay is None else replay.replicas, "answer": min(answer, default=None)},
         **sums,
-        "dropped": max(0, stored - sum(_stored(one) for one in here)),
+        "dropped": max(0, stored - here_rows),
         "inserted": inserted,
         "sampled": sampled,
         "inserted_per_s": round(rates["inserted"], 3),

@@ -1,0 +1,179 @@
+"""Parts too large to be held twice: safetensors files of bytes, written piece by piece and read into place."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlctl_agents.checkpoint.parts import (
+    TEMPORARY,
+    Corrupt,
+    NoRoom,
+    Part,
+    PartError,
+    refused,
+    require_name,
+    sync_folder,
+)
+from rlctl_agents.checkpoint.state import FORMAT, KEY, LENGTH_BYTES, StateError
+
+LEFT_BYTES = 64 << 20
+"""Of the volume that stay free: others have to write as well."""
+HASHED_BYTES = 1 << 24
+"""Read at once for a checksum."""
+
+
+class StreamedPart:
+    """A part that is written piece by piece. Whole and on the disk once it is finished, or not there.
+
+    Args:
+        folder: an existing folder on one file system.
+        name: without folder; the beginning of the checksum is put before its suffix.
+        arrays: name -> rows, and bytes of each.
+        plain: what JSON can hold; not NaN.
+
+    Raises:
+        NoRoom: it would leave less than LEFT_BYTES of the disk.
+        PartError: any other refusal of the file system.
+        ValueError: the name holds a folder, or `plain` a NaN.
+    """
+
+    def __init__(
+        self, folder: Path, name: str, arrays: Mapping[str, tuple[int, int]], plain: Mapping[str, Any]
+    ) -> None:
+        require_name(name)
+        self._folder, self._name = folder, name
+        self._row_bytes = {one: size for one, (_, size) in arrays.items()}
+        header: dict[str, Any] = {
+            "__metadata__": {KEY: json.dumps({"format": FORMAT, "plain": dict(plain)}, allow_nan=False)}
+        }
+        end = 0
+        for one, (rows, size) in arrays.items():
+            header[one] = {"dtype": "U8", "shape": [rows, size], "data_offsets": [end, end + rows * size]}
+            end += rows * size
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % LENGTH_BYTES)
+        self._begin = LENGTH_BYTES + len(text)
+        self._offsets = {one: self._begin + header[one]["data_offsets"][0] for one in arrays}
+        self.nbytes = self._begin + end
+        if shutil.disk_usage(folder).free < self.nbytes + LEFT_BYTES:
+            raise NoRoom(f"cannot write {folder / name} ({self.nbytes} bytes): no space left on device")
+        self._path = folder / f"{name}{TEMPORARY}{socket.gethostname()}.{os.getpid()}"
+        self._file = -1
+        with refused(self._path, self.nbytes):
+            self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+            os.ftruncate(self._file, self.nbytes)
+        self._write(0, len(text).to_bytes(LENGTH_BYTES, "little") + text)
+
+    def put(self, name: str, first: int, values: bytes | memoryview) -> None:
+        """Write rows of an array from one on.
+
+        Raises:
+            PartError: the file system refuses; nothing half-written stays.
+        """
+        self._write(self._offsets[name] + first * self._row_bytes[name], values)
+
+    def finish(self) -> Part:
+        """Bring it to the disk and to its place; everything has been put.
+
+        Raises:
+            PartError: the file system refuses; nothing half-written stays.
+        """
+        with self._or_nothing():
+            os.fsync(self._file)
+            os.lseek(self._file, 0, os.SEEK_SET)
+            digest = hashlib.sha256()
+            while data := os.read(self._file, HASHED_BYTES):
+                digest.update(data)
+            sha256 = digest.hexdigest()
+            final = self._folder / f"{Path(self._name).stem}-{sha256[:12]}{Path(self._name).suffix}"
+            self._path.replace(final)
+            sync_folder(self._folder)
+        self._close()
+        return Part(final.name, sha256)
+
+    def abandon(self) -> None:
+        """Remove what was written."""
+        self._close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def _write(self, offset: int, data: bytes | memoryview) -> None:
+        left = memoryview(data).cast("B")
+        with self._or_nothing():
+            while left:
+                written = os.pwrite(self._file, left, offset)
+                left, offset = left[written:], offset + written
+
+    @contextlib.contextmanager
+    def _or_nothing(self) -> Any:
+        try:
+            with refused(self._path, self.nbytes):
+                yield
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _close(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class StoredArrays:
+    """Arrays and plain data of a streamed part, read where they are wanted.
+
+    Raises:
+        Corrupt: missing, cut short or changed.
+        PartError: the file system refuses.
+        StateError: it holds no such arrays.
+        ValueError: the name holds a folder.
+    """
+
+    def __init__(self, folder: Path, file: str, sha256: str) -> None:
+        require_name(file)
+        self._path = folder / file
+        try:
+            with self._path.open("rb") as opened:
+                found = hashlib.file_digest(opened, "sha256").hexdigest()
+                if found != sha256:
+                    raise Corrupt(f"{self._path} is damaged: its sha256 is {found[:12]}, not {sha256[:12]}")
+                opened.seek(0)
+                length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
+                header = json.loads(opened.read(length))
+                stored = json.loads(header.pop("__metadata__")[KEY])
+        except FileNotFoundError as error:
+            raise Corrupt(f"{self._path} is missing") from error
+        except OSError as error:
+            raise PartError(f"cannot read {self._path}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"{self._path} holds no stored arrays: {error}") from error
+        if stored["format"] != FORMAT:
+            raise StateError(f"{self._path}: stored in format {stored['format']}; this release reads format {FORMAT}")
+        self.plain: dict[str, Any] = stored["plain"]
+        self._begin = LENGTH_BYTES + length
+        self._header = header
+
+    def rows(self, name: str) -> NDArray[np.uint8]:
+        """[rows, bytes of each], mapped from the file.
+
+        Raises:
+            StateError: there is no such array.
+        """
+        if name not in self._header:
+            raise StateError(f"{self._path} holds no {name}")
+        rows, size = self._header[name]["shape"]
+        if not rows * size:
+            return np.zeros((rows, size), np.uint8)
+        offset = self._begin + self._header[name]["data_offsets"][0]
+        return np.memmap(self._path, np.uint8, "r", offset, (rows, size))

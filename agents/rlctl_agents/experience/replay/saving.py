@@ -1,0 +1,122 @@
+"""A shard's part of the generations of a run: written while it goes on, read when it begins."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from rlctl_agents.checkpoint.parts import SHARD, PartError, name_of, remove_leftovers
+from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.experience.replay.server import SharedShard
+from rlctl_agents.types.control import Contribute, Generation, Said
+from rlctl_agents.wire.rpc.client import RemoteError
+
+LAST_S = 8.0
+"""For the part that is being written when the process is asked to stop: it has ten seconds."""
+TELL_S = 10.0
+"""For the manager to hear of a part."""
+
+log = logging.getLogger(__name__)
+
+
+class ShardSaver:
+    """Writes one part at a time; an order that comes meanwhile is taken up afterwards.
+
+    Args:
+        folder: of checkpoints, on the volume.
+        policy, index, boot: of the shard.
+        tell: the manager, what came of a part.
+        count: seconds that one took, and its bytes, for the metrics.
+    """
+
+    def __init__(
+        self,
+        shared: SharedShard,
+        folder: Path,
+        *,
+        policy: str,
+        index: int,
+        boot: str,
+        tell: Callable[[Contribute], Said],
+        count: Callable[[float, int], None],
+    ) -> None:
+        self._shared, self._folder, self._policy, self._index = shared, folder, policy, index
+        self._boot, self._tell, self._count = boot, tell, count
+        self._taken = 0  # the newest order that was taken up
+        self._thread: threading.Thread | None = None
+
+    def obey(self, number: int, term: int) -> None:
+        """Begin the part of a generation, if it is a new one and none is being written.
+
+        Args:
+            number: that is ordered; 0: none.
+            term: of the manager that orders it.
+        """
+        if number <= self._taken or (self._thread is not None and self._thread.is_alive()):
+            return
+        self._taken = number
+        self._thread = threading.Thread(target=self.write, args=(number, term), name="generations", daemon=True)
+        self._thread.start()
+
+    def write(self, number: int, term: int) -> None:
+        """Write the part of a generation, and tell the manager; a failure is logged, and told too."""
+        began, file, sha256, fault, size = time.monotonic(), "", "", "", 0
+        try:
+            name = name_of(self._policy, number, f"{SHARD}{self._index}")
+            file, sha256 = self._shared.snapshot().write(self._folder, name)
+            size = (self._folder / file).stat().st_size
+        except (PartError, OSError) as error:
+            log.error("the part of generation %d was not saved: %s", number, error)
+            fault = str(error)[:1000]
+        seconds = time.monotonic() - began
+        try:
+            said = self._tell(Contribute(self._boot, term, number, file, sha256, fault))
+        except (TimeoutError, RemoteError) as error:
+            log.error("the manager did not hear of the part of generation %d: %s", number, error)
+            return
+        if fault:
+            return
+        self._count(seconds, size)
+        kv = {"file": file, "bytes": size, "seconds": round(seconds, 3)}
+        log.info("saved its part of generation %d%s", number, "" if said.ok else f": {said.why}", extra={"kv": kv})
+
+    def close(self) -> None:
+        """Wait for the part that is being written."""
+        if self._thread is not None:
+            self._thread.join(LAST_S)
+
+
+def restore_newest(
+    shared: SharedShard, folder: Path, generations: Iterable[Generation], *, index: int, shards: int
+) -> int:
+    """Take over the newest parts that are there and can be read: that of this shard, and those of shards that are no
+    more.
+
+    Args:
+        generations: newest first.
+        index: of this shard.
+        shards: how many there are now.
+
+    Returns:
+        Rows that are here afterwards.
+    """
+    remove_leftovers(folder)
+    left = set[str]()  # parts that were looked for
+    for generation in generations:
+        for part in sorted(generation.parts):
+            number = part.removeprefix(SHARD)
+            if not part.startswith(SHARD) or not number.isdigit() or int(number) % shards != index or part in left:
+                continue
+            try:
+                rows = shared.restore(folder, generation.parts[part], generation.sha256[part])
+            except (PartError, StateError, ValueError, KeyError) as error:
+                log.error("%s of generation %d cannot be used, trying an older one: %s", part, generation.number, error)
+                continue
+            left.add(part)
+            log.info("restored %s of generation %d: %d rows", part, generation.number, rows)
+        if f"{SHARD}{index}" in left:
+            break
+    return shared.rows
