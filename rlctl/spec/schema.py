@@ -241,7 +241,7 @@ class ReplayBuffer(Model):
     """Agent steps."""
     samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
     """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 256 with sac and
-    td3; 32 with dqn and apex_dqn where no observation is an image, else 8. null: neither waits."""
+    td3; 32 with dqn, apex_dqn and r2d2 where no observation is an image, else 8. null: neither waits."""
     learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
     """Agent steps in the replay before any is drawn."""
     checkpoint: Annotated[Literal["none", "full"], restart("manager", "replay")] = "none"

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from rlctl.spec.algorithms import ApexDqn, Dqn, Impala, Sac, Td3
+from rlctl.spec.algorithms import ApexDqn, Dqn, Impala, R2d2, Sac, Td3
 from rlctl.spec.schema import Network
 from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import Algorithm
@@ -57,6 +57,11 @@ REPLAYED: dict[str, tuple[Spaces, dict[str, Any], Any]] = {
             Tuple((Discrete(2), MultiDiscrete((3, 4)))), legal=True,
         ),
         {"hidden": [8]}, ApexDqn(),
+    ),
+    "r2d2, gru": (Spaces(Box((4,), "float32"), Discrete(3)), {"hidden": [8], "core": "gru", "width": 5}, R2d2()),
+    "r2d2, lstm, choices, masks": (
+        Spaces(Box((4,), "float32"), Tuple((Discrete(2), MultiDiscrete((3, 4)))), legal=True),
+        {"hidden": [8], "core": "lstm", "width": 5}, R2d2(value_rescaling=False),
     ),
     "dqn, frames": (Spaces(FRAMES, Discrete(4)), {"hidden": [8]}, Dqn(dueling=True)),
     "sac": (
@@ -112,9 +117,12 @@ def test_the_file_acts_as_the_policy_and_describes_itself(tmp_path: Path, case: 
     further = [name for name, _, _ in inputs[len(observed) :]]
     names = [one["name"] for one in told["outputs"]]
     memory = sorted(algorithm.initial_state(1))
+    of_r2d2 = case.startswith("r2d2")
     others = [
         *(f"state.{name}" for name in memory),
         *(["first"] if memory else []),
+        *(f"last_{one.name}" for one in described.schema.fields if one.name.startswith("action") and of_r2d2),
+        *(["last_reward"] if of_r2d2 else []),
         *(["legal"] if told["spaces"]["legal"] else []),
     ]
     assert further == others
@@ -169,6 +177,8 @@ def test_what_is_loaded_acts_as_the_graph_and_samples_as_it_describes(case: str)
     graph, policy = graph_of(algorithm, described.spaces, 700), LoadedPolicy(described, algorithm)
     rng, space = np.random.default_rng(3), described.spaces.action
     inputs = tried(described.spaces, network_of(algorithm), 1000, rng)
+    if "first" in inputs:
+        inputs["first"][:] = True  # so that there is nothing to remember
     obs: Any = inputs["obs"].numpy() if "obs" in inputs else {key: inputs[f"obs.{key}"].numpy() for key in "ab"}
     legal = inputs["legal"].numpy() if "legal" in inputs else None
     with torch.no_grad():

@@ -55,12 +55,23 @@ class R2d2(ApexDqn):
         """With a step of the memory; records the last action and reward."""
         assert inputs.last_action is not None, "of needs_last"
         assert inputs.last_reward is not None, "of needs_last"
-        codes = self.choices.codes(inputs.last_action) * ~inputs.first.unsqueeze(1)
-        last = torch.cat([codes, self.scaled(inputs.last_reward).unsqueeze(1)], 1)
-        seen = {name: leaf.unsqueeze(0) for name, leaf in self.net.seen(inputs.obs).items()}
-        q, state = self.net.unroll(seen, last.unsqueeze(0), inputs.first.unsqueeze(0), inputs.state)
-        record = {f"last_{name}": leaf for name, leaf in inputs.last_action.items()}
-        return q[0], record | {"last_reward": inputs.last_reward}, state
+        action, reward = inputs.last_action, inputs.last_reward
+        q, state = self.decide(self.net, inputs.obs, inputs.first, inputs.state, action, reward)
+        return q, {f"last_{name}": leaf for name, leaf in action.items()} | {"last_reward": reward}, state
+
+    def decide(
+        self, net: RecurrentQNetwork, obs: Tensors, first: Tensor, state: Tensors, action: Tensors, reward: Tensor
+    ) -> tuple[Tensor, Tensors]:
+        """[K, options] of K slots by a network, and their memory afterwards.
+
+        Args:
+            obs, first, state: as in `ActInputs`.
+            action, reward: the last ones, which do not matter where `first`.
+        """
+        last = torch.cat([self.choices.codes(action), self.scaled(reward).unsqueeze(1)], 1) * ~first.unsqueeze(1)
+        seen = {name: leaf.unsqueeze(0) for name, leaf in net.seen(obs).items()}
+        q, after = net.unroll(seen, last.unsqueeze(0), first.unsqueeze(0), state)
+        return q[0], after
 
     def scaled(self, reward: Tensor) -> Tensor:
         """Rewards as the network sees them: scaled and clipped as they are learned from, then rescaled."""

@@ -175,7 +175,7 @@ class Choices(nn.Module):
         super().__init__()
         self._leaves = list(leaves(space, "action"))
         sizes = require_choices(space)
-        self.count = len(sizes)
+        self.count, self.options = len(sizes), sum(sizes)
         self._even = len(set(sizes)) == 1
         of = torch.tensor(sizes)
         begin, at = of.cumsum(0) - of, torch.arange(max(sizes))
@@ -237,10 +237,11 @@ class Choices(nn.Module):
 
     def columns(self, action: dict[str, Tensor]) -> Tensor:
         """[N, D] columns of what actions as the space has them chose."""
-        parts = [action[name].view(len(action[name]), -1) for name, _ in self._leaves]
+        parts = [action[name].unsqueeze(-1).flatten(1) for name, _ in self._leaves]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)) + self.begin
 
     def codes(self, action: dict[str, Tensor]) -> Tensor:
         """[N, options] float32: 1 at what actions as the space has them chose, else 0."""
         columns = self.columns(action)
-        return torch.zeros(len(columns), int(self.sizes.sum()), device=columns.device).scatter_(1, columns, 1.0)
+        options = torch.arange(self.options, device=columns.device)
+        return (columns.unsqueeze(2) == options).any(1).to(torch.float32)

@@ -29,6 +29,8 @@ from rlctl_agents.checkpoint.policy import PolicyFile
 from rlctl_agents.policies.answering import NoModel, answer, answering, stored_model, writing
 from rlctl_agents.policies.graph import (
     FIRST,
+    LAST,
+    LAST_REWARD,
     LEGAL,
     NEXT_STATE,
     STATE,
@@ -164,7 +166,12 @@ def _expected(algorithm: Algorithm, described: PolicyFile, inputs: Tensors) -> T
     state = {name: inputs[STATE + name] for name in graph.memory}
     first, noise = inputs.get(FIRST, torch.zeros(count, dtype=torch.bool)), torch.zeros(count, algorithm.noise_width)
     obs = {name: inputs[name] for name in graph.observed}
-    act = algorithm.act(ActInputs(obs, first, state, noise, inputs.get(LEGAL), True, described.steps))
+    last = {name.removeprefix(LAST): one for name, one in inputs.items() if name.startswith(f"{LAST}action")}
+    act = algorithm.act(
+        ActInputs(
+            obs, first, state, noise, inputs.get(LEGAL), True, described.steps, last or None, inputs.get(LAST_REWARD)
+        )
+    )
     after = {NEXT_STATE + name: values for name, values in act.state.items()}
     return {**graph(inputs), **graph.clipped(act.action), **after}
 

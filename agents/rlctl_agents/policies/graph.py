@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from rlctl_agents.algorithms.base import ActInputs, Algorithm, Tensors
 from rlctl_agents.algorithms.q_learning import QLearning
+from rlctl_agents.algorithms.r2d2 import R2d2
 from rlctl_agents.algorithms.td3 import Td3
 from rlctl_agents.algorithms.twin_critics import BoundedActions, TwinCriticsAlgorithm
 from rlctl_agents.models.critics import SquashedPolicy
@@ -25,13 +27,14 @@ from rlctl_agents.models.distributions import (
     SquashedGaussian,
     bent,
 )
-from rlctl_agents.models.policy import ActorCritic
-from rlctl_agents.models.q_network import Observing
+from rlctl_agents.models.policy import ActorCritic, Recurrent
+from rlctl_agents.models.q_network import Observing, RecurrentQNetwork
 from rlctl_agents.models.torso import Cnn, Pixels, Torso, VectorLeaf
 from rlctl_agents.policies.answering import NoModel
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiDiscrete, Spaces, choices, leaf_array, leaves
 
 STATE, NEXT_STATE, FIRST, LEGAL, PARAMS = "state.", "next_state.", "first", "legal", "params."
+LAST, LAST_REWARD = "last_", "last_reward"
 ILLEGAL = torch.finfo(torch.float32).min / 2
 """Logit, or value, of an option that is not legal."""
 Net = TypeVar("Net", bound=nn.Module)
@@ -119,12 +122,16 @@ class ValueGraph(Graph):
 
     def forward(self, inputs: Tensors) -> Tensors:
         legal = inputs.get(LEGAL)
-        q = self.net(self.net.seen({name: inputs[name] for name in self.observed}))
+        q, after = self.values(inputs)
         found: Tensors = self.choices.split(self.choices.best(q, legal)[0])
         if legal is not None:
             q = torch.where(self.choices._allowed(legal)[:, self.choices.real], q, ILLEGAL)
         each = q.split_with_sizes([sum(sizes) for sizes in self.options.values()], 1)
-        return found | {f"{PARAMS}{name}.q": values for name, values in zip(self.options, each, strict=True)}
+        return found | {f"{PARAMS}{name}.q": values for name, values in zip(self.options, each, strict=True)} | after
+
+    def values(self, inputs: Tensors) -> tuple[Tensor, Tensors]:
+        """[N, options] of all choices, and the memory afterwards, `next_state.*`."""
+        return self.net(self.net.seen({name: inputs[name] for name in self.observed})), {}
 
     def sampling(self) -> dict[str, dict[str, Any]]:
         """epsilon_greedy: with a chance of `epsilon`, one for all leaves, a legal option of each choice, each as likely
@@ -144,6 +151,23 @@ class ValueGraph(Graph):
             for part, one in zip(q.split_with_sizes(sizes, 1), chosen, strict=True)
         ]
         return float((torch.stack(worse).max()) / scale)
+
+
+class RecurrentGraph(ValueGraph):
+    """The same of a recurrent Q-network: it also takes the last action, `last_action.*`, and reward, `last_reward`."""
+
+    def __init__(self, algorithm: R2d2, net: RecurrentQNetwork, spaces: Spaces, epsilon: float) -> None:
+        super().__init__(net, spaces, algorithm.choices, epsilon)
+        self.memory = sorted(algorithm.initial_state(1))
+        self._q = partial(algorithm.decide, net)
+        self._acted = [name for name, _ in leaves(spaces.action, "action")]
+
+    def values(self, inputs: Tensors) -> tuple[Tensor, Tensors]:
+        obs = {name: inputs[name] for name in self.observed}
+        state = {name: inputs[STATE + name] for name in self.memory}
+        last = {name: inputs[LAST + name] for name in self._acted}
+        q, after = self._q(obs, inputs[FIRST], state, last, inputs[LAST_REWARD])
+        return q, {NEXT_STATE + name: after[name] for name in self.memory}
 
 
 class BoundedGraph(Graph):
@@ -206,6 +230,9 @@ def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool
     if isinstance(algorithm, QLearning):
         nothing = torch.empty(0)
         epsilon = algorithm.epsilon(ActInputs({}, nothing, {}, nothing, progress=steps))
+        if isinstance(algorithm, R2d2):
+            assert isinstance(net, RecurrentQNetwork), "of r2d2"
+            return RecurrentGraph(algorithm, net, spaces, float(epsilon))
         return ValueGraph(net, spaces, algorithm.choices, float(epsilon))
     if isinstance(algorithm, BoundedActions):
         return BoundedGraph(net, spaces, algorithm.config.exploration_noise if isinstance(algorithm, Td3) else 0.0)
@@ -282,7 +309,8 @@ def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
         NoModel: it is not the network alone that decides.
     """
     replayed = isinstance(algorithm, (QLearning, TwinCriticsAlgorithm))
-    if not isinstance(algorithm.net, Observing if replayed else ActorCritic) or algorithm.needs_last:
+    others = algorithm.needs_last and not isinstance(algorithm, R2d2)
+    if not isinstance(algorithm.net, Observing if replayed else ActorCritic) or others:
         raise NoModel(
             f"{type(algorithm).__name__} decides by other means than a network of rlctl: .onnx and .pt2 cannot hold "
             "it, .safetensors can hold its weights"
@@ -292,7 +320,7 @@ def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
 
 
 def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.random.Generator) -> Tensors:
-    """Random inputs of a graph: observations of the space, states, beginnings and masks.
+    """Random inputs of a graph: observations of the space, states, beginnings, last actions and rewards, and masks.
 
     Real numbers without bounds are drawn as the running moments know them.
     """
@@ -300,11 +328,16 @@ def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.rand
     found: Tensors = {}
     for name, leaf in leaves(spaces.obs, "obs"):
         found[name] = torch.from_numpy(_drawn(leaf, count, moments.get(name), rng))
-    memory = sorted(net.initial_state(count).items()) if isinstance(net, ActorCritic) else []
+    recurrent = net.core if isinstance(net, RecurrentQNetwork) else net
+    memory = sorted(recurrent.initial_state(count).items()) if isinstance(recurrent, (ActorCritic, Recurrent)) else []
     for name, values in memory:
         found[STATE + name] = torch.from_numpy(rng.uniform(-1, 1, values.shape).astype(np.float32))
     if memory:
         found[FIRST] = torch.from_numpy(rng.random(count) < 0.3)
+    if isinstance(net, RecurrentQNetwork):
+        for name, leaf in leaves(spaces.action, "action"):
+            found[LAST + name] = torch.from_numpy(_drawn(leaf, count, None, rng))
+        found[LAST_REWARD] = torch.from_numpy(rng.normal(size=count).astype(np.float32))
     if spaces.legal:
         found[LEGAL] = torch.from_numpy(rng.random((count, sum(choices(spaces.action)))) < 0.6)
     return found

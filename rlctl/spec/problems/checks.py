@@ -228,7 +228,7 @@ def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
         )
         rests_on = ((*path, "minibatch_size"), *([(*path, "policy_every")] if every > 1 else []))
         yield Fault((*path, "batch_size"), message, rests_on)
-    if algorithm.minibatch_size // algorithm.unit_rows < learners:
+    if algorithm.unit_rows <= algorithm.minibatch_size < learners * algorithm.unit_rows:
         what = "a row" if algorithm.unit_rows == 1 else f"a sequence of {algorithm.unit_rows} rows"
         got = f"{algorithm.minibatch_size} < {learners * algorithm.unit_rows}"
         message = f"must be at least {what} for each learner, got {got}"
