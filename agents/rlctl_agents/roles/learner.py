@@ -63,6 +63,8 @@ TAKE_TOGETHER_S = 0.02
 LAST_GENERATION_S = 6.0
 """Of the ten seconds that an orderly stop may take."""
 COMMIT_S = 3.0
+AGAIN_S = 0.5
+"""Between two questions whether a generation is committed."""
 LISTEN_S = 0.01
 """Between two looks whether the modelpool has caught up."""
 AWAIT_S = 0.5
@@ -447,7 +449,12 @@ class Learner:
             self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_steps, self._member.term))
 
     def _commit(self, commit: Commit) -> Said:
-        return self._member.call(commit, Said, deadline_s=COMMIT_S)
+        """Ask the manager to commit, until it has decided: a replay's parts take longer. A thread of the writer's own."""
+        said = self._member.call(commit, Said, deadline_s=COMMIT_S)
+        while said.again:
+            time.sleep(AGAIN_S)
+            said = self._member.call(commit, Said, deadline_s=COMMIT_S)
+        return said
 
     def _count(self, updated: Updated) -> None:
         metrics, leads = self._process.metrics, float(self._ranks.leads)

@@ -19,9 +19,6 @@ from rlctl_agents.types.control import Commit, Generation, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 
-AGAIN_S = 0.5
-"""Between two questions whether a generation is committed."""
-
 log = logging.getLogger(__name__)
 
 
@@ -140,20 +137,13 @@ class CheckpointWriter:
                 parts={name: part.file for name, part in parts.items()},
                 sha256={name: part.sha256 for name, part in parts.items()},
             )
-            commit = Commit(generation, self._boot)
-            said = self._commit(commit)
-            while said.again and not self._stop:  # a replay's parts take longer
-                time.sleep(AGAIN_S)
-                said = self._commit(commit)
+            said = self._commit(Commit(generation, self._boot))
         except (PartError, TimeoutError, RemoteError) as error:
             log.error("generation %d was not saved: %s", job.number, error)
             self.failed = job.number
             return
         seconds = time.monotonic() - started
         self._count(seconds)
-        if said.again:
-            log.info("generation %d waits for the parts of others", job.number)
-            return
         if not said.ok:
             log.warning("generation %d was not committed: %s", job.number, said.why)
             self.failed = job.number
