@@ -7,15 +7,48 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from rlctl_agents.algorithms.apex_dqn import ApexDqn
 from rlctl_agents.algorithms.dqn import Dqn
 from rlctl_agents.algorithms.replayed import ReplayedAlgorithm
 from rlctl_agents.algorithms.sac import Sac
 from rlctl_agents.algorithms.td3 import Td3
+from rlctl_agents.types.experience import Arrays
+from rlctl_agents.types.spaces import Discrete, MultiDiscrete, Spaces
 from tests.algorithms.replayed import Games, greedy_return, train
-from tests.algorithms.test_impala_learns import Chain, Dials
+from tests.algorithms.test_impala_learns import Chain, Dials, Lights
 from tests.algorithms.world import World
+
+
+class Menu(World):
+    """Choose a dish of four and a drink of three, of those that there are today: each has its own worth."""
+
+    spaces = Spaces(Discrete(1), MultiDiscrete((4, 3)), legal=True)
+    steps = 1
+    worth = np.array([0.1, 0.4, 0.2, 0.5, 0.3, 0.0, 0.4])  # of dishes, then of drinks
+
+    def begin(self, which: NDArray[np.bool_]) -> None:
+        pass
+
+    def observe(self) -> Arrays:
+        self.there = self.random.random((self.slots, 7)) < 0.5
+        self.there[:, 0] |= ~self.there[:, :4].any(1)
+        self.there[:, 4] |= ~self.there[:, 4:].any(1)
+        return {"obs": np.zeros(self.slots, np.int64)}
+
+    def legal(self) -> NDArray[np.bool_]:
+        return self.there
+
+    def move(self, action: Arrays) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        column = action["action"] + [0, 4]
+        assert np.take_along_axis(self.there, column, 1).all()
+        self.best = sum(np.where(part, worth, 0).max(1) for part, worth in self._choices())
+        self.got = self.worth[column].sum(1)
+        return self.got.astype(np.float32), np.zeros(self.slots, bool)
+
+    def _choices(self) -> list[tuple[NDArray[np.bool_], NDArray[np.float64]]]:
+        return [(self.there[:, :4], self.worth[:4]), (self.there[:, 4:], self.worth[4:])]
 
 
 def last_return(kind: type[ReplayedAlgorithm], config: dict[str, Any], world: World, steps: int, **more: Any) -> float:
@@ -35,6 +68,35 @@ def test_learns_to_pay_now_for_more_later(kind: type[ReplayedAlgorithm]) -> None
 def test_learns_to_set_dials_of_very_different_ranges(kind: type[ReplayedAlgorithm]) -> None:
     config = {"lr": 3e-3, "gamma": 0.0, "tau": 0.05}
     assert last_return(kind, config, Dials(16, 2), 3000, model={"hidden": [16]}, ratio=32) > 0.7
+
+
+def test_sac_over_options_learns_to_pay_now_for_more_later() -> None:
+    config = {"lr": 3e-3, "gamma": 0.99, "tau": 0.05, "temperature": 0.02}
+    assert last_return(Sac, config, Chain(16, 2), 3000, model={"hidden": [16]}, ratio=32) > 0.5
+
+
+def test_sac_over_options_comes_to_the_policy_and_the_temperature_that_one_computes_by_hand() -> None:
+    """The one of four that earns 1 is chosen with p = 1 / (1 + 3 exp(-1 / alpha)), alpha such that its entropy is half
+    of log 4."""
+    config = {"batch_size": 256, "minibatch_size": 64, "lr": 3e-3, "gamma": 0.0, "tau": 0.05}
+    *_, (player, updated) = train(Sac, config, Lights(16, 2), 3000, starts=200, model={"hidden": [16]}, ratio=32)
+    assert updated.stats["entropy"] == pytest.approx(0.5 * np.log(4), abs=0.02)
+    assert updated.stats["alpha"] == pytest.approx(0.392, abs=0.02)
+    assert np.mean([*player.returns][-200:]) == pytest.approx(0.81, abs=0.1)
+    assert greedy_return(player.algorithm, player.schema, Lights(16, 5), 100) == 1.0
+
+
+def test_sac_learns_the_best_legal_option_of_each_choice() -> None:
+    config = {"batch_size": 256, "minibatch_size": 64, "lr": 3e-3, "gamma": 0.0, "tau": 0.05}
+    *_, (player, updated) = train(Sac, config, Menu(16, 2), 3000, starts=200, model={"hidden": [16]}, ratio=32)
+    assert 0.0 < updated.stats["alpha"] < 1.0, "what is wanted of the entropy can be had with what is legal"
+    player.greedy = True
+    world = player.world
+    assert isinstance(world, Menu)
+    for _ in range(5):
+        player.segment()
+        acted = ~world.first & ~world.ended | world.ended
+        assert np.allclose(world.got[acted], world.best[acted])
 
 
 @pytest.mark.slow

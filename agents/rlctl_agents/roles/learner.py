@@ -449,7 +449,7 @@ class Learner:
             self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_steps, self._member.term))
 
     def _commit(self, commit: Commit) -> Said:
-        """Ask the manager to commit, until it has decided: a replay's parts take longer. A thread of the writer's own."""
+        """Ask the manager to commit, until it has decided: the parts of a replay take longer. Called by the writer."""
         said = self._member.call(commit, Said, deadline_s=COMMIT_S)
         while said.again:
             time.sleep(AGAIN_S)
