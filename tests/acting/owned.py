@@ -33,6 +33,18 @@ class Unbounded(Sound):
     action_space = spaces.Box(-1.0, np.inf, (2,))
 
 
+class Both(Sound):
+    action_space = spaces.Tuple((spaces.Box(-1.0, 1.0, (2,)), spaces.Discrete(2)))
+
+
+class Bits(Sound):
+    action_space = spaces.MultiBinary(3)
+
+
+class Choices(Sound):
+    action_space = spaces.Dict(a=spaces.Discrete(2), b=spaces.MultiDiscrete([3, 2]))
+
+
 class RgbStack(Sound):
     observation_space = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
 

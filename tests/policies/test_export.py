@@ -70,6 +70,15 @@ REPLAYED: dict[str, tuple[Spaces, dict[str, Any], Any]] = {
         ),
         {"hidden": [8]}, Sac(),
     ),
+    "sac, options": (Spaces(Box((4,), "float32"), Discrete(3)), {"hidden": [8]}, Sac()),
+    "sac, choices, masks": (
+        Spaces(
+            Dict({"a": Box((3,), "float32"), "b": Discrete(4)}),
+            Tuple((Discrete(2), MultiDiscrete((3, 4)))), legal=True,
+        ),
+        {"hidden": [8]}, Sac(),
+    ),
+    "sac, options, frames": (Spaces(FRAMES, Discrete(4)), {"hidden": [8]}, Sac()),
     "td3": (Spaces(Box((3,), "float32"), Box((2,), "float32", -2.0, 1.0)), {"hidden": [8]}, Td3()),
 }  # fmt: skip
 
@@ -202,6 +211,14 @@ def test_what_is_loaded_acts_as_the_graph_and_samples_as_it_describes(case: str)
                 expected = told["epsilon"] * np.array(others)
                 np.testing.assert_allclose(differs, expected, atol=4 * np.sqrt(expected / 1000).max())
             assert (differs < 2 * told["epsilon"] + 0.03).all()
+        elif told["distribution"] == "categorical":
+            logits = found[f"params.{name}.logits"].split_with_sizes(told["options"], 1)
+            for chosen, part in zip(values.reshape(1000, -1).T, logits, strict=True):
+                p = part.softmax(-1).numpy()
+                code = np.eye(p.shape[1])[chosen]
+                assert (p[code == 1] > 0).all()
+                spread = np.sqrt((p * (1 - p)).sum(0)) + 1e-6
+                assert (np.abs((code - p).sum(0)) < 4 * spread).all()
         else:
             centre, scale = np.array(told["centre"]), np.array(told["scale"])
             units = (values.reshape(1000, -1) - centre) / scale

@@ -17,7 +17,7 @@ from rlctl_agents.checkpoint.policy import describe, pack_policy
 from rlctl_agents.models.weights import digest, pack
 from rlctl_agents.policies.initial import NotInitial, begin_from, begin_from_stored
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.types.spaces import Box, Discrete, Space, Spaces
 from tests.cli.models.store import flip
 
 POLE = Spaces(Box((4,), "float32"), Discrete(2))
@@ -132,8 +132,9 @@ def test_a_target_without_moments_begins_as_a_copy_too(tmp_path: Path, config: A
     assert all(torch.equal(value, own[name]) for name, value in new.modules[copied].state_dict().items())
 
 
-def test_critics_are_no_copies_of_a_policy(tmp_path: Path) -> None:
-    spaces = Spaces(POLE.obs, Box((1,), "float32", -1.0, 1.0))
+@pytest.mark.parametrize("action", [Box((1,), "float32", -1.0, 1.0), Discrete(2)], ids=["numbers", "options"])
+def test_critics_are_no_copies_of_a_policy(tmp_path: Path, action: Space) -> None:
+    spaces = Spaces(POLE.obs, action)
     source, new = made({"hidden": [8]}, spaces, Sac(), seed=5), made({"hidden": [8]}, spaces, Sac())
     before = {name: value.clone() for name, value in new.modules["target_critics"].state_dict().items()}
     begin_from(stored(tmp_path / "model", source, {"hidden": [8]}, spaces), new, init())

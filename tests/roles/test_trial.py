@@ -24,6 +24,8 @@ GOAL = ("stop", "eval_return")
     ("spec", "nets"),
     [
         ({"id": "CartPole-v1"}, {"obs": ("float32 [4]", "mlp")}),
+        ({"id": "CartPole-v1", "algorithm": {"name": "sac"}}, {"obs": ("float32 [4]", "mlp")}),
+        ({"id": "tests.acting.owned:Choices", "algorithm": {"name": "sac"}}, {"obs": ("float32 [3]", "mlp")}),
         ({"id": "CartPole-v1", "algorithm": {"name": "tests.acting.owned_nets:Mine"}}, {"obs": ("float32 [4]", "mlp")}),
         (
             {"model": {"torso": "tests.acting.owned_nets:Sound"}},
@@ -53,6 +55,8 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
     ("spec", "path", "words"),
     [
         ({"id": "CartPole-v1", "algorithm": {"name": "td3"}}, ALGORITHM, "is a Discrete: use sac or dqn"),
+        ({"id": "tests.acting.owned:Both", "algorithm": {"name": "sac"}}, ALGORITHM, "action.1 is a Discrete: use sac"),
+        ({"id": "tests.acting.owned:Bits", "algorithm": {"name": "sac"}}, ALGORITHM, "a MultiBinary: use sac or td3"),
         ({"id": "Pendulum-v1", "algorithm": {"name": "apex_dqn"}}, ALGORITHM, "action, a Box: use sac or td3"),
         ({"id": "CartPole-v9"}, ID, "it has CartPole-v0 and CartPole-v1"),
         ({"id": "tests.acting.owned:Soundd"}, ID, "did you mean Sound?"),

@@ -23,7 +23,8 @@ WORLD, STEPS, STARVED = 2, 4, 2
 def run_rank(rank: int, name: str, folder: Path) -> None:
     """Learn beside another, once without rows, and write what came of it."""
     making = test_q_learning if name.endswith("dqn") else test_twin_critics
-    one, memory = making.made(name, making.PLAIN)
+    options = name == "sac of options"
+    one, memory = making.made("sac", test_q_learning.MASKED) if options else making.made(name, making.PLAIN)
     torch.manual_seed(rank)
     memory.random = np.random.default_rng(rank)
     place = Place(1, rank, WORLD, key="of this test")

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
-@pytest.mark.parametrize("name", ["apex_dqn", "sac", "td3"])
+@pytest.mark.parametrize("name", ["apex_dqn", "sac", "sac of options", "td3"])
 def test_learners_with_a_draw_each_are_equal_bit_for_bit(name: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.training.replayed_ranks", name, str(tmp_path)]
     subprocess.run(command, check=True, timeout=250, cwd=ROOT)

@@ -21,7 +21,7 @@ from rlctl_agents.training.stored_policy import load_kept, load_policy, read_pol
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Commit, Generation, Said
 from rlctl_agents.types.experience import ModelRef
-from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, Spaces, Tuple, leaf_array, leaves
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Spaces, Tuple, leaf_array, leaves
 from rlctl_agents.weights.client import Model
 from rlctl_agents.weights.disk_store import keep
 
@@ -44,9 +44,10 @@ KINDS: list[tuple[Any, Network, Spaces]] = [
     (Dqn(), Network(hidden=[8]), FLAT),
     (ApexDqn(), Network(hidden=[8]), Spaces(MIXED.obs, Tuple((Discrete(2), Discrete(5))))),
     (Sac(), Network(hidden=[8]), Spaces(MIXED.obs, Box((2,), "float32", -1.0, 3.0))),
+    (Sac(), Network(hidden=[8]), Spaces(MIXED.obs, Tuple((Discrete(2), MultiDiscrete((3, 2)))))),
     (Td3(), Network(hidden=[8]), Spaces(FLAT.obs, Dict({"a": Box((2,), "float32", -1.0, 3.0)}))),
 ]
-IDS = ["flat", "mixed", "chosen", "bits", "outside", "dqn", "apex_dqn", "sac", "td3"]
+IDS = ["flat", "mixed", "chosen", "bits", "outside", "dqn", "apex_dqn", "sac", "sac of options", "td3"]
 
 
 def saved(folder: Path, config: Any, network: Network, spaces: Spaces) -> tuple[Generation, Algorithm]:
