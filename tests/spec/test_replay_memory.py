@@ -62,4 +62,6 @@ def test_a_pod_asks_for_its_arrays_and_its_process() -> None:
 
 def test_a_shard_finds_room_in_what_is_left() -> None:
     assert shortage(spec(), GIB, GIB, 2) == ""
-    assert "512Mi of memory is left here for one; replay.capacity 400,000 would fit" in shortage(spec(), GIB, GIB / 2, 2)
+    assert "512Mi of memory is left here for one; replay.capacity 400,000 would fit" in shortage(
+        spec(), GIB, GIB / 2, 2
+    )

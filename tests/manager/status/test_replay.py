@@ -39,7 +39,12 @@ def learn(run: Run, *, data: float, draw: float, credit: float, shard: float, sh
         run.time.now += 1
         run.report("actor", ACTOR, counters={"wait_credit_seconds": credit * second}, model=ref(second))
         for index, number in enumerate(SHARDS):
-            counted = {"inserted": 100 + 20.0 * second, "overwritten": 0.0, "sampled": 160.0 * second, "priorities": 30.0 * second}
+            counted = {
+                "inserted": 100 + 20.0 * second,
+                "overwritten": 0.0,
+                "sampled": 160.0 * second,
+                "priorities": 30.0 * second,
+            }
             counted |= {"stale_priorities": 10.0 * second, "insert_seconds": shard / 4 * second, "draw_seconds": 0.0}
             counted["draw_seconds"] = shard * 3 / 4 * second
             run.report("replay", number, index=index, counters=counted, gauges=GAUGES)
