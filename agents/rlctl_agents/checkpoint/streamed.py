@@ -66,11 +66,12 @@ class StreamedPart:
         self._begin = LENGTH_BYTES + len(text)
         self._offsets = {one: self._begin + header[one]["data_offsets"][0] for one in arrays}
         self.nbytes = self._begin + end
-        if shutil.disk_usage(folder).free < self.nbytes + LEFT_BYTES:
-            raise NoRoom(f"cannot write {folder / name} ({self.nbytes} bytes): no space left on device")
         self._path = folder / f"{name}{TEMPORARY}{socket.gethostname()}.{os.getpid()}"
         self._file = -1
-        with refused(self._path, self.nbytes):
+        with self._or_nothing():
+            if shutil.disk_usage(folder).free < self.nbytes + LEFT_BYTES:
+                raise NoRoom(f"cannot write {folder / name} ({self.nbytes} bytes): no space left on device")
+            self._path.unlink(missing_ok=True)  # of a predecessor in a container, whose number was ours
             self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
             os.ftruncate(self._file, self.nbytes)
         self._write(0, len(text).to_bytes(LENGTH_BYTES, "little") + text)
@@ -152,15 +153,16 @@ class StoredArrays:
                 length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
                 header = json.loads(opened.read(length))
                 stored = json.loads(header.pop("__metadata__")[KEY])
+                number, plain = stored["format"], dict(stored["plain"])
         except FileNotFoundError as error:
             raise Corrupt(f"{self._path} is missing") from error
         except OSError as error:
             raise PartError(f"cannot read {self._path}: {error.strerror}") from error
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"{self._path} holds no stored arrays: {error}") from error
-        if stored["format"] != FORMAT:
-            raise StateError(f"{self._path}: stored in format {stored['format']}; this release reads format {FORMAT}")
-        self.plain: dict[str, Any] = stored["plain"]
+        if number != FORMAT:
+            raise StateError(f"{self._path}: stored in format {number}; this release reads format {FORMAT}")
+        self.plain: dict[str, Any] = plain
         self._begin = LENGTH_BYTES + length
         self._header = header
 

@@ -1,0 +1,232 @@
+"""Parts written piece by piece: whole and on the disk, or not there; read back as they were."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from rlctl_agents.checkpoint import streamed
+from rlctl_agents.checkpoint.parts import Corrupt, NoRoom, PartError, write_part
+from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
+from rlctl_agents.checkpoint.streamed import StoredArrays, StreamedPart
+from tests.checkpoint.test_parts import files_of_at_most
+from tests.support.power import Disk
+
+NAME = "main-000007-replay0.safetensors"
+ARRAYS = {"rows": (6, 5), "none": (0, 4), "flags": (3, 1)}
+ROWS = np.arange(30, dtype=np.uint8).reshape(6, 5)
+FLAGS = np.array([[7], [8], [9]], np.uint8)
+PLAIN = {"columns": 6, "rng": {"state": 2**127}, "newest": [[-1, 2]]}
+
+
+def part_of(folder: Path, name: str = NAME) -> StreamedPart:
+    return StreamedPart(folder, name, ARRAYS, PLAIN)
+
+
+def written(folder: Path) -> Any:
+    """A whole part, its pieces put out of order."""
+    part = part_of(folder)
+    part.put("flags", 1, FLAGS[1:].tobytes())
+    part.put("rows", 4, ROWS[4:].tobytes())
+    part.put("rows", 0, memoryview(ROWS[:4].tobytes()))
+    part.put("flags", 0, FLAGS[:1].tobytes())
+    return part.finish()
+
+
+def handles(folder: Path) -> set[str]:
+    """Files of a folder that this process has open."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink(f"/proc/self/fd/{name}"))
+        except OSError:
+            continue
+    return {one for one in found if one.startswith(str(folder))}
+
+
+def test_what_was_put_in_any_order_is_read_as_it_was(tmp_path: Path) -> None:
+    file, sha256 = written(tmp_path)
+    stored = StoredArrays(tmp_path, file, sha256)
+    np.testing.assert_array_equal(stored.rows("rows"), ROWS)
+    np.testing.assert_array_equal(stored.rows("flags"), FLAGS)
+    assert stored.rows("none").shape == (0, 4)
+    assert stored.plain == PLAIN
+    with pytest.raises(StateError, match="holds no mass"):
+        stored.rows("mass")
+
+
+def test_a_streamed_part_is_a_safetensors_file_named_by_its_checksum(tmp_path: Path) -> None:
+    file, sha256 = written(tmp_path)
+    data = (tmp_path / file).read_bytes()
+    assert sha256 == hashlib.sha256(data).hexdigest()
+    assert file == f"main-000007-replay0-{sha256[:12]}.safetensors"
+    np.testing.assert_array_equal(load_file(tmp_path / file)["rows"], ROWS)
+    assert unpack_state(data)[1] == PLAIN, "the header is that of every part"
+    assert [path.name for path in tmp_path.iterdir()] == [file]
+    assert not handles(tmp_path)
+
+
+def test_what_was_put_nowhere_is_zeros(tmp_path: Path) -> None:
+    part = part_of(tmp_path)
+    part.put("rows", 2, ROWS[2:3].tobytes())
+    rows = StoredArrays(tmp_path, *part.finish()).rows("rows")
+    np.testing.assert_array_equal(rows[2], ROWS[2])
+    assert not rows[[0, 1, 3, 4, 5]].any()
+
+
+def test_until_it_is_finished_there_is_no_part_and_an_abandoned_one_leaves_nothing(tmp_path: Path) -> None:
+    part = part_of(tmp_path)
+    part.put("rows", 0, ROWS.tobytes())
+    assert [path.name.partition(".tmp.")[0] for path in tmp_path.iterdir()] == [NAME]
+    part.abandon()
+    part.abandon()
+    assert list(tmp_path.iterdir()) == []
+    assert not handles(tmp_path)
+
+
+def test_a_finished_part_outlasts_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    disk = Disk(folder, monkeypatch)
+    file, sha256 = written(folder)
+    np.testing.assert_array_equal(StoredArrays(disk.lose_power(tmp_path / "after"), file, sha256).rows("rows"), ROWS)
+
+
+def test_a_part_that_is_being_written_is_not_there_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    disk = Disk(folder, monkeypatch)
+    part_of(folder).put("rows", 0, ROWS.tobytes())
+    assert list(disk.lose_power(tmp_path / "after").iterdir()) == []
+
+
+def test_a_disk_without_room_is_noticed_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streamed, "LEFT_BYTES", 1 << 62)
+    with pytest.raises(NoRoom, match=r"cannot write .*replay0.* no space left"):
+        part_of(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_may_not_grow_leaves_nothing_half_written(tmp_path: Path) -> None:
+    """As where a quota is reached: the kernel refuses the length of the file, before its first byte."""
+    with files_of_at_most(100), pytest.raises(NoRoom):
+        part_of(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert not handles(tmp_path)
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 3])
+def test_a_disk_that_fills_in_the_middle_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_at: int
+) -> None:
+    really, calls = os.pwrite, [0]
+
+    def pwrite(handle: int, data: Any, offset: int) -> int:
+        calls[0] += 1
+        if calls[0] == fails_at:
+            raise OSError(28, "No space left on device")
+        return really(handle, data, offset)
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    with pytest.raises(NoRoom, match="No space left"):
+        written(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert not handles(tmp_path)
+
+
+def test_a_write_that_takes_less_than_it_was_given_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    really = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda handle, data, offset: really(handle, data[:3], offset))
+    np.testing.assert_array_equal(StoredArrays(tmp_path, *written(tmp_path)).rows("rows"), ROWS)
+
+
+def test_a_sync_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fsync(handle: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(PartError, match="Input/output error"):
+        written(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_predecessor_of_our_number_left_is_in_nobodys_way(tmp_path: Path) -> None:
+    """In a container each is process 1, of the same host name."""
+    (tmp_path / f"{NAME}.tmp.{socket.gethostname()}.{os.getpid()}").write_bytes(b"half")
+    np.testing.assert_array_equal(StoredArrays(tmp_path, *written(tmp_path)).rows("rows"), ROWS)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_folder_that_is_not_there_is_an_error_of_parts(tmp_path: Path) -> None:
+    with pytest.raises(PartError, match="No such file"):
+        part_of(tmp_path / "no")
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "/etc/passwd", "", ".", ".."])
+def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="plain file name"):
+        part_of(tmp_path, name)
+    with pytest.raises(ValueError, match="plain file name"):
+        StoredArrays(tmp_path, name, "")
+
+
+@pytest.mark.parametrize("position", [0, 9, 200, -1])
+def test_one_flipped_bit_is_noticed(tmp_path: Path, position: int) -> None:
+    file, sha256 = written(tmp_path)
+    damaged = bytearray((tmp_path / file).read_bytes())
+    damaged[position] ^= 4
+    (tmp_path / file).write_bytes(damaged)
+    with pytest.raises(Corrupt, match="is damaged"):
+        StoredArrays(tmp_path, file, sha256)
+
+
+def test_a_part_cut_short_or_missing_is_noticed(tmp_path: Path) -> None:
+    file, sha256 = written(tmp_path)
+    (tmp_path / file).write_bytes((tmp_path / file).read_bytes()[:-1])
+    with pytest.raises(Corrupt, match="is damaged"):
+        StoredArrays(tmp_path, file, sha256)
+    (tmp_path / file).unlink()
+    with pytest.raises(Corrupt, match="is missing"):
+        StoredArrays(tmp_path, file, sha256)
+
+
+def with_header(header: Any) -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text
+
+
+FOREIGN = {
+    "empty": b"",
+    "no JSON": (4).to_bytes(8, "little") + b"abcd",
+    "a list": with_header([]),
+    "no metadata": with_header({"a": {}}),
+    "metadata of others": with_header({"__metadata__": {"format": "pt"}}),
+    "no plain data": with_header({"__metadata__": {"rlctl": '{"format": 1}'}}),
+    "another format": with_header({"__metadata__": {"rlctl": '{"format": 2, "plain": {}}'}}),
+}
+
+
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_file_that_is_no_such_part_is_said_to_be_none(tmp_path: Path, what: str) -> None:
+    part = write_part(tmp_path, NAME, FOREIGN[what])
+    with pytest.raises(StateError, match=r"holds no stored arrays|reads format 1"):
+        StoredArrays(tmp_path, *part)
+
+
+def test_the_part_of_a_learner_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    part = write_part(tmp_path, NAME, pack_state({"w": np.zeros(3)}, {"kind": "learner"}))
+    assert StoredArrays(tmp_path, *part).plain == {"kind": "learner"}
