@@ -510,7 +510,7 @@ class Sac(Continuous):
     """Null: lr."""
     target_entropy: Annotated[Literal["auto"] | float, restart("learner")] = "auto"
     """Nats, of actions in units of half the width of their bounds. auto: -1 for each number of an action; of options
-    half of the most that there can be, the sum over the choices of log(options)."""
+    half of the most that there can be, the sum over the choices of log(options), of those that are legal."""
 
 
 class Td3(Continuous):
