@@ -17,6 +17,22 @@ from rlctl.statistics import bootstrap, iqm
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "learning"
 DOCUMENT = REPOSITORY / "docs" / "learning.md"
+README = REPOSITORY / "README.md"
+STARTS = {
+    "impala": ("V-trace actor-critic: what is old is corrected", "any", "cartpole-impala", "cartpole-impala"),
+    "ppo": ("clipped surrogate on the newest policy's experience alone", "any", "lunarlander-ppo", "lunarlander-ppo"),
+    "appo": ("the same, asynchronous", "any", "acrobot-appo", "acrobot-appo"),
+    "dqn": ("Q-learning from a uniform replay", "options", "cartpole-dqn", "cartpole-dqn"),
+    "apex_dqn": ("prioritized, an exploration for each actor", "options", "pong-apex_dqn", "cartpole-apex_dqn"),
+    "r2d2": (
+        "apex_dqn with a memory, where one observation does not tell enough", "options", "cartpole-positions-r2d2",
+        "cartpole-positions-r2d2",
+    ),
+    "sac": ("two critics, reward and entropy", "real numbers, or options", "pendulum-sac", "pendulum-sac"),
+    "td3": ("two critics, a deterministic policy", "real numbers", "pendulum-td3", "pendulum-td3"),
+}  # fmt: skip
+"""Algorithm -> what it is, its actions, a spec to start from in specs/, and the row whose figure README shows."""
+START_HEAD = ("`algorithm.name`", "actions", "", "start with", "reached on its defaults (IQM)", "again")
 HEAD = (
     "", "goal, within", "seeds", "return of the last model: IQM (95 %)", "worst seed", "reached by",
     "steps to the goal", "wall, CPU to it", "fell back", "published",
@@ -77,6 +93,19 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
     plots.save(made, path)
 
 
+def start(algorithm: str, known: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
+    """Cells of one algorithm in README: what it is, a spec to start from, what its row reached and the command."""
+    about, actions, spec, name = STARTS[algorithm]
+    row = known[name]
+    seeds, told = shown(row, stored[name])
+    values = [float(one["mean_return"]) for one in seeds]
+    reached = f"{iqm(values):.1f} on {row.environment} after {steps(row.agent_steps)} ({told})" if values else told
+    return [
+        f"[{algorithm}](docs/algorithms/{algorithm}.md)", actions, about, f"specs/{spec}.yaml", reached,
+        f"`make learn ROW={name}`",
+    ]  # fmt: skip
+
+
 def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, document: Path = DOCUMENT) -> None:
     """Tables, plots and document from what is stored alone.
 
@@ -84,6 +113,7 @@ def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, doc
         OSError: one of them could not be written.
     """
     with claims.writing(results, "document"):
+        known = {row.name: row for row in (*rows, *arms)}
         stored = {row.name: Stored.read(results, row) for row in (*rows, *arms)}
         lines = tables.table(HEAD, [line(row, stored[row.name]) for row in rows])
         measured = [one for row in rows for one in stored[row.name].seeds]
@@ -96,7 +126,9 @@ def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, doc
                 plot(group, stored, path)
                 lines += ["", f"![{task}]({shown_path(path, document)})"]
         tables.replace_section(document, "table", lines)
-        known = {row.name: row for row in (*rows, *arms)}
+        if document == DOCUMENT:
+            cells = [start(algorithm, known, stored) for algorithm in STARTS]
+            tables.replace_section(README, "algorithms", tables.plain_table(START_HEAD, cells))
         for section, make, some in (
             ("ablations", comparisons.table, comparisons.ABLATIONS),
             ("learners", comparisons.equivalence_table, comparisons.LEARNERS),

@@ -26,6 +26,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return ["| " + " | ".join(row) + " |" for row in (lines[0], marks, *lines[1:])]
 
 
+def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table of words: every column to the left."""
+    lines = table(head, rows)
+    return [lines[0], "|" + "---|" * len(head), *lines[2:]]
+
+
 def number(value: float) -> str:
     """Three significant digits, thousands set apart.
 
