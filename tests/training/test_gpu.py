@@ -22,6 +22,7 @@ from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.algorithms.dqn import Dqn
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
+from rlctl_agents.algorithms.r2d2 import R2d2
 from rlctl_agents.algorithms.sac import Sac
 from rlctl_agents.algorithms.td3 import Td3
 from rlctl_agents.experience.batching import BatchMemory
@@ -143,9 +144,13 @@ OTHERS: dict[str, tuple[type[Algorithm], specs.Algorithm]] = {
     "ppo": (Ppo, specs.Ppo(batch_size=32, unroll_length=8, minibatch_size=16, epochs=2)),
     "dqn": (Dqn, specs.Dqn(batch_size=16, minibatch_size=8, n_step=3)),
     "apex_dqn": (ApexDqn, specs.ApexDqn(batch_size=16, minibatch_size=8)),
+    "r2d2": (
+        R2d2, specs.R2d2(unroll_length=4, burn_in=4, sequence_length=8, batch_size=64, minibatch_size=32),
+    ),
     "sac": (Sac, specs.Sac(batch_size=16, minibatch_size=4)),
+    "sac, options": (Sac, specs.Sac(batch_size=16, minibatch_size=4)),
     "td3": (Td3, specs.Td3(batch_size=16, minibatch_size=4)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -153,7 +158,7 @@ def test_updates_of_other_algorithms_are_those_of_a_cpu(name: str, device: torch
     kind, config = OTHERS[name]
     numbers = Box((2,), "float32", -1.0, 1.0)
     spaces = Spaces(VECTOR, numbers if name in ("sac", "td3") else Discrete(3))
-    network = Network.model_validate({**getattr(config, "network", {}), "hidden": [8]})
+    network = Network.model_validate({**getattr(config, "network", {}), "hidden": [8], "width": 8})
     rows = kind.schema(config, network, spaces)
     drawn = isinstance(config, specs.Replayed)
     taken = drawn_schema(rows, shard_settings(config)) if drawn else rows
@@ -163,7 +168,7 @@ def test_updates_of_other_algorithms_are_those_of_a_cpu(name: str, device: torch
         algorithm = kind(config, network, spaces, seed=1)
         trainer = Trainer(algorithm, policy="main", lineage=1, device=place)
         staging = Staging(place, copies=copies)
-        memory = staging.allocate(taken, config.batch_size if drawn else STREAMS)
+        memory = staging.allocate(taken, config.batch_size // config.unit_rows if drawn else STREAMS)
         seen, priorities = [], []
         for seed in range(3):
             staging.begin(random_rows(memory, seed))
@@ -172,7 +177,7 @@ def test_updates_of_other_algorithms_are_those_of_a_cpu(name: str, device: torch
             priorities += [] if updated.priorities is None else [updated.priorities.cpu()]
         made.append((trainer, seen, priorities))
     (found, got, told), (expected, wanted, wanted_told) = made
-    assert len(told) == len(wanted_told) == (3 if name == "apex_dqn" else 0)
+    assert len(told) == len(wanted_told) == (3 if name in ("apex_dqn", "r2d2") else 0)
     for one, other in zip(told, wanted_told, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
     for ours, theirs in zip(got, wanted, strict=True):
