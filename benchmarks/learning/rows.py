@@ -32,7 +32,7 @@ SEEDS = 5
 """Of a row that FEWER does not name."""
 FEWER = {
     **dict.fromkeys(("pong-impala", "pong-ppo", "pong-appo", "pong-apex_dqn"), 1),
-    **dict.fromkeys(("halfcheetah-sac", "hopper-td3", "lunarlandercontinuous-sac", "breakout-dqn"), 3),
+    **dict.fromkeys(("halfcheetah-sac", "hopper-td3", "lunarlandercontinuous-sac", "breakout-dqn", "cartpole-sac"), 3),
 }
 
 
@@ -50,6 +50,7 @@ PUBLISHED = {
     "cartpole-appo": Published(500, f"500 at 100k, {ZOO}, PPO"),
     "cartpole-dqn": Published(500, f"500 at 50k, {ZOO}, DQN; 488.7 at 500k, CleanRL"),
     "cartpole-apex_dqn": Published(500, f"500 at 50k, {ZOO}, DQN; 488.7 at 500k, CleanRL"),
+    "cartpole-sac": Published(150, "at least 150 within 100k, RLlib's CI, SAC"),
     "cartpole-positions-ppo": Published(500, f"500 at 100k, {ZOO}, PPO with LSTM"),
     "cartpole-positions-r2d2": Published(150, "at least 150 within 1M, RLlib's CI, R2D2"),
     "tmaze-r2d2": Published(1, "1 is the most, 0.5 without a memory: exact"),
