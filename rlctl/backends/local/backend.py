@@ -105,12 +105,13 @@ class LocalBackend:
             yield from up.apply(plan, list(documents), spec, self.waiting, note, initial)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
-        """Add or remove single replicas; no other process is touched.
+        """Add or remove single replicas; no other process is touched. The manager hears of numbers that it reckons with.
 
         Raises:
-            Conflict: no such run or role, the run is not live, or another command holds it.
+            Conflict: no such run or role, the run is not live or is ending, or another command holds it.
             BackendUnreachable: the supervisor does not answer; nothing is changed.
-            PartlyApplied: it stopped answering meanwhile, or refused one step; the same call goes on.
+            PartlyApplied: it stopped answering meanwhile, or refused one step, or the manager does not answer; the same
+                call goes on.
         """
         with reported(f"cannot scale run {run}"), _locked(run, "scale"):
             place, known = _live(run)
@@ -124,16 +125,25 @@ class LocalBackend:
             linked(place)
             run_state.write_state(place.layout, replace(known, replicas=wanted))
             write_files(place.layout, documents, wanted)
+            unheard: PartlyApplied | None = None
             try:
+                try:  # before those that are added join it
+                    up.tell_numbers(place, documents, wanted, self.waiting)
+                except PartlyApplied as error:  # no reason not to scale
+                    unheard = error
+                except Conflict:
+                    run_state.write_state(place.layout, known)
+                    write_files(place.layout, documents, known.replicas)
+                    raise
                 yield from converge(supervisor, sections(documents, wanted))
-                if wanted != known.replicas:
-                    up.post_reload(place, self.waiting)
             except BackendUnreachable as error:
                 raise PartlyApplied(
                     f"the new numbers of run {run} are recorded, and not all of them reached: {error.message}",
                     hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
                     objects=error.objects,
                 ) from error
+            if unheard is not None:
+                raise unheard
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
         """End all replicas of a role in good order, at the same time, and start them again.

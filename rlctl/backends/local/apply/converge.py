@@ -47,7 +47,7 @@ def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping
     for document in documents:
         path = layout.run / document.name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        changed |= write_changed(path, _as_scaled(document.text, replicas) if document.name == LIVE else document.text)
+        changed |= write_changed(path, as_scaled(document, replicas))
     folder = layout.run / _REPLICAS
     folder.mkdir(mode=0o700, exist_ok=True)
     wanted = sections(documents, replicas)
@@ -59,11 +59,13 @@ def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping
     return changed
 
 
-def _as_scaled(text: str, replicas: Mapping[str, int]) -> str:
-    """The manager's live fields with the numbers of replicas that are wanted."""
-    live = json.loads(text)
+def as_scaled(document: Document, replicas: Mapping[str, int]) -> str:
+    """Text of a document: of the manager's live fields with the numbers of replicas that are wanted."""
+    if document.name != LIVE:
+        return document.text
+    live = json.loads(document.text)
     now = live_with(live, replicas)
-    return text if now == live else json.dumps(now)
+    return document.text if now == live else json.dumps(now)
 
 
 def remove_old(layout: Layout, documents: Iterable[Document]) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.files import copy_policy, remove_asides, reserve, write_at_last, write_changed
 from rlctl.backends.local.access.names import in_order, shown
-from rlctl.backends.local.apply.converge import LIVE, converge, remove_old, sections, write_files
+from rlctl.backends.local.apply.converge import LIVE, as_scaled, converge, remove_old, sections, write_files
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.process.unix_http import request
@@ -69,7 +69,7 @@ def apply(
         supervisor.await_listening()  # a command that was killed may have started it just now
         supervisord.linked(place)
         try:
-            yield from _reloaded(place, documents, converge(supervisor, wanted_sections), say)
+            yield from _reloaded(place, documents, wanted.replicas, converge(supervisor, wanted_sections), say)
         except Conflict:
             if stored is not None and known:  # what was not taken over differs the next time, too
                 run_state.write_documents(layout, known)
@@ -84,7 +84,7 @@ def apply(
         places.clear_sockets(place.sockets)
         places.make_sockets(place.sockets)
         write_files(layout, documents, wanted.replicas)
-        write_changed(_sent_file(layout), _live_hash(documents))
+        write_changed(_sent_file(layout), _live_hash(documents, wanted.replicas))
         supervisord.start(place, say)
         try:
             write_at_last(layout.run, lambda: run_state.write_state(layout, replace(wanted, phase="running")))
@@ -167,20 +167,22 @@ def _sent_file(layout: Layout) -> Path:
     return layout.run / "live.sent"
 
 
-def _live_hash(documents: Sequence[Document]) -> str:
-    text = next((document.text for document in documents if document.name == LIVE), "")
+def _live_hash(documents: Sequence[Document], replicas: Mapping[str, int]) -> str:
+    text = next((as_scaled(document, replicas) for document in documents if document.name == LIVE), "")
     return sha256(text.encode()).hexdigest() + "\n"
 
 
-def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[Applied], say: Say) -> Iterator[Applied]:
+def _reloaded(
+    place: Place, documents: Sequence[Document], replicas: Mapping[str, int], applied: Iterator[Applied], say: Say
+) -> Iterator[Applied]:
     """What was applied; then tell the manager of changed live fields, unless it was told or has just started.
 
     Raises:
         PartlyApplied: it does not answer; the same command tells it again.
         Conflict: the run is ending.
     """
-    sent, wanted = _sent_file(place.layout), _live_hash(documents)
-    if sent.exists() and sent.read_text(encoding="ascii", errors="replace") == wanted:
+    sent, wanted = _sent_file(place.layout), _live_hash(documents, replicas)
+    if _knows(sent, wanted):
         yield from applied
         return
     reached = False
@@ -190,12 +192,29 @@ def _reloaded(place: Place, documents: Sequence[Document], applied: Iterator[App
         else:
             yield each
     if reached:
-        post_reload(place, say)
+        _post_reload(place, say)
         yield Applied("manager/0", "reloaded", "live fields changed")
     write_changed(sent, wanted)
 
 
-def post_reload(place: Place, say: Say) -> None:
+def tell_numbers(place: Place, documents: Sequence[Document], replicas: Mapping[str, int], say: Say) -> None:
+    """Tell a manager of numbers of replicas that it reckons with, unless it was told.
+
+    Raises:
+        PartlyApplied: it does not answer; the same command tells it again.
+        Conflict: the run is ending.
+    """
+    sent, wanted = _sent_file(place.layout), _live_hash(documents, replicas)
+    if not _knows(sent, wanted):
+        _post_reload(place, say)
+        write_changed(sent, wanted)
+
+
+def _knows(sent: Path, wanted: str) -> bool:
+    return sent.exists() and sent.read_text(encoding="ascii", errors="replace") == wanted
+
+
+def _post_reload(place: Place, say: Say) -> None:
     """Let the manager read its live fields again.
 
     Raises:
