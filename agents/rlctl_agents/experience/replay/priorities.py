@@ -44,6 +44,14 @@ def masses(delta: NDArray[np.floating[Any]], settings: ReplaySettings) -> NDArra
     return np.clip(mass, _SMALLEST, _LARGEST)
 
 
+def with_exponent(mass: NDArray[Any], before: float, now: float) -> NDArray[np.float64]:
+    """Masses under another alpha; with one of 0 before, all are alike and stay so."""
+    found: NDArray[np.float64] = mass.astype(np.float64)
+    if before in (0, now):
+        return found
+    return np.where(found > 0, np.clip(found ** (now / before), _SMALLEST, _LARGEST), 0.0)
+
+
 EPSILON = 1e-3
 """Of the rescaling: its slope stays above it."""
 

@@ -159,19 +159,25 @@ class Ring:
         self._newest = {int(stream): int(column) for stream, column in plain["newest"]}
         self._head, self.filled = int(plain["head"]), int(plain["filled"])
 
-    def take_rows(self, other: Ring) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Placed]]:
-        """Store the columns of another ring of the same schema, the oldest first.
+    def take_rows(
+        self, other: Ring, rows: Mapping[str, NDArray[np.uint8]]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Placed]]:
+        """Store the columns of another ring of the same schema, the oldest first; of more than there is room for, the
+        newest.
+
+        Args:
+            other: how its columns follow each other; what is stored of them is not looked at.
+            rows: [columns filled, bytes of each] that, by the names of `by_column`.
 
         Yields:
             Columns of the other, where they lie here now, and what that has changed.
         """
-        for columns in other.side_by_side():
-            columns = columns[-self.columns :]
+        mine = {name: as_bytes(one) for name, one in self.by_column.items()}
+        for columns in other.side_by_side(self.columns):
             to = (self._head + np.arange(columns.size)) % self.columns
             cut = self._forget(to)
-            mine, theirs = self.by_column, other.by_column
             for name, values in mine.items():
-                values[to] = theirs[name][columns]
+                values[to] = rows[name][columns]
             self.records[:-1].reshape(self.columns, self.steps)["length"][to] = 0
             self.generation[to] += 1
             self.filled = min(self.filled + columns.size * self.steps, self.slots)
@@ -180,10 +186,15 @@ class Ring:
             self._link(streams, row0, int(other._boot[columns[0]]), to)
             yield columns, to, Placed(to, cut)
 
-    def side_by_side(self) -> Iterator[NDArray[np.int64]]:
-        """Its columns, the oldest first, in parts in which every stream comes once, and all are of one boot."""
+    def side_by_side(self, most: int) -> Iterator[NDArray[np.int64]]:
+        """Its newest columns, the oldest of them first, in parts in which every stream comes once, and all are of one
+        boot.
+
+        Args:
+            most: so many columns at most.
+        """
         part, streams, boot = list[int](), set[int](), 0
-        for column in self.oldest_first.tolist():
+        for column in self.oldest_first[-most:].tolist():
             stream, of = int(self._stream[column]), int(self._boot[column])
             if part and (stream in streams or of != boot):
                 yield np.array(part)
@@ -252,6 +263,12 @@ class Ring:
         follows &= self._after[newest] == columns  # else a stream comes twice in this block: the last one has it
         self._before[columns[follows]] = newest[follows]
         self._newest.update(zip(streams, columns.tolist(), strict=True))
+
+
+def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """[rows, bytes of each], a view of rows that lie one after the other."""
+    rows = len(array)
+    return array.reshape(rows, -1).view(np.uint8).reshape(rows, -1) if rows else np.zeros((0, 0), np.uint8)
 
 
 def layout(schema: Schema) -> tuple[np.dtype[np.void], dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]:

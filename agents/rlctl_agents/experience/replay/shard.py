@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings, masses
+from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings, masses, with_exponent
 from rlctl_agents.experience.replay.ring import Ring, columns_for
 from rlctl_agents.experience.replay.sequences import Sequences
 from rlctl_agents.experience.replay.sum_tree import SumTree
@@ -188,8 +188,15 @@ class Shard:
         plain |= {
             "size": self._size, "inserted": self._inserted, "sampled": self._sampled, "highest": self._highest,
             "rng": self._rng.bit_generator.state, "experience": self.experience,
+            "n_step": self.settings.n_step, "alpha": self.settings.alpha,
         }  # fmt: skip
         return arrays, plain
+
+    def is_like(self, plain: Mapping[str, Any]) -> bool:
+        """Whether the state of a shard of the same experience can be taken over as it is: it has as many columns, the
+        same windows, and masses of the same exponent."""
+        own = {"columns": self.columns, "n_step": self.settings.n_step, "alpha": self.settings.alpha}
+        return all(plain[name] == value for name, value in own.items())
 
     def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
         """Take over the state that `order` gave, of a shard of as many columns, whose data is in place."""
@@ -198,33 +205,44 @@ class Shard:
         self._units.drawable[:units] = arrays["drawable"]
         self._tree.set(np.arange(units), arrays["mass"].astype(np.float32))
         self._tree.rebuild()
-        self._take_counts(plain)
-        self._size = int(plain["size"])
+        self._inserted, self._sampled = int(plain["inserted"]), int(plain["sampled"])
+        self._highest, self._size = float(plain["highest"]), int(plain["size"])
         self._rng.bit_generator.state = plain["rng"]
 
-    def insert_from(self, other: Shard) -> None:
-        """Take over the rows of another shard with their masses, and its counts: the newest rows where there is less
-        room.
+    def insert_from(self, arrays: Arrays, plain: Mapping[str, Any], rows: Mapping[str, NDArray[np.uint8]]) -> None:
+        """Take over the rows of another shard beside those that are here: the newest where there is less room. Windows
+        are looked for anew, masses are those of before, counts are added.
 
         Args:
-            other: of the same schema and settings.
+            arrays, plain: that `order` gave, of a shard of the same experience.
+            rows: [columns filled, bytes of each] what is stored of its columns; read where it is wanted.
         """
+        other = Ring(self.schema, int(plain["columns"]) * self.schema.unroll_length)  # whose rows are never touched
+        other.take_order(arrays, plain)
         source = np.full(self._ring.columns, -1)  # the column there of each one here
-        for columns, to, placed in self._ring.take_rows(other._ring):
+        for columns, to, placed in self._ring.take_rows(other, rows):
             source[to] = columns
             self._units.update(placed)
+        before, now = float(plain["alpha"]), self.settings.alpha
+        highest = float(with_exponent(np.array([plain["highest"]]), before, now)[0])
+        self._highest = max(self._highest, highest)
+        theirs = with_exponent(arrays["mass"], before, now)
         unit = np.flatnonzero(self._units.drawable)
         self._size = unit.size
         each = self._units.count // self._ring.columns  # units of a column
+        column, place = unit // each, unit % each
+        came = source[column] >= 0
         mass = np.zeros(self._units.count)
-        mass[unit] = other._tree.mass[source[unit // each] * each + unit % each]
-        mass[unit[mass[unit] == 0]] = other._highest
+        mass[unit[~came]] = self._tree.mass[unit[~came]]
+        mass[unit[came]] = theirs[source[column[came]] * each + place[came]]
+        mass[unit[mass[unit] == 0]] = self._highest
         self._tree.set(np.arange(mass.size), mass)
-        self._take_counts(other.order()[1])
+        self._inserted += int(plain["inserted"])
+        self._sampled += int(plain["sampled"])
 
-    def _take_counts(self, plain: Mapping[str, Any]) -> None:
-        self._inserted, self._sampled = int(plain["inserted"]), int(plain["sampled"])
-        self._highest = float(plain["highest"])
+    def count_sampled(self, sampled: int) -> None:
+        """Set how many rows count as drawn."""
+        self._sampled = sampled
 
     def _units_of(self, rows: int) -> int:
         return self._units.count * rows // self._ring.slots

@@ -11,21 +11,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.checkpoint.parts import Part
+from rlctl_agents.checkpoint.parts import Part, PartError
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.checkpoint.streamed import StoredArrays, StreamedPart
+from rlctl_agents.experience.replay.ring import as_bytes
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Arrays
 
 PIECE_BYTES = 1 << 22
 """Of columns that are copied at once, while nothing is inserted or drawn."""
+MOST_PIECES = 32
+"""That wait for the disk: half of the memory that a shard has beside its arrays."""
 
 
 class Snapshot:
     """State of a shard at the instant at which it is made, by the thread that holds the shard's lock.
 
     What is small is copied at once. What is stored of columns is copied piece by piece, by `write`, and by an insertion
-    before it overwrites them.
+    before it overwrites them. It is given up when insertions overwrite more than the disk takes: they never wait.
 
     Args:
         lock: of the shard, held by whoever makes this.
@@ -33,15 +36,17 @@ class Snapshot:
     """
 
     def __init__(self, shard: Shard, lock: threading.Lock, plain: Mapping[str, Any] | None = None) -> None:
+        assert shard.before_overwriting is None, "one snapshot at a time"
         self._shard, self._lock = shard, lock
         self._arrays, self._plain = shard.order()
         self._plain |= plain or {}
-        self._columns = {name: _bytes(one) for name, one in shard.by_column.items()}
+        self._columns = {name: as_bytes(one) for name, one in shard.by_column.items()}
         self._filled = shard.filled // shard.schema.unroll_length
         column_bytes = sum(one.shape[1] for one in self._columns.values())
         self._piece = max(1, PIECE_BYTES // max(column_bytes, 1))
         self._left = np.ones(-(-self._filled // self._piece), np.bool_)
         self._copied: deque[tuple[int, dict[str, bytes]]] = deque()
+        self._given_up = False
         shard.before_overwriting = self._save
 
     def write(self, folder: Path, name: str) -> Part:
@@ -49,10 +54,11 @@ class Snapshot:
 
         Raises:
             NoRoom: the disk has no room for it.
-            PartError: the file system refuses otherwise.
+            PartError: the file system refuses otherwise, or is too slow.
         """
+        part = None
         try:
-            small = {one: _bytes(array) for one, array in self._arrays.items()}
+            small = {one: as_bytes(array) for one, array in self._arrays.items()}
             sizes = {one: array.shape for one, array in small.items()}
             sizes |= {one: (self._filled, array.shape[1]) for one, array in self._columns.items()}
             part = StreamedPart(folder, name, sizes, self._plain)
@@ -60,18 +66,27 @@ class Snapshot:
                 part.put(one, 0, array.tobytes())
             for piece in range(self._left.size):
                 with self._lock:
+                    if self._given_up:
+                        raise PartError(f"{name}: rows are overwritten faster than they can be written")
                     self._copy(piece)
                 while self._copied:
                     first, found = self._copied.popleft()
                     for one, data in found.items():
                         part.put(one, first, data)
             return part.finish()
+        except BaseException:
+            if part is not None:
+                part.abandon()
+            raise
         finally:
             with self._lock:
                 self._shard.before_overwriting = None
 
     def _save(self, columns: NDArray[np.int64]) -> None:
         for piece in np.unique(columns[columns < self._filled] // self._piece).tolist():
+            if self._left[piece] and len(self._copied) >= MOST_PIECES:
+                self._given_up, self._shard.before_overwriting = True, None
+                return
             self._copy(piece)
 
     def _copy(self, piece: int) -> None:
@@ -84,11 +99,11 @@ class Snapshot:
 
 
 def restore(shard: Shard, folder: Path, file: str, sha256: str) -> dict[str, Any]:
-    """Bring a shard to the state that was written: bit for bit where it is empty and has as many columns, else by
-    storing its rows anew, the oldest first, as many as there is room for.
+    """Bring a shard to the state that was written: bit for bit where it is empty and of the same form, else by storing
+    its rows anew, the oldest first, as many as there is room for.
 
     Returns:
-        What the owner saved with it.
+        What the owner saved with it, among its own.
 
     Raises:
         Corrupt: the part is damaged.
@@ -99,24 +114,28 @@ def restore(shard: Shard, folder: Path, file: str, sha256: str) -> dict[str, Any
     plain = stored.plain
     if plain.get("experience") != shard.experience:
         raise StateError(f"{file} holds experience of another kind: schema or sequences have changed")
-    if int(plain["columns"]) == shard.columns and not shard.filled:
-        _fill(shard, stored)
-        return dict(plain)
-    whole = Shard(shard.schema, shard.settings, capacity=int(plain["columns"]) * shard.schema.unroll_length, seed=0)
-    _fill(whole, stored)
-    shard.insert_from(whole)
+    own = {name: as_bytes(one) for name, one in shard.by_column.items()}
+    rows = {name: stored.rows(name) for name in own}
+    filled = int(plain["filled"]) // shard.schema.unroll_length
+    for name, one in rows.items():  # before anything is changed
+        if one.shape != (filled, own[name].shape[1]):
+            raise StateError(f"{file} holds {name} of another form: {list(one.shape)}")
+    arrays = _order(stored)
+    if shard.is_like(plain) and not shard.filled:
+        for name, one in own.items():
+            one[:filled] = rows[name]
+        shard.take_order(arrays, plain)
+    else:
+        shard.insert_from(arrays, plain, rows)
     return dict(plain)
 
 
-def _fill(shard: Shard, stored: StoredArrays) -> None:
-    for name, one in shard.by_column.items():
-        rows = stored.rows(name)
-        _bytes(one)[: len(rows)] = rows
+def _order(stored: StoredArrays) -> Arrays:
     arrays: Arrays = {}
     for name, dtype in ORDER.items():
         rows = stored.rows(name)
         arrays[name] = np.ascontiguousarray(rows).view(dtype).reshape(len(rows))
-    shard.take_order(arrays, stored.plain)
+    return arrays
 
 
 ORDER = {
@@ -124,9 +143,3 @@ ORDER = {
     "boot": np.int64, "mass": np.float32, "drawable": np.uint8,
 }  # fmt: skip
 """Arrays of `Shard.order`."""
-
-
-def _bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """[rows, bytes of each], a view."""
-    rows = len(array)
-    return array.reshape(rows, -1).view(np.uint8).reshape(rows, -1) if rows else np.zeros((0, 0), np.uint8)
