@@ -68,9 +68,9 @@ class ShardSaver:
             name = name_of(self._policy, number, f"{SHARD}{self._index}")
             file, sha256 = self._shared.snapshot().write(self._folder, name)
             size = (self._folder / file).stat().st_size
-        except (PartError, OSError) as error:
-            log.error("the part of generation %d was not saved: %s", number, error)
-            fault = str(error)[:1000]
+        except (PartError, OSError, MemoryError) as error:
+            fault = (str(error) or type(error).__name__)[:1000]
+            log.error("the part of generation %d was not saved: %s", number, fault)
         seconds = time.monotonic() - began
         try:
             said = self._tell(Contribute(self._boot, term, number, file, sha256, fault))

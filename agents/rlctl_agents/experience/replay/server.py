@@ -47,7 +47,7 @@ class SharedShard:
 
     def __init__(self, shard: Shard, boot: str, *, starts: int, share: int, ratio: float, metrics: Metrics) -> None:
         self._shard, self._boot = shard, boot
-        self._starts, self._ratio, self._metrics = starts, ratio, metrics
+        self._starts, self._share, self._ratio, self._metrics = starts, share, ratio, metrics
         self._lock = threading.Lock()
         self._limit = InsertLimit(share, limited=ratio > 0)
         self._counted = 0
@@ -101,24 +101,28 @@ class SharedShard:
     def snapshot(self) -> Snapshot:
         """The shard as it is now, to be written by the thread that asks for it."""
         with self._lock:
-            return Snapshot(self._shard, self._lock)
+            return Snapshot(self._shard, self._lock, {"ratio": self._ratio})
 
     def restore(self, folder: Path, file: str, sha256: str) -> int:
         """Take over rows that were saved: all of the state as it was if nothing is here yet, else the rows, as far as
-        there is room; how many they are. Rows that a learner has counted are not counted again.
+        there is room; how many they are. Rows that a learner has counted are not counted again, and what was drawn
+        under another ratio counts as what this one asks for: neither side has to catch up.
 
         Raises:
             PartError: it cannot be read.
             StateError: it is of other experience, or of no shard.
         """
         with self._lock:
-            before = self._shard.filled
-            restore(self._shard, folder, file, sha256)
+            before = self._shard.totals
+            plain = restore(self._shard, folder, file, sha256)
+            if plain.get("ratio") != self._ratio:
+                paid = max(0, int(plain["inserted"]) - self._share)
+                self._shard.count_sampled(before.sampled + int(self._ratio * paid))
             now = self._shard.totals
             self._began = now.inserted, now.sampled
             self._counted = now.inserted
-            self._metrics.add("restored", now.rows - before)
-            return now.rows - before
+            self._metrics.add("restored", now.rows - before.rows)
+            return now.rows - before.rows
 
     def gauges(self) -> dict[str, float]:
         """Figures of the shard for a report; called by another thread."""

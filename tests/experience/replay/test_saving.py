@@ -1,0 +1,290 @@
+"""A shard's part of the generations: each order once, told whatever came of it, and read again by whose it is now."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rlctl_agents.checkpoint import streamed
+from rlctl_agents.checkpoint.parts import generation_of
+from rlctl_agents.experience.replay.messages import Draw, Drawn
+from rlctl_agents.experience.replay.saving import ShardSaver, restore_newest
+from rlctl_agents.types.control import Contribute, Generation, Said
+from rlctl_agents.types.experience import ModelRef
+from rlctl_agents.wire.rpc.client import RemoteError
+from tests.experience.replay.reference import schema
+from tests.experience.replay.shards import Place
+from tests.experience.replay.test_snapshot import state
+
+
+class Manager:
+    """Hears what came of parts."""
+
+    def __init__(self) -> None:
+        self.told: list[Contribute] = []
+        self.answer: Said | Exception = Said(True)
+        self.seconds: list[tuple[float, int]] = []
+
+    def tell(self, told: Contribute) -> Said:
+        self.told.append(told)
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def saver(place: Place, folder: Path, manager: Manager, index: int = 0) -> ShardSaver:
+    return ShardSaver(
+        place.shared, folder, policy="main", index=index, boot=place.boot, tell=manager.tell,
+        count=lambda seconds, size: manager.seconds.append((seconds, size)),
+    )  # fmt: skip
+
+
+def saved(folder: Path, number: int, *places: Place, absent: tuple[int, ...] = ()) -> Generation:
+    """A generation of these shards."""
+    parts, sha256 = {"learner": "x"}, {"learner": "x"}
+    for index, place in enumerate(places):
+        if index not in absent:
+            part = place.shared.snapshot().write(folder, f"main-{number:06d}-replay{index}.safetensors")
+            parts[f"replay{index}"], sha256[f"replay{index}"] = part
+    missing = {f"replay{index}": "no process" for index in absent}
+    return Generation(number, "main", 1, ModelRef("main", 1, number), number, 0.0, parts, sha256, missing)
+
+
+def fed(number: int, rows: int = 200, **settings: Any) -> Place:
+    place = Place(number, **settings)
+    place.feed(rows, 1.0)
+    return place
+
+
+def versions(place: Place) -> set[int]:
+    """Of the rows that may be drawn, with the number of the shard whose streams they are of."""
+    rows = place.shard._ring.records[:-1][np.flatnonzero(place.shard._tree.mass)]
+    streams = place.shard._ring._stream[np.flatnonzero(place.shard._tree.mass) // place.shard.schema.unroll_length]
+    return {10**6 * int(stream // 100) + int(row["version"]) for stream, row in zip(streams, rows, strict=True)}
+
+
+# -- orders --------------------------------------------------------------------------------------------------------
+
+
+def test_the_part_of_an_order_lies_on_the_volume_and_the_manager_is_told_its_name(tmp_path: Path) -> None:
+    place, manager = fed(3), Manager()
+    one = saver(place, tmp_path, manager, index=12)
+    one.obey(7, 2)
+    one.close()
+    (told,) = manager.told
+    assert (told.boot, told.term, told.number, told.fault) == (place.boot, 2, 7, "")
+    assert generation_of(told.file) == ("main", 7)
+    assert told.file.startswith("main-000007-replay12-")
+    ((_, size),) = manager.seconds
+    assert size == (tmp_path / told.file).stat().st_size
+    again = Place(3)
+    again.shared.restore(tmp_path, told.file, told.sha256)
+    assert state(again.shard) == state(place.shard)
+
+
+def test_an_order_is_obeyed_once_and_the_newest_after_one_that_is_being_written(tmp_path: Path) -> None:
+    place, manager = fed(0), Manager()
+    one, go_on, began = saver(place, tmp_path, manager), threading.Event(), threading.Event()
+    tell = manager.tell
+
+    def slowly(told: Contribute) -> Said:
+        began.set()
+        assert go_on.wait(10.0)
+        return tell(told)
+
+    one._tell = slowly
+    one.obey(0, 1)
+    assert one._thread is None, "none is ordered"
+    one.obey(3, 1)
+    assert began.wait(10.0)
+    for number in (3, 4, 5, 5):
+        one.obey(number, 1)
+    go_on.set()
+    one.close()
+    for number in (5, 5, 3, 0):
+        one.obey(number, 1)
+        one.close()
+    assert [told.number for told in manager.told] == [3, 5]
+
+
+@pytest.mark.parametrize("what", ["folder", "room", "memory"])
+def test_a_part_that_cannot_be_written_is_told_with_the_reason_and_the_shard_goes_on(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise MemoryError
+
+    place, manager = fed(0), Manager()
+    if what == "room":
+        monkeypatch.setattr(streamed, "LEFT_BYTES", 1 << 62)
+    elif what == "memory":
+        monkeypatch.setattr(os, "pwrite", refuse)
+    said = {"folder": "No such file", "room": "no space left on device", "memory": "MemoryError"}[what]
+    one = saver(place, tmp_path / "no" if what == "folder" else tmp_path, manager)
+    one.write(7, 1)
+    (told,) = manager.told
+    assert said in told.fault
+    assert (told.file, told.sha256, manager.seconds) == ("", "", [])
+    assert list(tmp_path.iterdir()) == []
+    place.feed(40)
+    monkeypatch.undo()
+    saver(place, tmp_path, manager).write(8, 1)
+    assert manager.told[-1].fault == ""
+
+
+@pytest.mark.parametrize("answer", [TimeoutError("no answer"), RemoteError("over"), Said(False, "of another term")])
+def test_a_manager_that_does_not_hear_or_does_not_take_it_ends_nothing(
+    answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    place, manager = fed(0), Manager()
+    manager.answer = answer
+    with caplog.at_level(logging.INFO):
+        saver(place, tmp_path, manager).write(7, 1)
+    assert str(answer.why if isinstance(answer, Said) else answer) in caplog.text
+    assert place.shard.before_overwriting is None
+    assert len(list(tmp_path.iterdir())) == 1, "the manager removes what no generation names"
+
+
+# -- what it begins with -------------------------------------------------------------------------------------------
+
+
+def begin(place: Place, folder: Path, *generations: Generation, shards: int = 2) -> set[int]:
+    """Another life of a shard; what may be drawn then."""
+    place.start()
+    rows = restore_newest(place.shared, folder, generations, index=place.number, shards=shards)
+    assert rows == place.shard.filled == place.shared.rows
+    return versions(place)
+
+
+def test_a_shard_begins_with_its_part_of_the_newest_generation(tmp_path: Path) -> None:
+    places = [fed(0), fed(1)]
+    older = saved(tmp_path, 1, *places)
+    for place in places:
+        place.feed(100, 2.0)
+    newer, wanted = saved(tmp_path, 2, *places), [state(place.shard) for place in places]
+    for place in places:
+        place.feed(60)
+        begin(place, tmp_path, newer, older)
+    assert [state(place.shard) for place in places] == wanted
+
+
+@pytest.mark.parametrize("how", ["missing", "cut short", "flipped", "absent", "a learner's"])
+def test_where_the_newest_part_cannot_be_read_the_one_before_it_is_taken(
+    how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = [fed(0), fed(1)]
+    older, wanted = saved(tmp_path, 1, *places), versions(places[0])
+    for place in places:
+        place.feed(100)
+    newer = saved(tmp_path, 2, *places, absent=(0,) if how == "absent" else ())
+    if how != "absent":
+        part = tmp_path / newer.parts["replay0"]
+        data = part.read_bytes()
+        if how == "missing":
+            part.unlink()
+        elif how == "a learner's":
+            newer.parts["replay0"] = "../escape"
+        else:
+            part.write_bytes(data[:-1] if how == "cut short" else bytes([*data[:900], data[900] ^ 1, *data[901:]]))
+    other = versions(places[1])
+    assert begin(places[0], tmp_path, newer, older) == wanted
+    assert begin(places[1], tmp_path, newer, older) == other
+    assert ("replay0 of generation 2 cannot be used" in caplog.text) == (how != "absent")
+
+
+def test_parts_of_other_experience_are_left_and_the_shard_begins_empty(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    generation = saved(tmp_path, 1, fed(0), fed(1))
+    other = Place(0, agreed=schema(5, recorded=True))
+    assert restore_newest(other.shared, tmp_path, [generation], index=0, shards=2) == 0
+    assert "schema or sequences have changed" in caplog.text
+    assert other.feed(40) == 40
+
+
+def test_without_a_generation_a_shard_begins_empty(tmp_path: Path) -> None:
+    assert begin(fed(0), tmp_path) == set()
+
+
+def test_fewer_shards_take_over_the_parts_of_those_that_are_no_more(tmp_path: Path) -> None:
+    places = [fed(at) for at in range(5)]
+    generation, held = saved(tmp_path, 1, *places), [versions(place) for place in places]
+    for place in places[:2]:
+        place._columns = 250
+    assert begin(places[0], tmp_path, generation) == held[0] | held[2] | held[4]
+    assert begin(places[1], tmp_path, generation) == held[1] | held[3]
+
+
+def test_more_shards_leave_the_new_ones_empty(tmp_path: Path) -> None:
+    places = [fed(at) for at in range(2)]
+    generation, held = saved(tmp_path, 1, *places), [versions(place) for place in places]
+    assert [begin(Place(at), tmp_path, generation, shards=4) for at in range(4)] == [*held, set(), set()]
+
+
+def test_rows_of_a_generation_before_the_newest_are_not_taken_twice(tmp_path: Path) -> None:
+    """There were four shards, and there are two, which have saved what they had taken over."""
+    places = [fed(at, columns=160) for at in range(4)]
+    older = saved(tmp_path, 1, *places)
+    begin(places[0], tmp_path, older)
+    newer, held = saved(tmp_path, 2, *places[:2]), versions(places[0])
+    assert begin(places[0], tmp_path, newer, older) == held
+
+
+def test_what_a_dead_process_left_half_written_is_removed(tmp_path: Path) -> None:
+    for pid in (os.getpid(), 2**22 + 1):
+        (tmp_path / f"main-000003-replay0.safetensors.tmp.{socket.gethostname()}.{pid}").touch()
+    begin(fed(0), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+# -- counts --------------------------------------------------------------------------------------------------------
+
+
+def ask(place: Place, **request: Any) -> Drawn:
+    return place.call(Draw(0, place.boot, **request), Drawn, deadline_s=1.0)[0]
+
+
+def test_what_was_restored_is_counted_and_told_apart_from_what_came_since(tmp_path: Path) -> None:
+    place = fed(0, 200, ratio=8.0, starts=400)
+    ask(place, counted=120)
+    place.call(Draw(50), Drawn, deadline_s=1.0)
+    generation = saved(tmp_path, 1, place)
+    begin(place, tmp_path, generation, shards=1)
+    told = ask(place).standing
+    assert (told.inserted, told.sampled, told.rows) == (200, 50, 200)
+    assert (told.began_inserted, told.began_sampled, told.counted) == (200, 50, 200)
+    counters = place.shared._metrics.values().counters
+    assert (counters["restored"], counters["inserted"], counters["overwritten"]) == (200, 0, 0)
+    place.feed(40)
+    told = ask(place).standing
+    assert (told.inserted, told.began_inserted, told.counted) == (240, 200, 200)
+
+
+def test_a_restored_shard_takes_no_more_than_a_learner_grants(tmp_path: Path) -> None:
+    place = fed(0, 200, ratio=8.0, starts=200)
+    begin(place, tmp_path, saved(tmp_path, 1, place), shards=1)
+    assert place.feed(20) == 0, "its part of learning_starts is there"
+    ask(place, may_insert=240)
+    assert place.feed(100) == 40
+
+
+@pytest.mark.parametrize(("before", "now"), [(8.0, 32.0), (32.0, 8.0), (0.0, 8.0), (8.0, 0.0)])
+def test_what_was_drawn_under_another_ratio_leaves_neither_side_behind(
+    before: float, now: float, tmp_path: Path
+) -> None:
+    place = Place(0, ratio=before, starts=100, shards=2)
+    ask(place, may_insert=10_000)
+    place.feed(300, 1.0)
+    place.call(Draw(200), Drawn, deadline_s=1.0)
+    generation = saved(tmp_path, 1, place)
+    place._ratio = now
+    begin(place, tmp_path, generation)
+    told = ask(place).standing
+    assert (told.inserted, told.sampled) == (300, int(now * (300 - 50)))
