@@ -25,6 +25,17 @@ TEMPORARY = ".tmp."
 """In the names of files that are being written."""
 
 
+FORMAT = 1
+KEY = "rlctl"
+"""Of the plain data in the header of a safetensors file, as JSON with its FORMAT."""
+LENGTH_BYTES = 8
+"""Before that header: how long it is."""
+
+
+class StateError(ValueError):
+    """Bytes that hold no state, or one of another format."""
+
+
 class PartError(Exception):
     """A part could not be written or read; the text names the file and the reason."""
 

@@ -11,13 +11,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-FORMAT = 1
-KEY = "rlctl"
-LENGTH_BYTES = 8
+from rlctl_agents.checkpoint.parts import FORMAT, KEY, LENGTH_BYTES, StateError
 
-
-class StateError(ValueError):
-    """Bytes that hold no state, or one of another format."""
+__all__ = ["StateError", "pack_state", "unpack_state", "unpack_weights"]
 
 
 def pack_state(arrays: Mapping[str, NDArray[Any]], plain: Mapping[str, Any]) -> bytes:

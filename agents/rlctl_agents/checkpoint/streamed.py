@@ -16,16 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.checkpoint.parts import (
+    FORMAT,
+    KEY,
+    LENGTH_BYTES,
     TEMPORARY,
     Corrupt,
     NoRoom,
     Part,
     PartError,
+    StateError,
     refused,
     require_name,
     sync_folder,
 )
-from rlctl_agents.checkpoint.state import FORMAT, KEY, LENGTH_BYTES, StateError
 
 LEFT_BYTES = 64 << 20
 """Of the volume that stay free: others have to write as well."""

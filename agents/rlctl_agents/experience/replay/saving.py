@@ -8,8 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from rlctl_agents.checkpoint.parts import SHARD, PartError, name_of, remove_leftovers
-from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.checkpoint.parts import SHARD, PartError, StateError, name_of, remove_leftovers
 from rlctl_agents.experience.replay.server import SharedShard
 from rlctl_agents.types.control import Contribute, Generation, Said
 from rlctl_agents.wire.rpc.client import RemoteError

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.checkpoint.parts import Part, PartError
-from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.checkpoint.parts import Part, PartError, StateError
 from rlctl_agents.checkpoint.streamed import StoredArrays, StreamedPart
 from rlctl_agents.experience.replay.ring import as_bytes
 from rlctl_agents.experience.replay.shard import Shard
