@@ -314,6 +314,7 @@ def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]
         wanted: role -> replicas, all of them together.
         live: the same for what runs now, which an earlier `scale` may have made another number than the spec's.
     """
+    spec = spec.model_copy(update={"roles": normal(spec).roles})  # a replay that it leaves out is there
     if why := [reason for role, count in wanted.items() if (reason := _why_not(spec, role, count)) is not None]:
         return why
     before = _sized(spec, live)

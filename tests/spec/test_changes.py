@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.plan import Change, Plan, changes, make, max_actors, why_not_scale
+from rlctl.plan import Change, Plan, changes, live_with, make, max_actors, why_not_scale
 from rlctl.spec.fields import leaves
 from rlctl.spec.schema import Spec
 from tests.spec.full import CLUSTER, FULL, LEAVES, changed, image
@@ -293,6 +293,37 @@ def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
 )
 def test_scaling_beyond_bounds_is_refused_in_words(role: str, replicas: int, why: str) -> None:
     assert why_not_scale(small(stop={"eval_return": 1}), {role: replicas}, {}) == [why]
+
+
+REPLAYED = {"algorithm": {"name": "dqn"}}
+
+
+@pytest.mark.parametrize("roles", [{}, {"replay": {"replicas": 2}}], ids=["left out", "given"])
+def test_shards_of_a_replay_are_scaled_within_bounds_also_where_the_spec_leaves_the_role_out(
+    roles: dict[str, object],
+) -> None:
+    spec, live = small(**REPLAYED, roles=roles), {"actor": 1, "replay": 2}
+    assert [why_not_scale(spec, {"replay": count}, live) for count in (1, 2, 3, 256)] == [[]] * 4
+    assert why_not_scale(spec, {"replay": 0}, live) == ["roles.replay.replicas: must be at least 1, got 0"]
+    assert why_not_scale(spec, {"replay": 257}, live) == ["roles.replay.replicas: must be at most 256, got 257"]
+
+
+def test_more_shards_of_a_replay_restart_nobody() -> None:
+    (change,) = changes(small(**REPLAYED), small(**REPLAYED, roles={"replay": {"replicas": 5}}))
+    assert (change.role, change.action, change.path) == ("manager", "live", "roles.replay.replicas")
+
+
+def test_live_fields_take_the_numbers_that_they_have_and_never_fewer_than_a_spec_may_have() -> None:
+    live = plan(small(**REPLAYED, stop={"agent_steps": 9})).live
+    now = live_with(live, {"learner": 0, "replay": 3, "evaluator": 0, "actor": 7, "modelpool": 2})
+    assert now["roles"] == {"learner": {"replicas": 1}, "replay": {"replicas": 3}, "evaluator": {"replicas": 0}}
+    assert {key: value for key, value in now.items() if key != "roles"} == {
+        key: value for key, value in live.items() if key != "roles"
+    }
+    assert live_with(live, {"replay": 0})["roles"]["replay"] == {"replicas": 1}
+    assert live_with(live, {"actor": 7}) == live
+    assert live["roles"]["replay"] == {"replicas": 1}, "what was given is as it was"
+    assert live_with({"stop": {}}, {"replay": 3}) == {"stop": {}}
 
 
 def test_more_modelpools_restart_nobody() -> None:

@@ -105,7 +105,7 @@ class LocalBackend:
             yield from up.apply(plan, list(documents), spec, self.waiting, note, initial)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
-        """Add or remove single replicas; no other process is touched. The manager hears of numbers that it reckons with.
+        """Add or remove single replicas; no other process is touched. A manager is told numbers that it reckons with.
 
         Raises:
             Conflict: no such run or role, the run is not live or is ending, or another command holds it.
