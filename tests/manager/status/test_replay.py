@@ -67,7 +67,8 @@ def test_the_status_holds_the_figures_of_a_replay_over_its_shards(replayed: Run)
     assert found["replay"] == {
         "shards": {"wanted": 2, "answer": 2},
         "rows": 800, "drawable": 780, "capacity": 1024, "array_bytes": 2 * 2**20,
-        "dropped": 0, "inserted": 600, "sampled": 3200, "inserted_per_s": pytest.approx(40), "sampled_per_s": pytest.approx(320),
+        "dropped": 0, "inserted": 600, "sampled": 3200,
+        "inserted_per_s": pytest.approx(40), "sampled_per_s": pytest.approx(320),
         "wanted_samples_per_insert": 8.0, "samples_per_insert": 8.0, "stale_priorities": 0.25,
     }  # fmt: skip
     assert found["members"]["replay"] == {"live": 2, "silent": 0}

@@ -40,6 +40,24 @@ def test_the_manager_hears_of_another_number_of_those_whom_it_waits_for(
     assert len(told) == 2, "a manager that was started again meanwhile is told again"
 
 
+def test_the_manager_hears_of_another_number_of_shards(lab: Lab) -> None:
+    lab.up(algorithm={"name": "dqn"}, roles={"replay": {"replicas": 2}, "actor": {"replicas": 4}})
+    lab.settle()
+    heard: list[Any] = []
+
+    def manager(method: str, path: str, body: Any) -> tuple[int, Any]:
+        heard.append((method, path, body))
+        return 200, {}
+
+    lab.api.manager = manager
+    for count in (3, 1):
+        lab.scale(replay=count)
+        assert replicas(heard) == {"learner": 1, "evaluator": 1, "replay": count}
+        assert lab.replicas("pong-replay", "StatefulSet") == count
+    lab.up(algorithm={"name": "dqn"}, roles={"replay": {"replicas": 2}, "actor": {"replicas": 4}})
+    assert lab.replicas("pong-replay", "StatefulSet") == 1, "an up of the same spec keeps it"
+
+
 def test_the_number_of_actors_is_none_of_its_business(lab: Lab, told: list[Any]) -> None:
     lab.scale(actor=6)
     assert told == []
