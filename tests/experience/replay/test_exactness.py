@@ -13,6 +13,7 @@ from rlctl_agents.experience.replay.priorities import ReplaySettings
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.replay.sum_tree import SumTree
 from tests.experience.replay.reference import Stream, block, schema
+from tests.experience.replay.shards import Place, Run, T
 
 ROWS = 400
 """Of each shard."""
@@ -117,6 +118,111 @@ def test_with_stale_masses_every_chance_is_the_one_that_was_used() -> None:
     assert abs(chi_square(np.bincount(rows, minlength=4 * ROWS), exact)[0]) < 4
     fresh = np.concatenate([one._tree.mass for one in shards.values()]).astype(np.float64)
     assert chi_square(np.bincount(rows, minlength=4 * ROWS), fresh / fresh.sum())[0] > 10, "and not that of one tree"
+
+
+class Watched:
+    """The draws of a learner from shards that come and go: what was drawn of each row, and what was due.
+
+    Masses are changed by others before each draw, so that those which the learner knows are stale.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.rng = run, np.random.default_rng(8)
+        self.drawer = run.drawer
+        self._multinomial, self.drawer._rng = self.drawer._rng.multinomial, self  # type: ignore[assignment]
+        self.forget()
+
+    def forget(self) -> None:
+        """Count anew."""
+        self.seen, self.due = np.zeros(4 * ROWS, np.int64), np.zeros(4 * ROWS)
+        self.asked: list[tuple[int, list[int], NDArray[np.float64]]] = []
+
+    def multinomial(self, count: int, chances: NDArray[np.float64]) -> NDArray[np.int64]:
+        """In place of the generator's."""
+        told = {index: one.mass for index, one in self.drawer.shards.live.items() if one.mass > 0}
+        np.testing.assert_allclose(chances, np.array([*told.values()]) / sum(told.values()))
+        self.asked.append((count, [*told], chances))
+        return self._multinomial(count, chances)
+
+    def draw(self, units: int) -> None:
+        """One batch, of which no row may be absent."""
+        place = self.run.places[int(self.rng.choice([*self.run.named]))]
+        place.feed(0, scale=float(self.rng.uniform(0.5, 2.0)))
+        self.asked.clear()
+        parts = self.drawer.draw(units)
+        assert parts is not None, "the learner waits for nothing"
+        assert sum(part.units for part in parts) == units
+        for part in parts:
+            np.add.at(self.seen, part.shard * ROWS + part.arrays["slot"], 1)
+            assert part.chance in [chances[live.index(part.shard)] for _, live, chances in self.asked]
+        for count, live, chances in self.asked:
+            for index, chance in zip(live, chances, strict=True):
+                one = self.run.places[index]
+                if one.alive:
+                    mass = one.shard._tree.mass.astype(np.float64)
+                    self.due[index * ROWS : (index + 1) * ROWS] += count * chance * mass / mass.sum()
+
+    def exact(self) -> bool:
+        """Whether all rows were drawn as often as was due since this was asked last."""
+        off = chi_square(self.seen, self.due / self.due.sum())[0]
+        self.forget()
+        return abs(off) < 4
+
+
+def test_draws_are_exact_before_during_and_after_a_shard_is_added_and_one_is_removed() -> None:
+    run = Run(2, columns=ROWS // T)
+    for place in run.places:
+        place.feed(ROWS, scale=1.0)
+    run.meet()
+    learner = Watched(run)
+    for _ in range(150):
+        learner.draw(200)
+    assert learner.exact(), "two shards"
+
+    run.places.append(Place(2, shards=3, columns=ROWS // T))
+    run.named[2] = {"rpc": "2"}
+    for step in range(150):
+        if step % 3 == 0:
+            run.places[2].feed(20)
+        learner.draw(200)
+    assert learner.seen[2 * ROWS : 3 * ROWS].sum() > 0
+    assert learner.exact(), "while the third one fills"
+    assert run.places[2].shard.filled == ROWS
+    for _ in range(150):
+        learner.draw(200)
+    assert (learner.seen[2 * ROWS : 3 * ROWS] > 0).mean() > 0.5
+    assert learner.exact(), "three shards"
+
+    run.places[0].kill_at_draw = True
+    learner.draw(200)
+    assert learner.seen[:ROWS].sum() == 0, "it ended in the middle of a draw, which the others made up for"
+    del run.named[0]
+    for _ in range(150):
+        learner.draw(200)
+    assert learner.seen[:ROWS].sum() == 0
+    assert learner.exact(), "two shards again"
+
+
+def test_a_shard_that_is_added_again_under_the_number_of_one_that_went_is_another() -> None:
+    run = Run(2, columns=ROWS // T)
+    for place in run.places:
+        place.feed(ROWS, scale=1.0)
+    run.meet()
+    learner = Watched(run)
+    limit = learner.drawer.limit
+    assert limit is not None
+    inserted = limit.inserted
+    run.places[1].alive = False
+    del run.named[1]
+    learner.draw(200)
+    run.places[1].start()
+    run.named[1] = {"rpc": "1"}
+    for step in range(100):
+        if step == 20:
+            run.places[1].feed(ROWS)
+        learner.draw(200)
+    assert limit.inserted == inserted + ROWS, "rows that went were inserted, and those that came too"
+    assert learner.exact()
 
 
 @pytest.mark.parametrize("stale", [False, True])
