@@ -1,4 +1,4 @@
-"""A shard of a replay is killed, then its node is cut off: training goes on with the other, and rows come back."""
+"""Shards of a replay are killed, cut off, added and removed: training goes on, and rows come back."""
 
 import json
 from typing import Any
@@ -33,7 +33,8 @@ def started(resident: Person, witness: Witness, images: dict[str, str]) -> Train
         resident.writes(f"templates/{role}.patch.yaml", yaml.safe_dump({"spec": {"template": {"spec": template}}}))
     run = start(
         resident, witness, images, steps=4000,
-        algorithm={"name": "apex_dqn"}, model={}, replay={"capacity": CAPACITY},
+        algorithm={"name": "apex_dqn"}, model={},
+        replay={"capacity": CAPACITY, "checkpoint": "full"}, checkpoint={"every": "10s"},
         roles={
             **SMALL, "actor": {**SMALL["actor"], "replicas": 2, "envs": 8},
             "replay": {"replicas": 2, "cpu": 0.1, "memory": "512Mi"},
@@ -51,6 +52,7 @@ def run(started: Training, explained: None) -> Training:
 
 
 def test_a_killed_shard_comes_back_and_nobody_else_notices(run: Training, witness: Witness) -> None:
+    wait_until(lambda: bool(run.status()["checkpoint"]), timeout_s=120, what="a generation")
     core, shards, before = run.uids(*CORE), run.uids("replay"), replay(run)
     gone = "train-replay-1"
     witness.delete("Pod", gone, run.who.namespace, grace_s=0)
@@ -62,6 +64,7 @@ def test_a_killed_shard_comes_back_and_nobody_else_notices(run: Training, witnes
     assert set(run.uids("replay").values()) - {run.uids("replay")[gone]} == set(shards.values()) - {shards[gone]}
     after = replay(run)
     assert after["inserted"] > before["inserted"], "what the dead one had inserted still counts"
+    assert "restored replay1 of generation" in run.who("logs", "replay/1", "--run", "train").stdout
     assert before["wanted_samples_per_insert"] == after["wanted_samples_per_insert"]
     assert after["samples_per_insert"] == pytest.approx(after["wanted_samples_per_insert"], rel=0.1)
     balanced(run)
@@ -85,6 +88,21 @@ def test_a_shard_whose_node_is_cut_off_is_left_out_and_comes_back(
     run.goes_on()
     assert run.uids(*CORE) == core
     assert lost in run.pods("replay")
+    balanced(run)
+
+
+def test_shards_are_added_and_removed_while_it_trains(run: Training) -> None:
+    core = run.uids(*CORE)
+    run.who("scale", "replay=3", "--run", "train")
+    run.until("replay", 3)
+    wait_until(lambda: answering(run) == 3, timeout_s=120, what="the new shard")
+    run.goes_on()
+    run.who("scale", "replay=1", "--run", "train")
+    run.until("replay", 1)
+    wait_until(lambda: answering(run) == 1, timeout_s=120, what="the others to be gone")
+    run.goes_on()
+    assert run.uids(*CORE) == core
+    assert replay(run)["dropped"] > 0
     balanced(run)
 
 
