@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
-from rlctl_agents.checkpoint.parts import SHARD
+from rlctl_agents.checkpoint.parts import SHARD, generation_of, name_of
 from rlctl_agents.manager import timing
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.assembly import End
@@ -234,16 +236,19 @@ class Coordinator:
 
     def commit(self, commit: Commit) -> Said:
         """Commit a generation that a learner has written."""
-        generation = commit.generation
+        generation, assembly = commit.generation, self.checkpoints.assembly
         holder = next((one for one in self.members.leases.live("learner") if one.boot == commit.boot), None)
         try:
             if holder is None or self._policy(holder) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
+            if (why := assembly.outcome(generation)) is not None:
+                return Said(not why, why)
             if (newest := self.checkpoints.already(generation)) is not None:
                 return Said(True, f"generation {newest} has these weights or newer ones")
-            if self.checkpoints.assembly.hold(generation):
+            self.checkpoints.require_ours(generation)
+            if assembly.hold(generation):
                 return Said(False, "it waits for the parts of replay shards", again=True)
-        except ValueError as fault:
+        except (ValueError, OSError) as fault:
             return self._refused(generation, fault)
         return self._commit(generation)
 
@@ -252,8 +257,21 @@ class Coordinator:
         holder = next((one for one in self.members.leases.live("replay") if one.boot == told.boot), None)
         if holder is None or told.term != self.term:
             return Said(False, "it is of no shard of this manager")
-        self.checkpoints.assembly.add(f"{SHARD}{holder.index}", told)
+        part = f"{SHARD}{holder.index}"
+        if not told.fault:
+            told = replace(told, fault=self._fault(part, told))
+        self.checkpoints.assembly.add(part, told)
         return Said(True)
+
+    def _fault(self, part: str, told: Contribute) -> str:
+        """Why what a shard names is not its part: that is absent then, and holds up nobody else's."""
+        own = Path(name_of(self.settings.policy_names[0], told.number, part)).stem
+        try:
+            self.checkpoints.manifests.require_part(part, told.file)
+        except ValueError as fault:
+            return str(fault)
+        ours = told.file.startswith(f"{own}-") and generation_of(told.file) is not None
+        return "" if ours else f"part {part}: {told.file!r} is a file of others"
 
     def commit_held(self, *, last: bool = False) -> None:
         """Commit generations whose parts are there or given up.
@@ -263,18 +281,17 @@ class Coordinator:
         """
         end: End = "last" if last else "ending" if self.stop.phase != "running" else ""
         for generation in self.checkpoints.assembly.ready(end):
-            self._commit(generation)
+            said = self._commit(generation)
+            self.checkpoints.assembly.end(generation, said.why)
 
     def _refused(self, generation: Generation, fault: Exception) -> Said:
         self.events.add("refused", f"generation {generation.number} refused: {fault}", number=generation.number)
         return Said(False, str(fault))
 
     def _commit(self, generation: Generation) -> Said:
-        ordered = generation.number
         try:
             generation = self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
-            self.checkpoints.assembly.refuse(ordered, str(fault))
             return self._refused(generation, fault)
         for part, why in generation.absent.items():
             text = f"generation {generation.number} is without {part}: {why}; its rows are filled anew, or older ones"
@@ -369,6 +386,8 @@ class Coordinator:
         if role == "learner":
             policy = self._policy(holder)
             self.members.ledger.receiver(hello.boot, policy)
+            if grant.new and len(self.members.leases.live("learner")) == 1:
+                self.commit_held(last=True)  # it goes on from what the one before has written: shards take too long
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
                 self.learners.join(hello.boot, generations)

@@ -111,7 +111,9 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if told["checkpoint"]:
         point = told["checkpoint"]
         ago = "" if snapshot.over else f", {age(point['age_s'])} ago"
-        facts.append(("saved", f"generation {point['number']} at {whole(point['steps'])} steps{ago}"))
+        without = ", ".join(point.get("absent") or ())
+        lacks = f", without the rows of {plain(without)}" if without else ""
+        facts.append(("saved", f"generation {point['number']} at {whole(point['steps'])} steps{ago}{lacks}"))
     if told["resumed"]:
         facts.append(("resumed", str(told["resumed"]["text"])))
     if snapshot.crashes():

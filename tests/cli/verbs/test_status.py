@@ -44,6 +44,15 @@ def test_problems_come_in_plain_words_with_the_next_command(rlctl: Rlctl) -> Non
     assert "1 backoff, 1 running" in shown
 
 
+def test_a_generation_without_the_rows_of_a_shard_is_told_as_one(rlctl: Rlctl) -> None:
+    rlctl.up()
+    saved = {"number": 7, "version": 90, "steps": 57600, "age_s": 3.2}
+    rlctl.report(checkpoint=saved | {"absent": {}})
+    assert "generation 7 at 57,600 steps, 3s ago\n" in rlctl("status").out
+    rlctl.report(checkpoint=saved | {"absent": {"replay/0": "no process", "replay/1": "no space"}})
+    assert "generation 7 at 57,600 steps, 3s ago, without the rows of replay/0, replay/1\n" in rlctl("status").out
+
+
 def test_a_torn_status_of_a_run_that_is_over_is_a_problem_and_no_row_of_zeros(
     rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -305,6 +305,11 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
         ({"rejected_per_s": {("modelpool", "disk"): 0.1}}, "modelpool cannot keep models: the volume", "df -h"),
         ({"rejected_per_s": {("modelpool", "lineage"): 2.0}}, "modelpool rejects messages (lineage): 2", "rlctl logs"),
         ({"late_generation": (12, 75.0)}, "generation 12 was ordered 75 s ago", "rlctl logs learner"),
+        (
+            {"late_generation": (12, 200.0), "late_parts": ["replay/0", "replay/1"]},
+            "generation 12 was ordered 200 s ago and waits for replay/0, replay/1",
+            "rlctl logs replay",
+        ),
         ({"damaged": ["generation-000002.json"]}, "generation-000002.json is damaged", "rlctl logs manager"),
         ({"disk": "cannot store x: No space left on device"}, "No space left on device", "df -h"),
         ({"unusable": [7]}, "generation 7 cannot be used", "rlctl logs learner"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple
 
@@ -13,6 +14,8 @@ WAIT_S = 300.0
 """For parts, after the learner's own is there; what has not come then is absent."""
 ENDING_S = 8.0
 """The same while the run ends: processes have ten seconds."""
+REMEMBERED = 16
+"""Newest generations of which it is known what came of them: a learner asks until it hears."""
 
 
 End = Literal["", "ending", "last"]
@@ -34,9 +37,9 @@ class Assembly:
 
     def __init__(self, clock: Callable[[], float], owners: Callable[[], Mapping[str, bool]]) -> None:
         self._clock, self._owners = clock, owners
-        self._held: dict[str, _Held] = {}  # by policy
+        self._held: list[_Held] = []  # in the order of their numbers
         self._parts: dict[int, dict[str, Contribute]] = {}  # by number, then by name of the part
-        self._refused: dict[int, str] = {}  # number -> why it came to nothing, of the newest
+        self._ended: deque[tuple[tuple[object, ...], str]] = deque(maxlen=REMEMBERED)  # and why it came to nothing
 
     def number(self, policy: str, wanted: int) -> int:
         """Number of the generation to which a part is to be added; 0: none.
@@ -44,54 +47,75 @@ class Assembly:
         Args:
             wanted: that is ordered. A learner may save on its own account, under another number.
         """
-        held = self._held.get(policy)
-        return wanted if held is None else held.generation.number
+        held = [one.generation.number for one in self._held if one.generation.policy == policy]
+        return max(held, default=wanted)
+
+    def outcome(self, generation: Generation) -> str | None:
+        """What came of a generation that was held: "" when it was committed, else why not; None: it is another."""
+        return next((why for key, why in self._ended if key == _key(generation)), None)
 
     def hold(self, generation: Generation) -> bool:
         """Keep a generation back until its other parts are there; False: it needs none.
 
-        Raises:
-            ValueError: it came to nothing before.
+        One with the weights of a held one, or older ones of its lineage, waits with that: learners that step together
+        may each save a last one.
         """
-        if why := self._refused.get(generation.number):
-            raise ValueError(why)
         if not self._owners():
             return False
-        held = self._held.get(generation.policy)
-        if held is None or held.generation.number != generation.number:
-            self._held[generation.policy] = _Held(generation, self._clock())
+        ref = generation.ref
+        alike = [one.generation.ref for one in self._held if one.generation.policy == generation.policy]
+        if not any(one.lineage == ref.lineage and one.version >= ref.version for one in alike):
+            self._held = sorted([*self._held, _Held(generation, self._clock())], key=lambda one: one.generation.number)
         return True
 
     def add(self, part: str, told: Contribute) -> None:
-        """Note what came of a part."""
-        self._parts.setdefault(told.number, {})[part] = told
+        """Note what came of a part. One that is there stays: a process that was started again has older rows."""
+        parts = self._parts.setdefault(told.number, {})
+        if part not in parts or parts[part].fault:
+            parts[part] = told
 
-    def refuse(self, number: int, why: str) -> None:
-        """Note that a generation came to nothing."""
-        self._refused = {number: why}
+    def lacks(self, policy: str) -> list[str]:
+        """Parts that the oldest held generation of a policy waits for."""
+        held = next((one for one in self._held if one.generation.policy == policy), None)
+        return [] if held is None else self._missing(held)
 
     def ready(self, end: End = "") -> list[Generation]:
-        """Generations whose parts are there or are given up; they are held no longer."""
-        made = []
-        for policy, held in list(self._held.items()):
-            found = self._parts.get(held.generation.number, {})
-            missing = {part: lives for part, lives in self._owners().items() if part not in found}
-            waited_s, least_s = self._clock() - held.since, {"": WAIT_S, "ending": ENDING_S, "last": 0.0}[end]
-            if any(missing.values()) and waited_s < least_s:
-                continue
-            late = f"not there after {waited_s:.0f} s"
-            absent = {part: late if lives else "no process" for part, lives in missing.items()}
-            made.append(_with_parts(held.generation, found, absent))
-            del self._held[policy]
-            self._parts = {number: parts for number, parts in self._parts.items() if number > held.generation.number}
+        """Generations whose parts are there or are given up, oldest first; they are held no longer. With a newer one
+        those before it are, with the parts that they have: numbers are committed in their order."""
+        last = max((at for at, one in enumerate(self._held, 1) if not self._waits(one, end)), default=0)
+        made = [self._whole(one) for one in self._held[:last]]
+        self._held = self._held[last:]
+        if made:
+            self._parts = {number: parts for number, parts in self._parts.items() if number > made[-1].number}
         return made
 
+    def end(self, generation: Generation, why: str = "") -> None:
+        """Note that a generation which was held is committed, or why it came to nothing."""
+        self._ended.append((_key(generation), why))
 
-def _with_parts(generation: Generation, found: Mapping[str, Contribute], missing: dict[str, str]) -> Generation:
-    there = {part: one for part, one in sorted(found.items()) if not one.fault}
-    return replace(
-        generation,
-        parts={**generation.parts, **{part: one.file for part, one in there.items()}},
-        sha256={**generation.sha256, **{part: one.sha256 for part, one in there.items()}},
-        absent={**missing, **{part: one.fault for part, one in sorted(found.items()) if one.fault}},
-    )
+    def _waits(self, held: _Held, end: End) -> bool:
+        least_s = {"": WAIT_S, "ending": ENDING_S, "last": 0.0}[end]
+        return self._clock() - held.since < least_s and bool(self._missing(held))
+
+    def _missing(self, held: _Held) -> list[str]:
+        """Parts of processes that live."""
+        found = self._parts.get(held.generation.number, {})
+        return [part for part, lives in self._owners().items() if lives and part not in found]
+
+    def _whole(self, held: _Held) -> Generation:
+        """With the parts that are there, and names of those that are not."""
+        generation, found = held.generation, self._parts.get(held.generation.number, {})
+        late = f"not there after {self._clock() - held.since:.0f} s"
+        missing = {part: late if lives else "no process" for part, lives in self._owners().items() if part not in found}
+        there = {part: one for part, one in sorted(found.items()) if not one.fault}
+        return replace(
+            generation,
+            parts={**generation.parts, **{part: one.file for part, one in there.items()}},
+            sha256={**generation.sha256, **{part: one.sha256 for part, one in there.items()}},
+            absent={**missing, **{part: one.fault for part, one in sorted(found.items()) if one.fault}},
+        )
+
+
+def _key(generation: Generation) -> tuple[object, ...]:
+    """The same for a generation as its learner asks for it and with the parts of others."""
+    return generation.number, generation.policy, generation.ref, generation.created

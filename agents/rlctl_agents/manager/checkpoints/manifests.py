@@ -83,14 +83,22 @@ class Manifests:
         if not generation.parts or generation.parts.keys() != generation.sha256.keys():
             raise ValueError(f"generation {generation.number} has no parts, or not a checksum for each")
         for part, file in generation.parts.items():
-            if file != Path(file).name or file.startswith(".") or _NAME.fullmatch(file):
-                raise ValueError(f"part {part}: {file!r} is not the name of a part")
-            if not (self._folder / file).is_file():
-                raise ValueError(f"part {part}: {file} is not on the volume")
+            self.require_part(part, file)
         data = msgspec.json.format(msgspec.json.encode(Manifest(FORMAT, generation))) + b"\n"
         if not create_file(self._folder / _name(generation.number), data):
             raise ValueError(f"generation {generation.number} was committed by somebody else")
         self._known[generation.number] = generation
+
+    def require_part(self, part: str, file: str) -> None:
+        """Check that the file of a part is there.
+
+        Raises:
+            ValueError: it is not, or no part has such a name.
+        """
+        if file != Path(file).name or file.startswith(".") or _NAME.fullmatch(file):
+            raise ValueError(f"part {part}: {file!r} is not the name of a part")
+        if not (self._folder / file).is_file():
+            raise ValueError(f"part {part}: {file} is not on the volume")
 
     def prune(self, keep: int) -> list[Generation]:
         """Remove all but the newest of each policy, and the parts that only they had.

@@ -100,6 +100,23 @@ class Checkpoints:
             ValueError: another manager has taken over; it is of another term, of an older lineage, or without a part.
             OSError: the volume refuses.
         """
+        self.require_ours(generation)
+        if generation.number <= self.manifests.highest:
+            generation = replace(generation, number=self._next_number())
+        self.manifests.commit(generation)
+        self._progress.issued = max(self._progress.issued, generation.number)
+        self._last[generation.policy] = self._clock()
+        if generation.number >= self.wanted(generation.policy):
+            self._wanted.pop(generation.policy, None)
+        return generation
+
+    def require_ours(self, generation: Generation) -> None:
+        """Check that a generation may be committed, as far as that can be said before all of its parts are there.
+
+        Raises:
+            ValueError: another manager has taken over; it is of another term, or of an older lineage.
+            OSError: the volume refuses.
+        """
         own = self._progress.term
         if (term := self._standing_term()) != own:
             raise ValueError(f"a manager of term {term} has taken over")
@@ -110,14 +127,6 @@ class Checkpoints:
         newest = self.manifests.newest(generation.policy)
         if newest is not None and generation.ref.lineage < newest.ref.lineage:
             raise ValueError(f"{generation.ref} is of a lineage before that of generation {newest.number}")
-        if generation.number <= self.manifests.highest:
-            generation = replace(generation, number=self._next_number())
-        self.manifests.commit(generation)
-        self._progress.issued = max(self._progress.issued, generation.number)
-        self._last[generation.policy] = self._clock()
-        if generation.number >= self.wanted(generation.policy):
-            self._wanted.pop(generation.policy, None)
-        return generation
 
     def already(self, generation: Generation) -> int | None:
         """Number of the generation that makes one superfluous: learners that step together may each save a last one.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 SILENT_S = 8.0
@@ -12,6 +12,8 @@ SLOW_STEP_S = 0.1
 """A simulator that takes so long for a step is what a learner without data waits for."""
 STALE_SHARE = 0.1
 LATE_GENERATION_S = 60.0
+LATE_PARTS_S = 200.0
+"""The same of one that waits for a replay's parts, which may be large."""
 LOST_S = 600.0
 """So long after its start a manager says that it began from older progress; the event stays."""
 ENDLESS_STEPS = 200_000
@@ -43,6 +45,7 @@ class Facts:
     stale_share: float = 0.0  # of rows that reach the learner
     rejected_per_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (role, reason)
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
+    late_parts: Sequence[str] = ()  # processes whose parts it waits for: the learner's own is there
     damaged: Iterable[str] = ()  # manifests
     unusable: Iterable[int] = ()  # generations that a learner passed over
     lost: str = ""  # why the manager began from older progress than was stored
@@ -82,9 +85,13 @@ def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
         )
     if facts.lost and facts.now_s < LOST_S:
         yield facts.lost, "rlctl logs manager --level ERROR"
-    if facts.late_generation is not None and facts.late_generation[1] >= LATE_GENERATION_S:
+    if facts.late_generation is not None:
         number, waited_s = facts.late_generation
-        yield f"generation {number} was ordered {waited_s:.0f} s ago and is not saved", "rlctl logs learner"
+        told = f"generation {number} was ordered {waited_s:.0f} s ago and"
+        if facts.late_parts and waited_s >= LATE_PARTS_S:
+            yield f"{told} waits for {', '.join(facts.late_parts)}", "rlctl logs replay"
+        elif not facts.late_parts and waited_s >= LATE_GENERATION_S:
+            yield f"{told} is not saved", "rlctl logs learner"
 
 
 def _processes(facts: Facts) -> Iterable[tuple[str, str]]:

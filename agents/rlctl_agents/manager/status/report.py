@@ -311,7 +311,8 @@ class StatusBuilder:
             return None
         age_s = max(view.clock.unix() - newest.created, 0.0)
         return {
-            "number": newest.number, "version": newest.ref.version, "steps": newest.steps, "age_s": round(age_s, 1)
+            "number": newest.number, "version": newest.ref.version, "steps": newest.steps, "age_s": round(age_s, 1),
+            "absent": {_process_of(part): why for part, why in newest.absent.items()},
         }  # fmt: skip
 
     def _batch_s(self, actors: list[Holder]) -> float:
@@ -381,6 +382,11 @@ class StatusBuilder:
             stale_share=stale / (stale + consumed) if stale else 0.0,
             rejected_per_s=rejected,
             late_generation=max(late, key=lambda one: one[1], default=None),
+            late_parts=[
+                _process_of(part)
+                for policy in view.learners.policies
+                for part in view.checkpoints.assembly.lacks(policy)
+            ],
             damaged=view.checkpoints.manifests.damaged,
             unusable=view.learners.unusable(),
             lost=view.state.lost,
@@ -458,6 +464,12 @@ def encode(status: dict[str, Any]) -> bytes:
 
 def _boots(members: Iterable[Holder]) -> list[str]:
     return [one.boot for one in members]
+
+
+def _process_of(part: str) -> str:
+    """`replay/0` of `replay0`."""
+    role = part.rstrip("0123456789")
+    return f"{role}/{part.removeprefix(role)}"
 
 
 def _step_s(counters: Mapping[str, float]) -> float:
