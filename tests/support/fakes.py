@@ -88,6 +88,8 @@ class Manager:
         self.hellos: list[Hello] = []
         self.reports: list[Report] = []
         self.commits: list[Commit] = []
+        self.again = 0  # so many times a learner that commits is told to ask again
+        self.asked = 0  # to commit
         self.results: list[EvalResult] = []
         self.episodes: list[Recorded] = []
         self.profile: Sampling | None = None
@@ -155,6 +157,9 @@ class Manager:
         return orders, ()
 
     def _commit(self, commit: Commit, _: Buffers) -> tuple[Said, Buffers]:
+        self.asked, self.again = self.asked + 1, self.again - 1
+        if self.again >= 0:
+            return Said(False, "it waits for the parts of others", again=True), ()
         self.commits.append(commit)
         self.generations = (commit.generation, *self.generations)
         return Said(ok=True), ()

@@ -164,6 +164,7 @@ class _Standing:
     placed: bool = False  # as often as there is a new place
     running: bool = False
     rests: bool = False  # it has learned from as many agent steps as it may
+    asks: bool = True  # what became of a generation that waits for the parts of others
 
 
 class _Hunger:
@@ -331,7 +332,11 @@ class Learner:
                 log.info("saving the last generation", extra={"kv": {"version": self._trainer.version}})
                 self._save(self._checkpoints.next_number(self._member.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):
-                log.error("the last generation was not saved within %g s", LAST_GENERATION_S)
+                self._standing.asks = False
+                if self._checkpoints.settle(2.0 * AGAIN_S):
+                    log.info("the last generation is the manager's to commit, once a replay's parts are there")
+                else:
+                    log.error("the last generation was not saved within %g s", LAST_GENERATION_S)
         self._checkpoints.close()
         self._publisher.close()
         self._source.close()
@@ -451,7 +456,7 @@ class Learner:
     def _commit(self, commit: Commit) -> Said:
         """Ask the manager to commit, until it has decided: the parts of a replay take longer. Called by the writer."""
         said = self._member.call(commit, Said, deadline_s=COMMIT_S)
-        while said.again:
+        while said.again and self._standing.asks:
             time.sleep(AGAIN_S)
             said = self._member.call(commit, Said, deadline_s=COMMIT_S)
         return said

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -94,6 +96,40 @@ def test_a_second_learner_goes_on_from_the_newest_generation_and_fences_what_was
     assert last is not None
     taken = sum(account.consumed for account in told.accounts.values())
     assert last.gauges["base_rows"] == taken > rows, "with the rows after episodes' ends"
+
+
+def test_a_learner_asks_until_the_manager_has_decided_about_its_generation_and_goes_on_meanwhile(
+    folder: Path, manager: Manager, pool: Pool
+) -> None:
+    manager.again = 3
+    with (
+        running(actor.main, process_of("actor", manager, SPEC)),
+        running(learner.main, process_of("learner", manager, SPEC, volume=folder)) as raised,
+    ):
+        wait_until(lambda: consumed(manager) >= 80, "updates")
+        manager.checkpoint = 1
+        wait_until(lambda: manager.asked == 2, "a second question")
+        seen = consumed(manager)
+        wait_until(lambda: consumed(manager) > seen and bool(manager.commits), "more updates, and the commit")
+        assert manager.asked == 4
+    assert raised == []
+    assert [commit.generation.number for commit in manager.commits] == [1, 2]
+
+
+def test_a_learner_that_ends_leaves_a_generation_that_waits_for_others_to_the_manager(
+    folder: Path, manager: Manager, pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(learner, "LAST_GENERATION_S", 0.7)
+    manager.again = 10**6
+    with running(actor.main, process_of("actor", manager, SPEC)), caplog.at_level(logging.INFO):
+        with running(learner.main, process_of("learner", manager, SPEC, volume=folder)) as raised:
+            wait_until(lambda: consumed(manager) >= 80, "updates")
+        asked = manager.asked
+    assert raised == []
+    assert asked >= 2
+    assert "the last generation is the manager's to commit" in caplog.text
+    assert "was not saved" not in caplog.text
+    assert not [thread for thread in threading.enumerate() if thread.name == "generations" and thread.is_alive()]
 
 
 def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_before(
