@@ -23,7 +23,7 @@ from rlctl_agents.experience.replay import snapshot as module
 from rlctl_agents.experience.replay.priorities import ReplaySettings, masses
 from rlctl_agents.experience.replay.ring import FLAGS
 from rlctl_agents.experience.replay.shard import DrawnRows, Shard
-from rlctl_agents.experience.replay.snapshot import Snapshot, restore
+from rlctl_agents.experience.replay.snapshot import ShardSnapshot, restore
 from rlctl_agents.types.experience import Field, Schema, SegmentBlock
 from tests.experience.replay.reference import Stream, block
 from tests.experience.replay.test_sequences import Sequenced
@@ -92,7 +92,7 @@ def update(shard: Shard, drawn: DrawnRows, delta: NDArray[np.float64]) -> None:
 
 
 def save(shard: Shard, folder: Path, lock: Any = None, name: str = NAME) -> Part:
-    return Snapshot(shard, lock or threading.Lock()).write(folder, name)
+    return ShardSnapshot(shard, lock or threading.Lock()).write(folder, name)
 
 
 def like(shard: Shard, columns: int = 0, **settings: Any) -> Shard:
@@ -205,7 +205,7 @@ def test_threads_that_insert_and_draw_at_full_speed_change_nothing_of_it(
         for _ in range(3):
             with lock:
                 twin = copy.deepcopy(world.shard)
-                begun = Snapshot(world.shard, lock)
+                begun = ShardSnapshot(world.shard, lock)
             turns[0] = 0
             part = begun.write(tmp_path, NAME)
             assert turns[0] > 0, "it went on meanwhile"
@@ -225,7 +225,7 @@ def test_the_next_one_is_of_its_own_instant(tmp_path: Path) -> None:
         part = save(world.shard, tmp_path, Busy(change, change))
         assert state(restored(part, tmp_path, like(twin))) == state(twin)
     with pytest.raises(AssertionError, match="one snapshot at a time"):
-        [Snapshot(world.shard, threading.Lock()) for _ in range(2)]
+        [ShardSnapshot(world.shard, threading.Lock()) for _ in range(2)]
 
 
 def test_insertions_that_the_disk_cannot_keep_up_with_do_not_wait_the_part_is_given_up(

@@ -21,7 +21,7 @@ from rlctl_agents.experience.replay.messages import (
     to_buffers,
 )
 from rlctl_agents.experience.replay.shard import Shard
-from rlctl_agents.experience.replay.snapshot import Snapshot, restore
+from rlctl_agents.experience.replay.snapshot import ShardSnapshot, restore
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.experience import SegmentBlock
 
@@ -98,10 +98,10 @@ class SharedShard:
         with self._lock:
             return self._shard.filled
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ShardSnapshot:
         """The shard as it is now, to be written by the thread that asks for it."""
         with self._lock:
-            return Snapshot(self._shard, self._lock, {"ratio": self._ratio})
+            return ShardSnapshot(self._shard, self._lock, {"ratio": self._ratio})
 
     def restore(self, folder: Path, file: str, sha256: str) -> int:
         """Take over rows that were saved: all of the state as it was if nothing is here yet, else the rows, as far as

@@ -23,7 +23,7 @@ MOST_PIECES = 32
 """That wait for the disk: half of the memory that a shard has beside its arrays."""
 
 
-class Snapshot:
+class ShardSnapshot:
     """State of a shard at the instant at which it is made, by the thread that holds the shard's lock.
 
     What is small is copied at once. What is stored of columns is copied piece by piece, by `write`, and by an insertion
