@@ -14,6 +14,7 @@ import pytest
 
 from rlctl_agents.types.control import (
     Commit,
+    Contribute,
     Enlist,
     EvalResult,
     GetModel,
@@ -137,7 +138,7 @@ def test_an_actors_key_speaks_for_actors_only(ring: Keyring) -> None:
 
 
 def test_what_ends_a_run_or_commits_a_generation_needs_the_core_key() -> None:
-    for kind in (Commit, Enlist, EvalResult, Note):
+    for kind in (Commit, Contribute, Enlist, EvalResult, Note):
         assert refusal(MANAGER, "actor", kind, None)
         assert not refusal(MANAGER, "core", kind, None)
 

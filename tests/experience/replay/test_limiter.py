@@ -102,6 +102,22 @@ def test_rows_of_a_shard_that_was_started_again_count_from_its_first() -> None:
     assert (limit.inserted, limit.sampled) == (1700, 13600)
 
 
+def test_rows_that_a_shard_has_restored_count_once_for_each_learner() -> None:
+    restored = ShardCounts("b", 900, 7200, began_inserted=800, began_sampled=6400)
+    one = SampleLimit(8.0, 100)
+    one.hear(0, ShardCounts("a", 1000, 8000))
+    one.hear(0, restored)
+    assert (one.inserted, one.sampled) == (1100, 8800), "what it has inserted and sampled since, nothing of before"
+    one.hear(0, restored._replace(inserted=950))
+    assert one.inserted == 1150
+    another = SampleLimit(8.0, 100)
+    another.hear(0, restored)
+    assert (another.inserted, another.sampled) == (900, 7200), "all that it holds: it has to wait for no start"
+    another.hear(0, ShardCounts("c", 800, 6400, began_inserted=800, began_sampled=6400))
+    assert (another.inserted, another.sampled) == (900, 7200), "and of a third life likewise"
+    assert another.may_insert({0: 1}, 0) == {0: 800 + 100 + 1}, "as the shard itself counts, and what draws have paid for"
+
+
 def test_a_learner_that_is_started_again_hears_what_was_counted() -> None:
     play = Play(8.0, 1000, 2, 512)
     for _ in range(2000):

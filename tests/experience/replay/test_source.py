@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from rlctl_agents.experience.replay.priorities import ReplaySettings
 from rlctl_agents.experience.replay.source import AGAIN_S, ReplaySource, ShardPart
 from rlctl_agents.experience.staging import Staging
 from tests.experience.replay.shards import AGREED, N_STEP, Run, T
+from tests.experience.replay.test_saving import begin, saved
 
 CPU = torch.device("cpu")
 
@@ -381,6 +384,64 @@ def test_rows_that_came_before_the_first_learner_of_a_new_life_of_all_are_counte
     run.learner()
     run.meet()
     assert learn(source(run, 16), 2) == 400
+
+
+def test_rows_that_a_shard_comes_back_with_are_not_counted_again_whoever_else_lived_on(tmp_path: Path) -> None:
+    run = fed(1.0, 1.0)
+    one = source(run, 16)
+    assert learn(one, 2) == 800
+    generation = saved(tmp_path, 1, *run.places)
+    run.places[1].feed(60)
+    assert learn(one, 2) == 60
+    begin(run.places[1], tmp_path, generation)  # the learner lives, and so does the other shard
+    run.places[1].feed(40)
+    run.meet()
+    assert learn(one, 4) == 40
+    begin(run.places[0], tmp_path, generation)  # then all but a shard come anew
+    run.learner()
+    run.meet()
+    again = source(run, 16)
+    assert learn(again, 2) == 0
+    run.places[0].feed(20)
+    assert learn(again, 2) == 20
+    for place in run.places:  # and all
+        begin(place, tmp_path, generation)
+    run.learner()
+    run.meet()
+    last = source(run, 16)
+    assert learn(last, 2) == 0
+    run.places[1].feed(100)
+    assert learn(last, 2) == 100
+
+
+def test_a_run_that_comes_back_with_its_rows_draws_at_once_and_keeps_its_ratio(tmp_path: Path) -> None:
+    run = Run(2, starts=600, ratio=8.0)
+    for place in run.places:
+        place.feed(300)
+    run.meet()
+    for _ in range(40):
+        run.drawer.draw(64)
+        for place in run.places:
+            place.feed(1000)
+    before = run.drawer.limit
+    assert before is not None
+    generation = saved(tmp_path, 1, *run.places)
+    for place in run.places:
+        begin(place, tmp_path, generation)
+        assert place.feed(20) == 0, "before a learner has said anything"
+    run.learner()
+    run.meet()
+    assert whose(run.drawer.draw(16)), "learning_starts is not waited for"
+    now = run.drawer.limit
+    assert now is not None
+    assert now.inserted == before.inserted > 600
+    assert now.sampled - before.sampled < 20, "this draw, and those of the meeting"
+    for _ in range(40):
+        run.drawer.draw(64)
+        for place in run.places:
+            place.feed(1000)
+    assert now.sampled > before.sampled
+    assert now.sampled / (now.inserted - 600) == pytest.approx(8.0, rel=0.1)
 
 
 def test_one_that_does_not_lead_counts_nothing_and_tells_no_shard_that_it_did() -> None:
