@@ -17,7 +17,6 @@ from rlctl.statistics import bootstrap, iqm
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "learning"
 DOCUMENT = REPOSITORY / "docs" / "learning.md"
-README = REPOSITORY / "README.md"
 STARTS = {
     "impala": ("V-trace actor-critic: what is old is corrected", "any", "cartpole-impala", "cartpole-impala"),
     "ppo": ("clipped surrogate on the newest policy's experience alone", "any", "lunarlander-ppo", "lunarlander-ppo"),
@@ -126,9 +125,10 @@ def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, doc
                 plot(group, stored, path)
                 lines += ["", f"![{task}]({shown_path(path, document)})"]
         tables.replace_section(document, "table", lines)
-        if document == DOCUMENT:
+        readme = document.parent.parent / "README.md"
+        if readme.is_file():
             cells = [start(algorithm, known, stored) for algorithm in STARTS]
-            tables.replace_section(README, "algorithms", tables.plain_table(START_HEAD, cells))
+            tables.replace_section(readme, "algorithms", tables.plain_table(START_HEAD, cells))
         for section, make, some in (
             ("ablations", comparisons.table, comparisons.ABLATIONS),
             ("learners", comparisons.equivalence_table, comparisons.LEARNERS),

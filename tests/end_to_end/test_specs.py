@@ -29,7 +29,7 @@ def test_a_spec_that_is_worth_starting_from_runs_and_learns(cli: Cli, path: Path
 
     def learns() -> bool:
         told = cli.status(run)
-        return told["totals"]["updates"] >= 3 and bool(told["evaluation"]) or told["phase"] == "finished"
+        return (told["totals"]["updates"] >= 3 and bool(told["evaluation"])) or told["phase"] == "finished"
 
     wait_until(learns, timeout_s=LIMIT_S, what=f"an update and an evaluation of {run}")
     told = cli.status(run)

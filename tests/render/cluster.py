@@ -29,6 +29,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "exposed": {"run": LONGEST, "kubernetes": EXPOSED},
     "open proxy": {"kubernetes": {**EXPOSED, "proxy": {"image": image("proxy")}}},
     "gang": {"kubernetes": {"gang": "kueue", "queue": "gpus"}},
+    "replay": {"algorithm": {"name": "apex_dqn"}, "roles": {"replay": {"replicas": 2}}},
+    "saved replay": {"algorithm": {"name": "apex_dqn"}, "replay": {"checkpoint": "full"}, "storage": {"claim": "shared"}},
 }
 
 

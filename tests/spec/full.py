@@ -48,6 +48,7 @@ _CANDIDATES: tuple[Any, ...] = (
         90.0,
         "other",
         "fp32",
+        "full",
         image("other"),
         "yours:Theirs",
         "7Gi",

@@ -115,7 +115,7 @@ def test_rows_that_a_shard_has_restored_count_once_for_each_learner() -> None:
     assert (another.inserted, another.sampled) == (900, 7200), "all that it holds: it has to wait for no start"
     another.hear(0, ShardCounts("c", 800, 6400, began_inserted=800, began_sampled=6400))
     assert (another.inserted, another.sampled) == (900, 7200), "and of a third life likewise"
-    assert another.may_insert({0: 1}, 0) == {0: 800 + 100 + 1}, "as the shard itself counts, and what draws have paid for"
+    assert another.may_insert({0: 1}, 0) == {0: 800 + 100 + 1}, "by its own count, and what draws have paid"
 
 
 def test_a_learner_that_is_started_again_hears_what_was_counted() -> None:
