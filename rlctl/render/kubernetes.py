@@ -130,7 +130,7 @@ def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "manager", manager
     for name in ("modelpool", "replay", "learner", "evaluator"):
         if name in roles:
-            yield name, {**common, "role": roles[name]}
+            yield name, {**common, "role": roles[name], "saved": _saved(plan, spec)}
     for page in PAGES:
         values = {**common, "page": _page(plan, page)}
         yield page, values
@@ -176,8 +176,18 @@ def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> d
         "memory": quantity(role.memory_mib),
         "shm": quantity(max(1, math.floor(role.memory_mib * _SHM_SHARE))),
         "gpu": str(role.gpu) if role.gpu else None,
-        "saves": role.role == "replay" and spec.replay is not None and spec.replay.checkpoint == "full",
     }
+
+
+def _saved(plan: Plan, spec: Spec) -> dict[str, Any]:
+    """What a shard needs of the volume: nothing where generations hold nothing of the replay."""
+    common, saves = _common(plan, spec), spec.replay is not None and spec.replay.checkpoint == "full"
+    found = {
+        "argument": f"--volume={common['root']}",
+        "mount": {"name": "volume", "mountPath": common["mount"]},
+        "claim": {"name": "volume", "persistentVolumeClaim": {"claimName": common["claim"]}},
+    }
+    return found if saves else dict.fromkeys(found)
 
 
 def _live(plan: Plan) -> dict[str, Any]:

@@ -22,7 +22,7 @@ class RenderedObject:
 
 
 def objects(text: str, origin: str) -> Iterator[RenderedObject]:
-    """The objects of a rendered template; keys without a value are left out of them.
+    """The objects of a rendered template; keys and items without a value are left out of them.
 
     A value never fills more than one line, so `---` on a line of its own is the template's, and the lines of the text
     are those of the template.
@@ -53,7 +53,7 @@ def _parsed(text: str, origin: str) -> tuple[Object, ...]:
 
 
 def without_nothing(value: Any) -> Any:
-    """The same value, without the keys whose value is null."""
+    """The same value, without the keys and items whose value is null."""
     if isinstance(value, dict):
         return {key: without_nothing(below) for key, below in value.items() if below is not None}
-    return [without_nothing(item) for item in value] if isinstance(value, list) else value
+    return [without_nothing(item) for item in value if item is not None] if isinstance(value, list) else value

@@ -30,8 +30,10 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "open proxy": {"kubernetes": {**EXPOSED, "proxy": {"image": image("proxy")}}},
     "gang": {"kubernetes": {"gang": "kueue", "queue": "gpus"}},
     "replay": {"algorithm": {"name": "apex_dqn"}, "roles": {"replay": {"replicas": 2}}},
-    "saved replay": {"algorithm": {"name": "apex_dqn"}, "replay": {"checkpoint": "full"}, "storage": {"claim": "shared"}},
-}
+    "saved replay": {
+        "algorithm": {"name": "apex_dqn"}, "replay": {"checkpoint": "full"}, "storage": {"claim": "shared"},
+    },
+}  # fmt: skip
 
 
 def spec_of(**more: Any) -> Spec:
@@ -50,6 +52,17 @@ def load(text: str) -> Any:
 
 class Run:
     """The objects of a rendered run."""
+
+    @property
+    def core(self) -> set[str]:
+        """Roles with an index of their own, that are not to be moved."""
+        algorithm = self.spec.algorithm
+        replay = {"replay"} if algorithm is not None and algorithm.needs_replay else set()
+        return {"manager", "modelpool", "learner", *replay}
+
+    @property
+    def saves_replay(self) -> bool:
+        return self.spec.replay is not None and self.spec.replay.checkpoint == "full"
 
     def __init__(self, spec: Spec, base: Path = Path("/nowhere")) -> None:
         self.spec = spec

@@ -63,7 +63,7 @@ def test_documents_come_in_the_order_in_which_one_needs_the_other(run: Run) -> N
         [*place("ConfigMap"), *place("ServiceAccount"), *place("Role"), *place("RoleBinding"), *place("NetworkPolicy")],
         place("PersistentVolumeClaim"),
         [*place("Service"), *place("PodDisruptionBudget")],
-        place("StatefulSet", "modelpool", "manager"),
+        place("StatefulSet", "modelpool", "manager", "replay"),
         place("StatefulSet", "learner"),
         place("Deployment", "evaluator", "tensorboard", "proxy-tensorboard", "proxy-status"),
         place("Deployment", "actor"),
@@ -113,7 +113,7 @@ def test_stateful_roles_have_a_headless_service_that_names_pods_which_are_not_re
 
 
 def test_a_disruption_budget_matches_pods_and_always_lets_a_node_be_drained(run: Run) -> None:
-    assert {role_of(it) for it in run.of("PodDisruptionBudget")} == {"manager", "modelpool", "learner"}
+    assert {role_of(it) for it in run.of("PodDisruptionBudget")} == run.core
     for budget in run.of("PodDisruptionBudget"):
         assert budget["spec"]["maxUnavailable"] >= 1
         matched = [it for it in run.workloads if selects(budget["spec"]["selector"]["matchLabels"], _pod_labels(it))]
@@ -200,7 +200,7 @@ def test_a_pod_has_time_to_say_goodbye(run: Run) -> None:
 def test_elastic_roles_may_be_moved_and_the_others_may_not(run: Run) -> None:
     evict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
     for it in run.workloads:
-        kept = role_of(it) in ("manager", "modelpool", "learner")
+        kept = role_of(it) in run.core
         annotations = it["spec"]["template"]["metadata"]["annotations"]
         assert annotations[evict] == ("false" if kept else "true")
         assert ("karpenter.sh/do-not-disrupt" in annotations) == kept
@@ -261,7 +261,8 @@ def test_only_the_roles_that_keep_data_mount_the_volume_and_only_tensorboard_rea
                 assert volume["persistentVolumeClaim"] == {"claimName": claim}
                 mount = next(at for at in pod["containers"][0]["volumeMounts"] if at["name"] == volume["name"])
                 mounts[role_of(it)] = mount.get("readOnly", False)
-    assert mounts == {"manager": False, "modelpool": False, "learner": False, "tensorboard": True}
+    saves = {"replay": False} if run.saves_replay else {}
+    assert mounts == {"manager": False, "modelpool": False, "learner": False, "tensorboard": True} | saves
 
 
 def test_the_volume_can_be_written_from_every_node_and_is_left_to_the_user_who_brings_one(run: Run) -> None:
@@ -318,7 +319,8 @@ def test_processes_are_told_the_manager_and_their_own_address(run: Run) -> None:
         } <= set(container["args"])
         assert ("--ordinal=$(POD_NAME)" in container["args"]) == (it["kind"] == "StatefulSet")
         folder = f"--volume=/rlctl/runs/{run.spec.run}-{UID[:8]}"
-        assert (folder in container["args"]) == (role in ("manager", "modelpool", "learner"))
+        keeps = role in ("manager", "modelpool", "learner") or (role == "replay" and run.saves_replay)
+        assert (folder in container["args"]) == keeps
 
 
 def test_actors_are_told_their_node_and_the_image_of_their_pod(plain: Run) -> None:
@@ -362,6 +364,6 @@ def test_code_of_a_user_is_on_no_path_but_of_the_roles_that_import_it(run: Run) 
         variables = {variable["name"]: variable.get("value") for variable in container.get("env", ())}
         name = next((name for name, image in images.items() if image == container["image"]), "proxy")
         found.setdefault(name, set()).add((role_of(it), variables.get("PYTHONPATH") == "/nonexistent"))
-    assert found["core"] == {("manager", True), ("modelpool", True), ("tensorboard", True)}
+    assert found["core"] == {(role, True) for role in (*run.core - {"learner"}, "tensorboard")}
     assert found["actor"] == {("actor", False), ("evaluator", False)}
     assert found["learner"] == {("learner", False)}

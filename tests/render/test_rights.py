@@ -82,7 +82,7 @@ def test_the_manager_may_set_the_replicas_of_this_runs_workloads_and_nothing_els
             rule["apiGroups"], rule["resources"], rule["verbs"], rule["resourceNames"]
         )
     }
-    released = [it for it in run.workloads if role_of(it) in ("modelpool", "learner", "actor", "evaluator")]
+    released = [it for it in run.workloads if role_of(it) in (run.core - {"manager"}) | {"actor", "evaluator"}]
     assert allowed == {("apps", f"{it['kind'].lower()}s/scale", "patch", it["metadata"]["name"]) for it in released}
     (binding,) = run.of("RoleBinding")
     assert binding["roleRef"]["name"] == rights["metadata"]["name"]
