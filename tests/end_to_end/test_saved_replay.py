@@ -37,7 +37,7 @@ def folder(cli: Cli) -> Path:
 def newest(cli: Cli) -> dict[str, Any]:
     """The newest generation; {}: there is none."""
     found = sorted(folder(cli).glob("generation-*.json"))
-    return json.loads(found[-1].read_text())["generation"] if found else {}  # type: ignore[no-any-return]
+    return json.loads(found[-1].read_text())["generation"] if found else {}
 
 
 def whole(cli: Cli, above: int = 0) -> dict[str, Any]:
@@ -58,10 +58,12 @@ def rows_of(cli: Cli, generation: dict[str, Any]) -> int:
 
 def kill_all(cli: Cli) -> None:
     """As when the power fails: all processes of the run, supervisor and watch included."""
-    of_this_test = str(Path(cli.env["XDG_STATE_HOME"]).parent)
-    while found := [
-        one for one in psutil.process_iter(["cmdline"]) if any(of_this_test in word for word in one.info["cmdline"] or ())
-    ]:
+    ours = str(Path(cli.env["XDG_STATE_HOME"]).parent)
+
+    def alive() -> list[psutil.Process]:
+        return [one for one in psutil.process_iter(["cmdline"]) if ours in " ".join(one.info["cmdline"] or ())]
+
+    while found := alive():
         for one in found:
             one.kill()
         psutil.wait_procs(found, timeout=10)

@@ -146,8 +146,10 @@ def test_what_comes_while_it_is_written_changes_nothing_of_it(
     change = changes(world)
     for _ in range(inserted):
         change()
-    twin, lock = copy.deepcopy(world.shard), Busy(*[change] * 30)
-    part = save(world.shard, tmp_path, lock)
+    twin = copy.deepcopy(world.shard)
+    begun = ShardSnapshot(world.shard, Busy(*[change] * 30))  # type: ignore[arg-type]
+    change()
+    part = begun.write(tmp_path, NAME)
     assert world.compare() or inserted < 3, "and the shard itself goes on as ever"
     follows(twin, restored(part, tmp_path, like(world.shard)), world)
 
