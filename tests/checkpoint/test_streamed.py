@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -14,7 +15,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from rlctl_agents.checkpoint import streamed
-from rlctl_agents.checkpoint.parts import Corrupt, NoRoom, PartError, write_part
+from rlctl_agents.checkpoint.parts import Corrupt, NoRoom, Part, PartError, write_part
 from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
 from rlctl_agents.checkpoint.streamed import StoredArrays, StreamedPart
 from tests.checkpoint.test_parts import files_of_at_most
@@ -41,6 +42,12 @@ def written(folder: Path) -> Any:
     return part.finish()
 
 
+def read(folder: Path, part: Part, name: str = "rows") -> Any:
+    """All rows of an array."""
+    with contextlib.closing(StoredArrays(folder, *part)) as stored:
+        return stored.rows(name).all()
+
+
 def handles(folder: Path) -> set[str]:
     """Files of a folder that this process has open."""
     found = set()
@@ -53,14 +60,30 @@ def handles(folder: Path) -> set[str]:
 
 
 def test_what_was_put_in_any_order_is_read_as_it_was(tmp_path: Path) -> None:
-    file, sha256 = written(tmp_path)
-    stored = StoredArrays(tmp_path, file, sha256)
-    np.testing.assert_array_equal(stored.rows("rows"), ROWS)
-    np.testing.assert_array_equal(stored.rows("flags"), FLAGS)
-    assert stored.rows("none").shape == (0, 4)
-    assert stored.plain == PLAIN
-    with pytest.raises(StateError, match="holds no mass"):
-        stored.rows("mass")
+    with contextlib.closing(StoredArrays(tmp_path, *written(tmp_path))) as stored:
+        np.testing.assert_array_equal(stored.rows("rows").all(), ROWS)
+        np.testing.assert_array_equal(stored.rows("flags").all(), FLAGS)
+        assert stored.rows("none").shape == stored.rows("none").all().shape == (0, 4)
+        assert stored.plain == PLAIN
+        with pytest.raises(StateError, match="holds no mass"):
+            stored.rows("mass")
+    assert not handles(tmp_path)
+
+
+@pytest.mark.parametrize("at", [[], [3], [0, 1, 2], [5, 0, 1, 1, 4, 5], [2, 1, 0]])
+def test_some_rows_are_read_in_the_order_in_which_they_are_asked_for(tmp_path: Path, at: list[int]) -> None:
+    with contextlib.closing(StoredArrays(tmp_path, *written(tmp_path))) as stored:
+        np.testing.assert_array_equal(stored.rows("rows").take(np.array(at, np.int64)), ROWS[at])
+
+
+def test_a_volume_that_fails_while_rows_are_read_is_an_error_of_the_part(tmp_path: Path) -> None:
+    with contextlib.closing(StoredArrays(tmp_path, *(part := written(tmp_path)))) as stored:
+        os.truncate(tmp_path / part.file, (tmp_path / part.file).stat().st_size - 20)
+        with pytest.raises(Corrupt, match="is cut short"):
+            stored.rows("flags").all()
+        stored.close()
+        with pytest.raises(ValueError, match="closed"):
+            stored.rows("flags").all()
 
 
 def test_a_streamed_part_is_a_safetensors_file_named_by_its_checksum(tmp_path: Path) -> None:
@@ -77,7 +100,7 @@ def test_a_streamed_part_is_a_safetensors_file_named_by_its_checksum(tmp_path: P
 def test_what_was_put_nowhere_is_zeros(tmp_path: Path) -> None:
     part = part_of(tmp_path)
     part.put("rows", 2, ROWS[2:3].tobytes())
-    rows = StoredArrays(tmp_path, *part.finish()).rows("rows")
+    rows = read(tmp_path, part.finish())
     np.testing.assert_array_equal(rows[2], ROWS[2])
     assert not rows[[0, 1, 3, 4, 5]].any()
 
@@ -96,8 +119,8 @@ def test_a_finished_part_outlasts_a_power_cut(tmp_path: Path, monkeypatch: pytes
     folder = tmp_path / "disk"
     folder.mkdir()
     disk = Disk(folder, monkeypatch)
-    file, sha256 = written(folder)
-    np.testing.assert_array_equal(StoredArrays(disk.lose_power(tmp_path / "after"), file, sha256).rows("rows"), ROWS)
+    part = written(folder)
+    np.testing.assert_array_equal(read(disk.lose_power(tmp_path / "after"), part), ROWS)
 
 
 def test_a_part_that_is_being_written_is_not_there_after_a_power_cut(
@@ -151,7 +174,7 @@ def test_a_write_that_takes_less_than_it_was_given_is_gone_on_with(
 ) -> None:
     really = os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda handle, data, offset: really(handle, data[:3], offset))
-    np.testing.assert_array_equal(StoredArrays(tmp_path, *written(tmp_path)).rows("rows"), ROWS)
+    np.testing.assert_array_equal(read(tmp_path, written(tmp_path)), ROWS)
 
 
 def test_a_sync_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +190,7 @@ def test_a_sync_that_fails_leaves_nothing_half_written(tmp_path: Path, monkeypat
 def test_what_a_predecessor_of_our_number_left_is_in_nobodys_way(tmp_path: Path) -> None:
     """In a container each is process 1, of the same host name."""
     (tmp_path / f"{NAME}.tmp.{socket.gethostname()}.{os.getpid()}").write_bytes(b"half")
-    np.testing.assert_array_equal(StoredArrays(tmp_path, *written(tmp_path)).rows("rows"), ROWS)
+    np.testing.assert_array_equal(read(tmp_path, written(tmp_path)), ROWS)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -225,8 +248,10 @@ def test_a_file_that_is_no_such_part_is_said_to_be_none(tmp_path: Path, what: st
     part = write_part(tmp_path, NAME, FOREIGN[what])
     with pytest.raises(StateError, match=r"holds no stored arrays|reads format 1"):
         StoredArrays(tmp_path, *part)
+    assert not handles(tmp_path)
 
 
 def test_the_part_of_a_learner_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     part = write_part(tmp_path, NAME, pack_state({"w": np.zeros(3)}, {"kind": "learner"}))
-    assert StoredArrays(tmp_path, *part).plain == {"kind": "learner"}
+    with contextlib.closing(StoredArrays(tmp_path, *part)) as stored:
+        assert stored.plain == {"kind": "learner"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -51,9 +52,12 @@ def whole(cli: Cli, above: int = 0) -> dict[str, Any]:
 
 def rows_of(cli: Cli, generation: dict[str, Any]) -> int:
     """Rows in its parts."""
-    names = [f"replay{index}" for index in range(SHARDS)]
-    stored = [StoredArrays(folder(cli), generation["parts"][name], generation["sha256"][name]) for name in names]
-    return sum(int(one.plain["filled"]) for one in stored)
+    rows = 0
+    for name in (f"replay{index}" for index in range(SHARDS)):
+        file, sha256 = generation["parts"][name], generation["sha256"][name]
+        with contextlib.closing(StoredArrays(folder(cli), file, sha256)) as stored:
+            rows += int(stored.plain["filled"])
+    return rows
 
 
 def kill_all(cli: Cli) -> None:

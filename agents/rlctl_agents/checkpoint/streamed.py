@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +136,8 @@ class StreamedPart:
 
 
 class StoredArrays:
-    """Arrays and plain data of a streamed part, read where they are wanted.
+    """Arrays and plain data of a streamed part, read where they are wanted: not mapped, so that a volume that fails is
+    an error and not the end of the process. Closed by whoever made it.
 
     Raises:
         Corrupt: missing, cut short or changed.
@@ -148,17 +150,27 @@ class StoredArrays:
         require_name(file)
         self._path = folder / file
         try:
-            with self._path.open("rb") as opened:
-                found = hashlib.file_digest(opened, "sha256").hexdigest()
-                if found != sha256:
-                    raise Corrupt(f"{self._path} is damaged: its sha256 is {found[:12]}, not {sha256[:12]}")
-                opened.seek(0)
-                length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
-                header = json.loads(opened.read(length))
-                stored = json.loads(header.pop("__metadata__")[KEY])
-                number, plain = stored["format"], dict(stored["plain"])
+            self._file = self._path.open("rb", buffering=0)
         except FileNotFoundError as error:
             raise Corrupt(f"{self._path} is missing") from error
+        except OSError as error:
+            raise PartError(f"cannot read {self._path}: {error.strerror}") from error
+        try:
+            self._read_header(sha256)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read_header(self, sha256: str) -> None:
+        try:
+            found = hashlib.file_digest(self._file, "sha256").hexdigest()
+            if found != sha256:
+                raise Corrupt(f"{self._path} is damaged: its sha256 is {found[:12]}, not {sha256[:12]}")
+            self._file.seek(0)
+            length = int.from_bytes(self._file.read(LENGTH_BYTES), "little")
+            header = json.loads(self._file.read(length))
+            stored = json.loads(header.pop("__metadata__")[KEY])
+            number, plain = stored["format"], dict(stored["plain"])
         except OSError as error:
             raise PartError(f"cannot read {self._path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -169,8 +181,12 @@ class StoredArrays:
         self._begin = LENGTH_BYTES + length
         self._header = header
 
-    def rows(self, name: str) -> NDArray[np.uint8]:
-        """[rows, bytes of each], mapped from the file.
+    def close(self) -> None:
+        """Close the file; nothing is read afterwards."""
+        self._file.close()
+
+    def rows(self, name: str) -> StoredRows:
+        """Rows of an array.
 
         Raises:
             StateError: there is no such array.
@@ -178,7 +194,49 @@ class StoredArrays:
         if name not in self._header:
             raise StateError(f"{self._path} holds no {name}")
         rows, size = self._header[name]["shape"]
-        if not rows * size:
-            return np.zeros((rows, size), np.uint8)
-        offset = self._begin + self._header[name]["data_offsets"][0]
-        return np.memmap(self._path, np.uint8, "r", offset, (rows, size))
+        return StoredRows(self._file, self._path, self._begin + self._header[name]["data_offsets"][0], (rows, size))
+
+
+class StoredRows:
+    """Rows of an array of bytes in a file.
+
+    Attributes:
+        shape: rows, and bytes of each.
+    """
+
+    def __init__(self, file: FileIO, path: Path, offset: int, shape: tuple[int, int]) -> None:
+        self._file, self._path, self._offset, self.shape = file, path, offset, shape
+
+    def read(self, first: int, out: NDArray[np.uint8]) -> None:
+        """Rows from one on, as many as there is room for.
+
+        Args:
+            out: [rows, bytes of each], contiguous.
+
+        Raises:
+            Corrupt: the file ends before.
+            PartError: the file system refuses.
+        """
+        assert out.flags.c_contiguous, "what is read goes into the array itself"
+        left = out.reshape(-1).data
+        try:
+            self._file.seek(self._offset + first * self.shape[1])
+            while left:
+                if not (count := self._file.readinto(left)):
+                    raise Corrupt(f"{self._path} is cut short")
+                left = left[count:]
+        except OSError as error:
+            raise PartError(f"cannot read {self._path}: {error.strerror}") from error
+
+    def all(self) -> NDArray[np.uint8]:
+        """A copy of all of them."""
+        return self.take(np.arange(self.shape[0]))
+
+    def take(self, at: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """A copy of some, by their numbers: one read for each run of them that lie side by side."""
+        found = np.empty((at.size, self.shape[1]), np.uint8)
+        runs = np.flatnonzero(np.diff(at) != 1) + 1
+        for first, end in zip([0, *runs.tolist()], [*runs.tolist(), at.size], strict=True):
+            if end > first:
+                self.read(int(at[first]), found[first:end])
+        return found

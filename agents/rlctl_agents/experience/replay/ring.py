@@ -22,6 +22,10 @@ PACKED_BYTES = 256
 reads from memory; larger ones have arrays of their own."""
 
 
+TakesRows = Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.uint8]]]
+"""By name: [B, bytes of each] what is stored of columns [B]."""
+
+
 class Placed(NamedTuple):
     """Places that an insertion has changed."""
 
@@ -159,15 +163,13 @@ class Ring:
         self._newest = {int(stream): int(column) for stream, column in plain["newest"]}
         self._head, self.filled = int(plain["head"]), int(plain["filled"])
 
-    def take_rows(
-        self, other: Ring, rows: Mapping[str, NDArray[np.uint8]]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Placed]]:
+    def take_rows(self, other: Ring, rows: TakesRows) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Placed]]:
         """Store the columns of another ring of the same schema, the oldest first; of more than there is room for, the
         newest.
 
         Args:
             other: how its columns follow each other; what is stored of them is not looked at.
-            rows: [columns filled, bytes of each] that, by the names of `by_column`.
+            rows: what gives that, by the names of `by_column`.
 
         Yields:
             Columns of the other, where they lie here now, and what that has changed.
@@ -177,7 +179,7 @@ class Ring:
             to = (self._head + np.arange(columns.size)) % self.columns
             cut = self._forget(to)
             for name, values in mine.items():
-                values[to] = rows[name][columns]
+                values[to] = rows[name](columns)
             self.records[:-1].reshape(self.columns, self.steps)["length"][to] = 0
             self.generation[to] += 1
             self.filled = min(self.filled + columns.size * self.steps, self.slots)

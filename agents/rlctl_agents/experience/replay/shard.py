@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings, masses, with_exponent
-from rlctl_agents.experience.replay.ring import Ring, columns_for
+from rlctl_agents.experience.replay.ring import Ring, TakesRows, columns_for
 from rlctl_agents.experience.replay.sequences import Sequences
 from rlctl_agents.experience.replay.sum_tree import SumTree
 from rlctl_agents.experience.replay.windows import Windows
@@ -209,13 +209,13 @@ class Shard:
         self._highest, self._size = float(plain["highest"]), int(plain["size"])
         self._rng.bit_generator.state = plain["rng"]
 
-    def insert_from(self, arrays: Arrays, plain: Mapping[str, Any], rows: Mapping[str, NDArray[np.uint8]]) -> None:
+    def insert_from(self, arrays: Arrays, plain: Mapping[str, Any], rows: TakesRows) -> None:
         """Take over the rows of another shard beside those that are here: the newest where there is less room. Windows
         are looked for anew, masses are those of before, counts are added.
 
         Args:
             arrays, plain: that `order` gave, of a shard of the same experience.
-            rows: [columns filled, bytes of each] what is stored of its columns; read where it is wanted.
+            rows: as those of `Ring.take_rows`.
         """
         other = Ring(self.schema, int(plain["columns"]) * self.schema.unroll_length)  # whose rows are never touched
         other.take_order(arrays, plain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Mapping
@@ -109,32 +110,27 @@ def restore(shard: Shard, folder: Path, file: str, sha256: str) -> dict[str, Any
         PartError: the file system refuses.
         StateError: it is of other experience, or of no shard.
     """
-    stored = StoredArrays(folder, file, sha256)
-    plain = stored.plain
-    if plain.get("experience") != shard.experience:
-        raise StateError(f"{file} holds experience of another kind: schema or sequences have changed")
-    own = {name: as_bytes(one) for name, one in shard.by_column.items()}
-    rows = {name: stored.rows(name) for name in own}
-    filled = int(plain["filled"]) // shard.schema.unroll_length
-    for name, one in rows.items():  # before anything is changed
-        if one.shape != (filled, own[name].shape[1]):
-            raise StateError(f"{file} holds {name} of another form: {list(one.shape)}")
-    arrays = _order(stored)
-    if shard.is_like(plain) and not shard.filled:
-        for name, one in own.items():
-            one[:filled] = rows[name]
-        shard.take_order(arrays, plain)
-    else:
-        shard.insert_from(arrays, plain, rows)
-    return dict(plain)
-
-
-def _order(stored: StoredArrays) -> Arrays:
-    arrays: Arrays = {}
-    for name, dtype in ORDER.items():
-        rows = stored.rows(name)
-        arrays[name] = np.ascontiguousarray(rows).view(dtype).reshape(len(rows))
-    return arrays
+    with contextlib.closing(StoredArrays(folder, file, sha256)) as stored:
+        plain = stored.plain
+        if plain.get("experience") != shard.experience:
+            raise StateError(f"{file} holds experience of another kind: schema or sequences have changed")
+        own = {name: as_bytes(one) for name, one in shard.by_column.items()}
+        rows = {name: stored.rows(name) for name in own}
+        filled = int(plain["filled"]) // shard.schema.unroll_length
+        for name, one in rows.items():  # before anything is changed
+            if one.shape != (filled, own[name].shape[1]):
+                raise StateError(f"{file} holds {name} of another form: {list(one.shape)}")
+        arrays: Arrays = {
+            name: stored.rows(name).all().view(dtype).reshape(stored.rows(name).shape[0])
+            for name, dtype in ORDER.items()
+        }
+        if shard.is_like(plain) and not shard.filled:
+            for name, array in own.items():
+                rows[name].read(0, array[:filled])
+            shard.take_order(arrays, plain)
+        else:
+            shard.insert_from(arrays, plain, {name: one.take for name, one in rows.items()})
+        return dict(plain)
 
 
 ORDER = {
