@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlctl.spec import Machine
-from rlctl.spec.problems.replay import comes_to, gibibytes, shortage, too_large, too_little
+from rlctl.spec.problems.replay import comes_to, gibibytes, shortage, too_large, too_little, volume_holds
 from rlctl.spec.schema import Spec
 
 GIB = 2**30
@@ -23,6 +23,16 @@ def test_memory_is_told_by_shard_and_in_all() -> None:
     assert comes_to(bare, GIB) == "1,000,000 rows in 1 shard of 1.0Gi"
     assert gibibytes(0.44 * 2**20) == "0.4Mi"
     assert gibibytes(12_345 * GIB) == "12,345.0Gi"
+
+
+def test_what_generations_hold_of_it_is_told_with_the_one_that_is_written() -> None:
+    assert volume_holds(spec(4), 2 * GIB) == ""
+    saved = spec(4, checkpoint="full")
+    assert volume_holds(saved, 2 * GIB) == (
+        "generations hold it: up to 32.0Gi of the volume, checkpoint.keep 3 and one that is written"
+    )
+    one = Spec.model_validate(saved.model_dump() | {"checkpoint": {"keep": 1}})
+    assert "16.0Gi of the volume, checkpoint.keep 1 and" in volume_holds(one, 2 * GIB)
 
 
 def test_all_shards_with_their_processes_must_find_room_on_a_machine() -> None:

@@ -51,10 +51,11 @@ def refuse(world: World, loaded: Loaded, probed: Probed) -> None:
 
 
 def replay_memory(loaded: Loaded, probed: Probed) -> str:
-    """What the replay comes to; "" without one, or where the spaces are not known."""
-    from rlctl.spec.problems.replay import comes_to
+    """What the replay comes to, and what generations hold of it; "" without one, or where the spaces are not known."""
+    from rlctl.spec.problems.replay import comes_to, volume_holds
 
-    return comes_to(loaded.spec, probed.shard_bytes) if probed.shard_bytes else ""
+    told = [each(loaded.spec, probed.shard_bytes) for each in (comes_to, volume_holds)] if probed.shard_bytes else []
+    return "; ".join(filter(None, told))
 
 
 def asks_too_little(loaded: Loaded, probed: Probed | None) -> list[Fault]:

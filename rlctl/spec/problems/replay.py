@@ -33,6 +33,18 @@ def comes_to(spec: Spec, shard_bytes: int, shards: int = 0) -> str:
     )
 
 
+def volume_holds(spec: Spec, shard_bytes: int) -> str:
+    """`generations hold it: up to 28.6Gi of the volume, checkpoint.keep 3 and one that is written`; "" where they hold
+    nothing of it.
+    """
+    replay, shards = _replay(spec)
+    if replay.checkpoint == "none":
+        return ""
+    keep = fields.normal(spec).checkpoint.keep
+    size = gibibytes((keep + 1) * shards * shard_bytes)
+    return f"generations hold it: up to {size} of the volume, checkpoint.keep {keep} and one that is written"
+
+
 def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
     """The fault of a replay whose shards, all on one machine, need more memory than it has."""
     _, shards = _replay(spec)

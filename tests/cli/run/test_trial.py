@@ -113,6 +113,8 @@ def test_lint_and_up_tell_what_a_replay_comes_to(rlctl: Rlctl) -> None:
     assert f"replay: {text}\n" in rlctl("lint", spec).err
     assert rlctl("lint", spec, "-o", "json").json["environment"]["replay_shard_bytes"] == 3 * 2**30
     assert f"ok       replay       {text}\n" in rlctl("up", spec, "-d").err
+    saved = rlctl("lint", spec, "--set", "replay.checkpoint=full").err
+    assert f"replay: {text}; generations hold it: up to 24.0Gi of the volume" in saved
 
 
 @pytest.mark.parametrize("verb", [("lint",), ("up", "-d"), ("up", "--dry-run", "client")])
