@@ -29,6 +29,7 @@ BENCHMARKS = {
     "gpu": "gpu",
     "async": "asynchronous",
     "replay": "replay.bench",
+    "saving": "replay.saving",
     "wire": "wire",
     "fanout": "fanout",
     "cli": "cli",

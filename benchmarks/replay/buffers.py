@@ -32,30 +32,54 @@ class Buffer(NamedTuple):
     index: Callable[[], object] | None = None  # only what finds the rows of a draw
 
 
-def rlctl(case: str, rows: int, *, prioritized: bool = True, n_step: int = 1, shards: int = 1) -> Buffer:
-    from rlctl_agents.experience.replay.shard import ReplaySettings, Shard
-    from rlctl_agents.types.experience import Field, Ledger, ModelRef, Schema, SegmentBlock, SegmentHeader
+def agreed(case: str) -> Any:
+    """The schema of ours."""
+    from rlctl_agents.types.experience import Field, Schema
 
     shape, dtype = CASES[case]
-    frames = shape[0] if case == "frames" else 0
-    agreed = Schema(
+    return Schema(
         STEPS,
         (
-            Field("obs", dtype, shape, "row+1", frames=frames), Field("first", "bool", (), "row+1"),
-            Field("action", "int64", (), "row"), Field("reward", "float32", (), "row"),
+            Field("obs", dtype, shape, "row+1", frames=shape[0] if case == "frames" else 0),
+            Field("first", "bool", (), "row+1"), Field("action", "int64", (), "row"),
+            Field("reward", "float32", (), "row"),
             *(Field(name, "bool", (), "row") for name in ("terminated", "truncated", "valid")),
         ),
     )  # fmt: skip
-    settings = ReplaySettings(n_step, prioritized=prioritized)
-    all_of_them = [Shard(agreed, settings, capacity=rows // shards, seed=number) for number in range(shards)]
-    rng, number = np.random.default_rng(0), 0
-    fields: dict[str, Any] = {one.name: np.zeros(agreed.block_shape(one, STREAMS), one.dtype) for one in agreed.fields}
+
+
+def blocks(case: str) -> Callable[[int], Any]:
+    """Block of all streams by its number in them, as an actor sends it; its arrays are always the same."""
+    from rlctl_agents.types.experience import Ledger, ModelRef, SegmentBlock, SegmentHeader
+
+    schema = agreed(case)
+    fields: dict[str, Any] = {one.name: np.zeros(schema.block_shape(one, STREAMS), one.dtype) for one in schema.fields}
+    rng = np.random.default_rng(0)
     fields["obs"][:] = rng.integers(0, 255, fields["obs"].shape[:2] + (1,) * (fields["obs"].ndim - 2))
     fields["valid"][:] = True
     fields["terminated"][STEPS // 2, ::8] = True
     fields["valid"][STEPS // 2 + 1, ::8] = fields["terminated"][STEPS // 2 + 1, ::8] = False
     fields["first"][STEPS // 2 + 2, ::8] = True
     version = np.zeros((STEPS, STREAMS), np.int64)
+
+    def block(number: int) -> Any:
+        header = SegmentHeader(
+            run="", term=1, boot="b", sequence=number, receiver="", model=ModelRef("main", 0, 0),
+            stream=list(range(STREAMS)), row0=[number * STEPS] * STREAMS, ledger=Ledger(),
+        )  # fmt: skip
+        return SegmentBlock(header, version, fields)
+
+    return block
+
+
+def rlctl(case: str, rows: int, *, prioritized: bool = True, n_step: int = 1, shards: int = 1) -> Buffer:
+    from rlctl_agents.experience.replay.shard import ReplaySettings, Shard
+
+    schema, block = agreed(case), blocks(case)
+    frames = CASES[case][0][0] if case == "frames" else 0
+    settings = ReplaySettings(n_step, prioritized=prioritized)
+    all_of_them = [Shard(schema, settings, capacity=rows // shards, seed=number) for number in range(shards)]
+    rng, number = np.random.default_rng(0), 0
     drawn: list[Any] = [{}] * shards
     errors = rng.random(BATCH).astype(np.float32)
 
@@ -63,11 +87,7 @@ def rlctl(case: str, rows: int, *, prioritized: bool = True, n_step: int = 1, sh
         nonlocal number
         at, turn = number % shards, number // shards
         number += 1
-        header = SegmentHeader(
-            run="", term=1, boot="b", sequence=number, receiver="", model=ModelRef("main", 0, 0),
-            stream=list(range(STREAMS)), row0=[turn * STEPS] * STREAMS, ledger=Ledger(),
-        )  # fmt: skip
-        return all_of_them[at].insert(SegmentBlock(header, version, fields))
+        return all_of_them[at].insert(block(turn))
 
     def draw() -> None:
         if shards == 1:

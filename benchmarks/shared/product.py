@@ -134,6 +134,17 @@ class Run:
             raise RuntimeError(f"{role} {index} does not count {name}")
         return float(found[1])
 
+    def control(self, path: str) -> None:
+        """Give the manager an order.
+
+        Raises:
+            RuntimeError: it does not answer, or refuses.
+        """
+        for found in (self.folder / "r").rglob("manager-0.control"):
+            _get(found, path, "POST", "{}")
+            return
+        raise RuntimeError("there is no manager to give orders to")
+
 
 @contextlib.contextmanager
 def running(spec: Spec, *arguments: str, path: str = "") -> Iterator[Run]:
@@ -257,11 +268,15 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _get(path: Path, target: str) -> str:
+def _get(path: Path, target: str, method: str = "GET", body: str | None = None) -> str:
     connection = _UnixConnection(path)
     try:
-        connection.request("GET", target)
-        return connection.getresponse().read().decode()
+        connection.request(method, target, body, {} if body is None else {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        if method == "POST" and answer.status != 200:
+            raise RuntimeError(f"{path.name}: {answer.status}: {text}")
+        return text
     except (OSError, http.client.HTTPException) as error:
         raise RuntimeError(f"{path.name}: {error}") from error
     finally:
