@@ -62,7 +62,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
     for run in runs:
         pages = [names.workload_name(run, page) for page in ("tensorboard", "status")]
         proxies = [names.workload_name(run, f"proxy-{page}") for page in ("tensorboard", "status")]
-        stateful = [names.workload_name(run, role) for role in ("manager", "modelpool", "learner")]
+        stateful = [names.workload_name(run, role) for role in ("manager", "modelpool", "replay", "learner")]
         evaluator, actor = (names.workload_name(run, role) for role in ("evaluator", "actor"))
         shards = [names.workload_name(run, "actor", shard) for shard in range(names.shards(MOST_ACTORS))]
         kinds: dict[str, list[str]] = {
