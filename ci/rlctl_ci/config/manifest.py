@@ -63,7 +63,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
         pages = [names.workload_name(run, page) for page in ("tensorboard", "status")]
         proxies = [names.workload_name(run, f"proxy-{page}") for page in ("tensorboard", "status")]
         stateful = [names.workload_name(run, role) for role in ("manager", "modelpool", "replay", "learner")]
-        evaluator, actor = (names.workload_name(run, role) for role in ("evaluator", "actor"))
+        evaluator, actor, replay = (names.workload_name(run, role) for role in ("evaluator", "actor", "replay"))
         shards = [names.workload_name(run, "actor", shard) for shard in range(names.shards(MOST_ACTORS))]
         kinds: dict[str, list[str]] = {
             "secrets": [names.keys_name(run, key_class) for key_class in ("core", "actor")],
@@ -74,7 +74,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
             "services": [*stateful, *pages, *proxies],
             "claims": [names.volume_name(run)],
             "policies": [f"{run}-deny", *stateful, actor, evaluator, *(f"{page}-from-proxy" for page in pages),
-                         *proxies],
+                         *proxies, *(f"{replay}-{role}" for role in ("manager", "learner", "actor"))],
             "locks": [names.lock_name(run)],
         }  # fmt: skip
         for kind, called in kinds.items():
