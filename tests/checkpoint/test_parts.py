@@ -110,6 +110,8 @@ def test_the_name_of_a_part_says_for_which_generation_it_was_written(tmp_path: P
     assert generation_of(part.file) == ("main", 7)
     longest = write_part(tmp_path, name_of("main-000001", 1234567, "learner"), b"x")
     assert generation_of(longest.file) == ("main-000001", 1234567)
+    numbered = write_part(tmp_path, name_of("main", 7, "replay12"), b"x")
+    assert generation_of(numbered.file) == ("main", 7)
 
 
 @pytest.mark.parametrize(

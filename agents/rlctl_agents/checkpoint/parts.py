@@ -20,6 +20,7 @@ POLICY = "policy"
 """Name of the part that describes the tensors."""
 
 _NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*-[0-9a-f]{12}\.(?:safetensors|json)")
+_HALF = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*(?:-[0-9a-f]{12})?\.(?:safetensors|json)\.tmp\..+")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEMPORARY = ".tmp."
 """In the names of files that are being written."""
@@ -75,6 +76,16 @@ def generation_of(file: str) -> tuple[str, int] | None:
         `generation_of("main-000007-learner-e3b0c44298fc.safetensors")` is `("main", 7)`.
     """
     found = _NAME.fullmatch(file)
+    return (found[1], int(found[2])) if found else None
+
+
+def begun_for(file: str) -> tuple[str, int] | None:
+    """Policy and number of the generation that a half-written part is meant for; None: not a file of that kind.
+
+    Example:
+        `begun_for("main-000007-replay0.safetensors.tmp.replay-0.1")` is `("main", 7)`.
+    """
+    found = _HALF.fullmatch(file)
     return (found[1], int(found[2])) if found else None
 
 

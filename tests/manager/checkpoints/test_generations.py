@@ -219,6 +219,21 @@ def test_parts_whose_commit_came_to_nothing_go_with_the_next_commit(checkpoints:
     assert (tmp_path / "main-000002-notes.txt").exists()
 
 
+def test_what_was_half_written_for_a_generation_before_the_newest_goes_too(
+    checkpoints: Checkpoints, tmp_path: Path
+) -> None:
+    """Of a shard that was killed and scaled away, gigabytes that nobody else would remove."""
+    gone = ["main-000002-replay3.safetensors.tmp.replay-3.1", "main-000003-learner-0123456789ab.safetensors.tmp.x.7"]
+    kept = ["main-000004-replay0.safetensors.tmp.replay-0.1", "exploiter-000002-replay0.safetensors.tmp.a.1",
+            "main-000002-notes.txt.tmp.a.1", "mine.tmp.a.1"]  # fmt: skip
+    for name in (*gone, *kept):
+        (tmp_path / name).write_bytes(b"half")
+    newest = generation(tmp_path, 4, term=3)
+    checkpoints.commit(newest)
+    checkpoints.tidy(newest, keep=1)
+    assert sorted(path.name for path in tmp_path.glob("*.tmp.*")) == sorted(kept)
+
+
 def test_a_part_that_a_generation_names_under_another_number_stays(checkpoints: Checkpoints, tmp_path: Path) -> None:
     shared = generation(tmp_path, 1, term=3).parts
     newest = Generation(2, "main", 3, ref(9), 9, 0.0, shared, {"learner": "ab"})

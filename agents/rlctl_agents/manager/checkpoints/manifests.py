@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl_agents.checkpoint.parts import generation_of, sync_folder
+from rlctl_agents.checkpoint.parts import begun_for, generation_of, sync_folder
 from rlctl_agents.runtime.storage import create_file
 from rlctl_agents.types.control import Generation
 
@@ -128,7 +128,8 @@ class Manifests:
         return removed
 
     def unclaimed(self, newest: Generation) -> set[str]:
-        """Parts that no generation names or ever will: their commits were refused, or the answer was lost.
+        """Parts that no generation names or ever will: their commits were refused, or the answer was lost; and those
+        that are half-written, by a process that is too late, or that was killed and never comes back to its machine.
 
         Only those of the same policy, from before the newest: a commit of theirs that is still on its way is refused,
         because its number is too low. What a damaged manifest may name is not among them, and nothing is when a
@@ -148,7 +149,7 @@ class Manifests:
         return {
             file
             for file in names - _files(self._known.values())
-            if (made_for := generation_of(file)) is not None
+            if (made_for := generation_of(file) or begun_for(file)) is not None
             and made_for[0] == newest.policy
             and damaged < made_for[1] < newest.number
         }
