@@ -19,7 +19,10 @@ from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Arrays
 
 PIECE_BYTES = 1 << 22
-"""Of columns that are copied at once, while nothing is inserted or drawn."""
+"""Of columns that are copied at once."""
+AT_ONCE = 4
+"""Pieces that are copied while nothing is inserted or drawn: some milliseconds. For each turn the writer waits until a
+draw is over, and draws of images come one after the other."""
 MOST_PIECES = 32
 """That wait for the disk: half of the memory that a shard has beside its arrays."""
 
@@ -64,11 +67,12 @@ class ShardSnapshot:
             part = StreamedPart(folder, name, sizes, self._plain)
             for one, array in small.items():
                 part.put(one, 0, array.tobytes())
-            for piece in range(self._left.size):
+            for piece in range(0, self._left.size, AT_ONCE):
                 with self._lock:
                     if self._given_up:
                         raise PartError(f"{name}: rows are overwritten faster than they can be written")
-                    self._copy(piece)
+                    for one in range(piece, min(piece + AT_ONCE, self._left.size)):
+                        self._copy(one)
                 while self._copied:
                     first, found = self._copied.popleft()
                     for one, data in found.items():
