@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import msgspec
@@ -20,7 +22,7 @@ from rlctl_agents.experience.replay.messages import (
     to_buffers,
     unit_bytes,
 )
-from rlctl_agents.experience.replay.server import Inserter
+from rlctl_agents.experience.replay.server import FairLock, Inserter
 from rlctl_agents.types.experience import Arrays, Field, Schema, SegmentBlock
 from rlctl_agents.wire.classes import REPLAY, refusal
 from rlctl_agents.wire.keys import ACTOR, CORE
@@ -219,6 +221,27 @@ def test_blocks_beyond_the_limit_are_held_unsettled_and_go_in_in_their_order_whe
     assert [one for one, _ in receiver.settled] == sent[:8]
     assert {outcome for _, outcome in receiver.settled} == {"consumed"}
     assert place.shard.totals.inserted == 160
+
+
+def test_who_waits_for_a_shard_is_not_overtaken_by_who_has_just_used_it() -> None:
+    """A thread that answers draw after draw would have it again before one that saves it has woken."""
+    lock, turns = FairLock(), list[str]()
+
+    def wait() -> None:
+        with lock:
+            turns.append("waited")
+
+    for _ in range(20):
+        thread = threading.Thread(target=wait)
+        with lock:
+            thread.start()
+            while not lock._next.locked():
+                time.sleep(0)
+            turns.append("had it")
+        with lock:
+            turns.append("again")
+        thread.join()
+    assert turns == ["had it", "waited", "again"] * 20
 
 
 def test_what_ends_the_thread_that_receives_is_raised_where_the_shard_serves() -> None:

@@ -36,6 +36,21 @@ COUNTERS = (
 """Told from the beginning."""
 
 
+class FairLock:
+    """Lock that is had in turn: who waits for it is not overtaken by a thread that has just released it, as one that
+    answers draw after draw is."""
+
+    def __init__(self) -> None:
+        self._next, self._held = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._held.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._held.release()
+
+
 class SharedShard:
     """A shard that several threads use: actors' rows come in, learners draw; neither goes too far ahead.
 
@@ -48,7 +63,7 @@ class SharedShard:
     def __init__(self, shard: Shard, boot: str, *, starts: int, share: int, ratio: float, metrics: Metrics) -> None:
         self._shard, self._boot = shard, boot
         self._starts, self._share, self._ratio, self._metrics = starts, share, ratio, metrics
-        self._lock = threading.Lock()
+        self._lock = FairLock()
         self._limit = InsertLimit(share, limited=ratio > 0)
         self._counted = 0
         self._began = (0, 0)  # inserted and sampled, of what was restored

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections import deque
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ class ShardSnapshot:
         plain: of the owner's own, to be saved with it.
     """
 
-    def __init__(self, shard: Shard, lock: threading.Lock, plain: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, shard: Shard, lock: AbstractContextManager[Any], plain: Mapping[str, Any] | None = None) -> None:
         assert shard.before_overwriting is None, "one snapshot at a time"
         self._shard, self._lock = shard, lock
         self._arrays, self._plain = shard.order()
@@ -71,8 +71,8 @@ class ShardSnapshot:
                 with self._lock:
                     if self._given_up:
                         raise PartError(f"{name}: rows are overwritten faster than they can be written")
-                    for one in range(piece, min(piece + AT_ONCE, self._left.size)):
-                        self._copy(one)
+                    for each in range(piece, min(piece + AT_ONCE, self._left.size)):
+                        self._copy(each)
                 while self._copied:
                     first, found = self._copied.popleft()
                     for one, data in found.items():
