@@ -460,8 +460,8 @@ class R2d2(Ladder):
     """A sequence's chance is proportional to its priority to the power of it; 0 is even."""
     priority_beta: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.6
     """Exponent of the importance weights; 1 makes up for the uneven draw."""
-    optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-3
-    """Of Adam, added outside the root."""
+    optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
+    """Of Adam, added outside the root. The loss is a mean over rows: the paper's 1e-3 is of sums of sequence_length."""
 
     @property
     def unit_rows(self) -> int:
