@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
+from torch.torch_version import TorchVersion
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
@@ -48,6 +49,8 @@ NETWORKS = {
 }
 ON_A_CPU = {"inductor": "aot_eager", "cudagraphs": "eager"}
 """What takes the same graph as a backend for GPUs, and makes no kernels."""
+VIEWS_COPIES = TorchVersion(torch.__version__) >= TorchVersion("2.13")
+"""Inductor views a copy of words as bytes: pytorch/pytorch#185515. Seen failing with 2.11, compiling with 2.13."""
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
 # what a compiler or a driver warns about is no fault of ours
 pytestmark = pytest.mark.filterwarnings("default")
@@ -217,6 +220,10 @@ def test_a_compiled_update_is_the_update(
         backend = ON_A_CPU[backend]
     elif backend == "inductor" and not (find_spec("triton") and any(compilers)):
         pytest.skip("inductor NOT TESTED: it needs Triton and a C compiler (pip install triton; apt-get install gcc)")
+    elif backend == "inductor" and name == "pixels" and not VIEWS_COPIES:
+        pytest.skip(
+            f"inductor NOT TESTED on images, where a learner takes cudagraphs: torch {torch.__version__} < 2.13"
+        )
     caplog.set_level(logging.INFO)
     found, expected = learning_on(device, name), learning_on(CPU, name)
     staging = Staging(device, copies=True)
