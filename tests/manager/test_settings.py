@@ -1,0 +1,79 @@
+"""Live settings of a manager that is started again: what it was told holds until live.json says otherwise."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlctl.spec.layout import Layout
+from rlctl_agents.manager.settings import GIVEN, LiveSettings
+from rlctl_agents.runtime.process import Arguments
+from tests.manager.world import UID
+
+
+def mounted(folder: Path, **replicas: int) -> None:
+    live = {"stop": {"agent_steps": 5000}, "roles": {role: {"replicas": count} for role, count in replicas.items()}}
+    (folder / "live.json").write_text(json.dumps(live))
+
+
+def told(**replicas: int) -> dict[str, Any]:
+    return {"roles": {role: {"replicas": count} for role, count in replicas.items()}}
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> Arguments:
+    spec = {"run": "r", "env": {"id": "-"}, "algorithm": {"name": "apex_dqn"}}
+    run_file = tmp_path / "run.json"
+    run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
+    mounted(tmp_path, replay=2, evaluator=1)
+    Layout(tmp_path / "volume").make()
+    named = {"role": "manager", "name": "manager-0", "manager": "", "probe": ""}
+    return Arguments(run_file=run_file, live=tmp_path / "live.json", volume=tmp_path / "volume", **named)
+
+
+def counts(arguments: Arguments) -> tuple[int, int]:
+    """Shards and evaluators, as a manager that begins reads them."""
+    roles = LiveSettings(arguments).read().roles
+    assert roles.replay is not None
+    return roles.replay.replicas, roles.evaluator.replicas
+
+
+def test_numbers_that_were_given_hold_until_those_of_the_file_change(tmp_path: Path, arguments: Arguments) -> None:
+    assert counts(arguments) == (2, 1)
+    settings = LiveSettings(arguments)
+    settings.read()
+    settings.reload(told(replay=4, evaluator=1))
+    assert counts(arguments) == (4, 1)
+    mounted(tmp_path, replay=2, evaluator=3)  # `up` of a spec in which only that has changed
+    assert counts(arguments) == (4, 3)
+    mounted(tmp_path, replay=3, evaluator=3)
+    assert counts(arguments) == (3, 3)
+    settings.reload(told(replay=3, evaluator=3))
+    mounted(tmp_path, replay=2, evaluator=3)
+    assert counts(arguments) == (2, 3), "what the file says again is no longer what was given over"
+
+
+def test_a_number_that_cannot_be_stored_is_not_taken(arguments: Arguments) -> None:
+    assert arguments.volume is not None
+    settings, stored = LiveSettings(arguments), Layout(arguments.volume).results / GIVEN
+    stored.mkdir()
+    with pytest.raises(ValueError, match=r"replicas\.json"):
+        settings.reload(told(replay=4))
+    stored.rmdir()
+    assert settings.read().roles.replay.replicas == 2  # type: ignore[union-attr]
+
+
+def test_a_damaged_file_is_told_and_the_next_scale_mends_it(
+    arguments: Arguments, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert arguments.volume is not None
+    stored = Layout(arguments.volume).results / GIVEN
+    stored.write_text("{")
+    assert counts(arguments) == (2, 1)
+    assert f"{stored}: " in caplog.text
+    assert "`rlctl scale` again" in caplog.text
+    LiveSettings(arguments).reload(told(replay=4, evaluator=1))
+    assert counts(arguments) == (4, 1)
