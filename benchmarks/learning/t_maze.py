@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 FORWARD, LEFT, RIGHT = 0, 1, 2
 LENGTH = 20
 """Steps from the start to the junction."""
+RIGHT_WAY, WRONG_WAY = 4.0, -0.1
+STANDING = -0.1
+"""Reward of a step that leads nowhere."""
 DAWDLING = 5
 """An episode is cut short after as many times the steps of the shortest one."""
 
@@ -20,15 +23,16 @@ class TMaze(gymnasium.Env[NDArray[np.float32], Any]):
 
     An observation is three numbers: 1, 0, 0 or 0, 1, 0 for left or right, at the first decision of an episode; zeros
     from then on in the corridor, wherever that is; 0, 0, 1 at the junction. Forward leads one place on, at the junction
-    nowhere; left and right lead nowhere in the corridor and end the episode at the junction, with a reward of 1 for the
-    right way. Every other reward is 0. After DAWDLING times the steps of the shortest episode it is cut short.
+    nowhere; left and right lead nowhere in the corridor and end the episode at the junction. The right way brings 4,
+    the wrong one -0.1, and so does each step that leads nowhere. After DAWDLING times the steps of the shortest episode
+    it is cut short.
 
-    So the best return is 1, after `length` + 1 steps, and without a memory 0.5 is the most there is, whatever is done
-    in between.
+    So the best return is 4, after `length` + 1 steps, and without a memory 1.95 is the most there is, whatever is done
+    in between. 3.8 is more than 95 of 100 at the junction.
 
     Source: Bakker 2001, "Reinforcement learning with long short-term memory", NIPS 14; again in Wierstra et al. 2010,
-    "Recurrent policy gradients". There the signal belongs to the place where one starts, one may go back, and the
-    rewards are 4 for the right way and -0.1 for the wrong one and for standing still.
+    "Recurrent policy gradients", with these rewards. There the signal belongs to the place where one starts, and one
+    may go back.
 
     Args:
         length: steps from the start to the junction.
@@ -53,16 +57,12 @@ class TMaze(gymnasium.Env[NDArray[np.float32], Any]):
 
     def step(self, action: int) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         self._age += 1
-        decided = self._place == self._length and action != FORWARD
-        if action == FORWARD:
-            self._place = min(self._place + 1, self._length)
-        return (
-            self._seen(),
-            float(decided and action == self._way),
-            decided,
-            self._age >= self._most and not decided,
-            {},
-        )
+        at_junction, forward = self._place == self._length, action == FORWARD
+        decided = at_junction and not forward
+        stands = at_junction == forward
+        self._place += forward and not at_junction
+        reward = (RIGHT_WAY if action == self._way else WRONG_WAY) if decided else STANDING * stands
+        return self._seen(), reward, decided, self._age >= self._most and not decided, {}
 
     def _seen(self) -> NDArray[np.float32]:
         seen = np.zeros(3, np.float32)

@@ -1,4 +1,4 @@
-"""T-maze: 1 for an agent that remembers, 0.5 at most for one that does not."""
+"""T-maze: 4 for an agent that remembers, 1.95 at most for one that does not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from numpy.typing import NDArray
 
-from benchmarks.learning.t_maze import DAWDLING, FORWARD, LEFT, LENGTH, RIGHT, TMaze
+from benchmarks.learning.t_maze import DAWDLING, FORWARD, LEFT, LENGTH, RIGHT, RIGHT_WAY, STANDING, WRONG_WAY, TMaze
 
 Obs = NDArray[np.float32]
 
@@ -36,15 +36,17 @@ def forgets(way: int) -> Callable[[list[Obs]], int]:
 
 
 @pytest.mark.parametrize("length", [1, 7, LENGTH])
-def test_an_agent_that_remembers_has_1_and_one_that_does_not_a_half(length: int) -> None:
+def test_with_a_memory_the_way_is_always_right_and_without_one_half_the_time(length: int) -> None:
     env = TMaze(length)
     best = [played(env, seed, remembers) for seed in range(200)]
-    assert {total for total, *_ in best} == {1.0}
+    assert {total for total, *_ in best} == {RIGHT_WAY}
     assert {len(seen) - 1 for _, seen, _ in best} == {length + 1}
     for way in (LEFT, RIGHT):
         totals = [played(env, seed, forgets(way))[0] for seed in range(400)]
-        assert set(totals) == {0.0, 1.0}
-        assert np.mean(totals) == pytest.approx(0.5, abs=4 * 0.5 / 20), "four deviations of 400 coins"
+        assert set(totals) == {WRONG_WAY, RIGHT_WAY}
+        assert np.mean(np.equal(totals, RIGHT_WAY)) == pytest.approx(0.5, abs=4 * 0.5 / 20), (
+            "four deviations of 400 coins"
+        )
 
 
 def test_after_the_first_observation_nothing_tells_the_way_or_the_place() -> None:
@@ -60,11 +62,12 @@ def test_after_the_first_observation_nothing_tells_the_way_or_the_place() -> Non
     assert env.step(LEFT)[0].tolist() == [0, 0, 0], "the signal belongs to the moment, not to the place"
 
 
-def test_who_does_not_come_to_the_junction_or_stays_there_is_cut_short_with_nothing() -> None:
-    for act in (lambda seen: LEFT, lambda seen: FORWARD):
-        total, seen, terminated = played(TMaze(), 0, act)
-        assert (total, terminated) == (0.0, False)
-        assert len(seen) - 1 == DAWDLING * (LENGTH + 1)
+def test_who_does_not_come_to_the_junction_or_stays_there_pays_for_each_step_and_is_cut_short() -> None:
+    most = DAWDLING * (LENGTH + 1)
+    for way, stood in ((LEFT, most), (RIGHT, most), (FORWARD, most - LENGTH)):
+        total, seen, terminated = played(TMaze(), 0, lambda seen, way=way: way)  # type: ignore[misc]
+        assert (total, terminated) == (pytest.approx(STANDING * stood), False)
+        assert len(seen) - 1 == most
 
 
 def test_a_decision_in_the_last_step_counts() -> None:
@@ -72,7 +75,7 @@ def test_a_decision_in_the_last_step_counts() -> None:
     most = DAWDLING * 2
     waits = lambda seen: FORWARD if len(seen) < most else remembers(seen)  # noqa: E731
     total, seen, terminated = played(env, 3, waits)
-    assert (total, len(seen) - 1, terminated) == (1.0, most, True)
+    assert (total, len(seen) - 1, terminated) == (pytest.approx(RIGHT_WAY + STANDING * (most - 2)), most, True)
 
 
 def test_it_is_an_environment_of_gymnasium_and_a_seed_gives_the_same_way() -> None:
