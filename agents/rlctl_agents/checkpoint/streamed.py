@@ -73,8 +73,11 @@ class StreamedPart:
         self._path = folder / f"{name}{TEMPORARY}{socket.gethostname()}.{os.getpid()}"
         self._file = -1
         with self._or_nothing():
-            if shutil.disk_usage(folder).free < self.nbytes + LEFT_BYTES:
-                raise NoRoom(f"cannot write {folder / name} ({self.nbytes} bytes): no space left on device")
+            if (free := shutil.disk_usage(folder).free) < self.nbytes + LEFT_BYTES:
+                raise NoRoom(
+                    f"cannot write {folder / name} ({self.nbytes} bytes): {free} bytes are free, of which {LEFT_BYTES} "
+                    "stay free for others"
+                )
             self._path.unlink(missing_ok=True)  # of a predecessor in a container, whose number was ours
             self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
             os.ftruncate(self._file, self.nbytes)

@@ -34,7 +34,7 @@ from rlctl_agents.manager.status.view import ManagerLife
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.addresses import Addresses
-from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, group_of
+from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, UNREADABLE, group_of
 from rlctl_agents.types.control import (
     Commit,
     Contribute,
@@ -180,6 +180,7 @@ class Coordinator:
         if not leases.known(boot):
             return Orders(self.term, known=False, peers={})
         holder = leases.hear(boot, leaving=report.gauges.get(STOPPING, 0.0) > 0)
+        before = self.members.seen.get(boot)
         quarantined = self.members.take(report)
         for sender, fault in quarantined.items():
             text = f"{self.members.place(sender)} is quarantined by the learner: {fault}"
@@ -188,6 +189,8 @@ class Coordinator:
             return Orders(self.term, known=False, peers={})
         if holder.role == "learner":
             self._hear_learner(holder, report)
+        elif holder.role == "replay":
+            self._hear_shard(holder, report, before)
         return Orders(
             term=self.term,
             known=True,
@@ -424,8 +427,17 @@ class Coordinator:
         if (resumed := self.learners.hear(holder.index, report)) is not None:
             self.evaluations.void_from(resumed.steps)
             self.events.add("resumed", resumed.text, number=resumed.number, steps=resumed.steps)
-        if self.checkpoints.failed(self._policy(holder), int(report.gauges.get(FAILED_GENERATION, 0.0))):
+        number = int(report.gauges.get(FAILED_GENERATION, 0.0))
+        if self.checkpoints.failed(self._policy(holder), number):
+            text = f"generation {number} was not saved: rlctl logs learner/{holder.index} says why; it is ordered again"
+            self.events.add("not_saved", text, number=number)
             self.state.save_progress()
+
+    def _hear_shard(self, holder: Holder, report: Report, before: Report | None) -> None:
+        told = before is not None and UNREADABLE in before.gauges
+        if (parts := int(report.gauges.get(UNREADABLE, 0.0))) and not told:
+            text = f"replay {holder.index} could not use {parts} of its parts and began with older rows or none"
+            self.events.add("unreadable", text, index=holder.index, parts=parts)
 
     @property
     def _saves_replay(self) -> bool:
@@ -444,7 +456,8 @@ class Coordinator:
         if holder.role != "replay" or not self._saves_replay:
             return 0
         policy = self.settings.policy_names[0]
-        return self.checkpoints.assembly.number(policy, self.checkpoints.wanted(policy))
+        wanted = 0 if self.checkpoints.came_to_nothing(policy) else self.checkpoints.wanted(policy)
+        return self.checkpoints.assembly.number(policy, wanted)
 
     def _match(self, holder: Holder, report: Report | None = None) -> Match | None:
         """Match that a process is to play.

@@ -18,7 +18,15 @@ from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import RESUMING, Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.runtime.process import (
+    RESUMING,
+    UNREADABLE,
+    Process,
+    Refusals,
+    UserFault,
+    open_wire,
+    refused_connections,
+)
 from rlctl_agents.types.control import Said
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
@@ -78,8 +86,9 @@ def main(process: Process) -> None:
         if saves and folder is not None:
             process.metrics.set(RESUMING, 1.0)
             member.start(Snapshot)  # reading takes longer than a lease outlives silence
-            restore_newest(shared, folder, lease.generations, index=lease.index, shards=shards)
+            found = restore_newest(shared, folder, lease.generations, index=lease.index, shards=shards)
             process.metrics.set(RESUMING, 0.0)
+            process.metrics.set(UNREADABLE, float(found.unreadable))
         row_bytes = max(1, needs // capacity)
         receiver = ExperienceReceiver(
             wire,

@@ -61,6 +61,8 @@ FAILED_GENERATION = "failed_generation"
 """Gauge of a learner: the newest generation that was not saved; 0: all were."""
 RESUMING = "resuming"
 """Gauge of a learner: 1 while it reads what it goes on from, which may take minutes."""
+UNREADABLE = "unreadable_parts"
+"""Gauge of a shard that went on from a generation: newer parts, or others, that it could not use."""
 RESUMED = "resumed_generation"
 """Gauge of a learner that has resumed: the number of the generation."""
 

@@ -12,6 +12,8 @@ from rlctl.spec.units import mebibytes
 
 PROCESS_BYTES = 256 * 2**20
 """A shard's process beside its arrays, with blocks that have come and are not stored yet."""
+READING_BYTES = 50
+"""Of a row, while a shard reads what a generation holds: its order, masses and windows; measured, at most."""
 ROOM = 0.8
 """Share of what there is that a capacity which is suggested takes: others need memory, too."""
 
@@ -45,13 +47,19 @@ def volume_holds(spec: Spec, shard_bytes: int) -> str:
     return f"generations hold it: up to {size} of the volume, checkpoint.keep {keep} and one that is written"
 
 
+def beside(spec: Spec) -> int:
+    """Bytes of a shard's process beside its arrays."""
+    replay, shards = _replay(spec)
+    return PROCESS_BYTES + (READING_BYTES * replay.capacity // shards if replay.checkpoint == "full" else 0)
+
+
 def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
     """The fault of a replay whose shards, all on one machine, need more memory than it has."""
     _, shards = _replay(spec)
     has = int(machine.memory_mib * 2**20)
-    if shards * (shard_bytes + PROCESS_BYTES) <= has:
+    if shards * (shard_bytes + beside(spec)) <= has:
         return None
-    left = (has - shards * PROCESS_BYTES) / shards
+    left = (has - shards * beside(spec)) / shards
     message = f"{comes_to(spec, shard_bytes)}; this machine has {gibibytes(has)}; {would_fit(spec, shard_bytes, left)}"
     return Fault(("replay", "capacity"), message)
 
@@ -59,10 +67,10 @@ def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
 def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
     """The finding of a pod that asks for less memory than its shard needs."""
     replay = fields.normal(spec).roles.replay
-    needs = shard_bytes + PROCESS_BYTES
+    needs = shard_bytes + beside(spec)
     if replay is None or needs <= mebibytes(replay.memory) * 2**20:
         return None
-    left = mebibytes(replay.memory) * 2**20 - PROCESS_BYTES
+    left = mebibytes(replay.memory) * 2**20 - beside(spec)
     message = (
         f"{replay.memory}, but replay.capacity is {comes_to(spec, shard_bytes)}: ask for {math.ceil(needs / 2**30)}Gi;"
         f" with {replay.memory} {would_fit(spec, shard_bytes, left)}"

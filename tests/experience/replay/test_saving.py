@@ -126,7 +126,7 @@ def test_a_part_that_cannot_be_written_is_told_with_the_reason_and_the_shard_goe
         monkeypatch.setattr(streamed, "LEFT_BYTES", 1 << 62)
     elif what == "memory":
         monkeypatch.setattr(os, "pwrite", refuse)
-    said = {"folder": "No such file", "room": "no space left on device", "memory": "MemoryError"}[what]
+    said = {"folder": "No such file", "room": "bytes are free, of which", "memory": "MemoryError"}[what]
     one = saver(place, tmp_path / "no" if what == "folder" else tmp_path, manager)
     one.write(7, 1)
     (told,) = manager.told
@@ -158,8 +158,8 @@ def test_a_manager_that_does_not_hear_or_does_not_take_it_ends_nothing(
 def begin(place: Place, folder: Path, *generations: Generation, shards: int = 2) -> set[int]:
     """Another life of a shard; what may be drawn then."""
     place.start()
-    rows = restore_newest(place.shared, folder, generations, index=place.number, shards=shards)
-    assert rows == place.shard.filled == place.shared.rows
+    found = restore_newest(place.shared, folder, generations, index=place.number, shards=shards)
+    assert found.rows == place.shard.filled == place.shared.rows
     return versions(place)
 
 
@@ -195,6 +195,7 @@ def test_where_the_newest_part_cannot_be_read_the_one_before_it_is_taken(
             part.write_bytes(data[:-1] if how == "cut short" else bytes([*data[:900], data[900] ^ 1, *data[901:]]))
     other = versions(places[1])
     assert begin(places[0], tmp_path, newer, older) == wanted
+    assert restore_newest(places[0].shared, tmp_path, [newer], index=0, shards=2).unreadable == (how != "absent")
     assert begin(places[1], tmp_path, newer, older) == other
     assert ("replay0 of generation 2 cannot be used" in caplog.text) == (how != "absent")
 
@@ -204,7 +205,7 @@ def test_parts_of_other_experience_are_left_and_the_shard_begins_empty(
 ) -> None:
     generation = saved(tmp_path, 1, fed(0), fed(1))
     other = Place(0, agreed=schema(5, recorded=True))
-    assert restore_newest(other.shared, tmp_path, [generation], index=0, shards=2) == 0
+    assert restore_newest(other.shared, tmp_path, [generation], index=0, shards=2) == (0, 1)
     assert "schema or sequences have changed" in caplog.text
     assert other.feed(40) == 40
 

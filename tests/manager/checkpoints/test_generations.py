@@ -160,6 +160,23 @@ def test_a_generation_that_came_to_nothing_is_wanted_again_under_another_number(
     assert not checkpoints.failed("main", first)
 
 
+def test_after_a_failure_the_learner_saves_first_and_what_others_had_added_is_removed(
+    checkpoints: Checkpoints, time: Time, tmp_path: Path
+) -> None:
+    first = checkpoints.order("main")
+    assert not checkpoints.came_to_nothing("main")
+    generation(tmp_path, first)  # of shards: the learner had no room
+    checkpoints.failed("main", first)
+    assert checkpoints.came_to_nothing("main")
+    assert parts(tmp_path) == [str(first)], "one that is still written may be committed by another learner"
+    time.now += RETRY_S
+    assert checkpoints.failed("main", first)
+    assert parts(tmp_path) == []
+    assert checkpoints.came_to_nothing("main")
+    checkpoints.commit(generation(tmp_path, checkpoints.wanted("main"), term=3))
+    assert not checkpoints.came_to_nothing("main")
+
+
 def test_an_old_failure_does_not_touch_a_newer_order(checkpoints: Checkpoints, time: Time, tmp_path: Path) -> None:
     first = checkpoints.order("main")
     checkpoints.commit(generation(tmp_path, first, term=3))
@@ -284,4 +301,4 @@ def test_what_cannot_be_removed_is_said(checkpoints: Checkpoints, tmp_path: Path
     newest = generation(tmp_path, 2, term=3)
     checkpoints.commit(newest)
     checkpoints.tidy(newest, keep=1)
-    assert checkpoints.failure.startswith("cannot remove old generations: ")
+    assert checkpoints.failure.startswith(f"cannot remove old generations: {tmp_path / lost}: ")

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from rlctl_agents.manager.status.problems import NOBODY_S
-from rlctl_agents.manager.status.report import scalars
+from rlctl_agents.manager.status.report import StatusBuilder, scalars
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.status_page import page
 from rlctl_agents.runtime.metrics import exposition
-from tests.manager.world import ACTOR, LEARNER, POOL, Run, boot, everybody, ref, status
+from rlctl_agents.runtime.process import UNREADABLE
+from tests.manager.world import ACTOR, LEARNER, POOL, Run, boot, everybody, ref, spec, status
 
 SHARDS = (51, 52)
 SPEC: dict[str, Any] = {
@@ -127,6 +128,28 @@ def test_a_replay_that_nobody_has_is_a_problem(replayed: Run) -> None:
     assert boot(SHARDS[0]) not in [one.boot for one in replayed.manager.members.leases.live("replay")]
     found = [one for one in status(replayed)["problems"] if "no replay" in one["text"]]
     assert found[0]["next"] == "rlctl logs replay --run r"
+
+
+def test_a_shard_that_scale_adds_is_waited_for_from_then_on(replayed: Run) -> None:
+    builder = StatusBuilder(replayed.manager, cores=8)
+
+    def silent() -> list[str]:
+        return [one["text"] for one in builder.build()["problems"] if "replay/2" in one["text"]]
+
+    lives = [("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), *(("replay", one) for one in SHARDS)]
+    for replicas in (2, 3, 2, 3):  # one that went is not remembered either
+        replayed.manager.reload(spec(**{**SPEC, "roles": {"replay": {"replicas": replicas}}}))
+        assert silent() == [], replicas
+        replayed.after(NOBODY_S + 60, *lives)
+        assert len(silent()) == replicas - 2
+
+
+def test_parts_that_a_shard_could_not_use_are_a_problem_and_one_event(replayed: Run) -> None:
+    for _ in range(2):
+        replayed.report("replay", SHARDS[1], index=1, gauges={**GAUGES, UNREADABLE: 2.0})
+    (text,) = (one["text"] for one in status(replayed)["problems"] if "could not use" in one["text"])
+    assert text == "replay/1 could not use 2 of its parts: it began with older rows or none"
+    assert [one["kind"] for one in replayed.manager.events.since(0)[0]].count("unreadable") == 1
 
 
 def test_a_shard_that_hangs_is_a_problem_for_as_long_as_it_does(replayed: Run) -> None:

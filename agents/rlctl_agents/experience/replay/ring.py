@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -122,7 +123,7 @@ class Ring:
         self.generation[columns] += 1
         self.filled = min(self.filled + count * self.steps, self.slots)
         self._head = int((self._head + count) % self.columns)
-        self._link(block.header.stream[skip:], block.header.row0[skip:], hash(block.header.boot), columns)
+        self._link(block.header.stream[skip:], block.header.row0[skip:], _number_of(block.header.boot), columns)
         return Placed(columns, cut)
 
     @property
@@ -292,6 +293,11 @@ def layout(schema: Schema) -> tuple[np.dtype[np.void], dict[str, tuple[np.dtype[
 def segment_bytes(field: Field) -> int:
     """Bytes of a field of one segment."""
     return np.dtype(field.dtype).itemsize * math.prod(field.shape)
+
+
+def _number_of(boot: str) -> int:
+    """The same in every process: a shard that was restored links what its senders go on with."""
+    return int.from_bytes(hashlib.blake2b(boot.encode(), digest_size=8).digest(), "little", signed=True)
 
 
 def columns_for(schema: Schema, capacity: int) -> int:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from rlctl_agents.checkpoint.parts import SHARD, PartError, StateError, name_of, remove_leftovers
 from rlctl_agents.experience.replay.server import SharedShard
@@ -15,8 +16,8 @@ from rlctl_agents.wire.rpc.client import RemoteError
 
 LAST_S = 8.0
 """For the part that is being written when the process is asked to stop: it has ten seconds."""
-TELL_S = 10.0
-"""For the manager to hear of a part."""
+TELL_S, TRIES = 10.0, 6
+"""For the manager to hear of a part: it holds the generation for minutes."""
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +68,20 @@ class ShardSaver:
             name = name_of(self._policy, number, f"{SHARD}{self._index}")
             file, sha256 = self._shared.snapshot().write(self._folder, name)
             size = (self._folder / file).stat().st_size
-        except (PartError, OSError, MemoryError) as error:
+        except Exception as error:  # whatever it is, the manager waits for an answer
+            expected = isinstance(error, (PartError, OSError, MemoryError))
             fault = (str(error) or type(error).__name__)[:1000]
-            log.error("the part of generation %d was not saved: %s", number, fault)
+            log.error("the part of generation %d was not saved: %s", number, fault, exc_info=not expected)
         seconds = time.monotonic() - began
-        try:
-            said = self._tell(Contribute(self._boot, term, number, file, sha256, fault))
-        except (TimeoutError, RemoteError) as error:
-            log.error("the manager did not hear of the part of generation %d: %s", number, error)
-            return
+        told = Contribute(self._boot, term, number, file, sha256, fault)
+        for left in reversed(range(TRIES)):
+            try:
+                said = self._tell(told)
+                break
+            except (TimeoutError, RemoteError) as error:
+                log.error("the manager did not hear of the part of generation %d: %s", number, error)
+                if not left:
+                    return
         if fault:
             return
         self._count(seconds, size)
@@ -88,9 +94,14 @@ class ShardSaver:
             self._thread.join(LAST_S)
 
 
+class Restored(NamedTuple):
+    rows: int  # that are here afterwards
+    unreadable: int  # parts that were named and cannot be used
+
+
 def restore_newest(
     shared: SharedShard, folder: Path, generations: Iterable[Generation], *, index: int, shards: int
-) -> int:
+) -> Restored:
     """Take over the newest parts that are there and can be read: that of this shard, and those of shards that are no
     more.
 
@@ -98,11 +109,9 @@ def restore_newest(
         generations: newest first.
         index: of this shard.
         shards: how many there are now.
-
-    Returns:
-        Rows that are here afterwards.
     """
     remove_leftovers(folder)
+    unreadable = 0
     left = set[str]()  # parts that were looked for
     for generation in generations:
         for part in sorted(generation.parts):
@@ -111,11 +120,12 @@ def restore_newest(
                 continue
             try:
                 rows = shared.restore(folder, generation.parts[part], generation.sha256[part])
-            except (PartError, StateError, ValueError, KeyError) as error:
+            except (PartError, StateError, ValueError, KeyError, TypeError, MemoryError) as error:
+                unreadable += 1
                 log.error("%s of generation %d cannot be used, trying an older one: %s", part, generation.number, error)
                 continue
             left.add(part)
             log.info("restored %s of generation %d: %d rows", part, generation.number, rows)
         if f"{SHARD}{index}" in left:
             break
-    return shared.rows
+    return Restored(shared.rows, unreadable)

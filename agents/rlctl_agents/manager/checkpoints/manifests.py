@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -127,16 +126,13 @@ class Manifests:
         self.remove_parts(_files(removed) - _files(self._known.values()))
         return removed
 
-    def unclaimed(self, newest: Generation) -> set[str]:
+    def unclaimed(self, policy: str, below: int) -> set[str]:
         """Parts that no generation names or ever will: their commits were refused, or the answer was lost; and those
         that are half-written, by a process that is too late, or that was killed and never comes back to its machine.
 
-        Only those of the same policy, from before the newest: a commit of theirs that is still on its way is refused,
-        because its number is too low. What a damaged manifest may name is not among them, and nothing is when a
-        manifest lies there that we have never seen: another process commits here.
-
-        Args:
-            newest: committed just now.
+        Only those of a number below one that was committed or given up: a commit of theirs that is still on its way is
+        refused, because its number is too low or a part is gone. What a damaged manifest may name is not among them,
+        and nothing is when a manifest lies there that we have never seen: another process commits here.
 
         Raises:
             OSError: the volume refuses.
@@ -150,19 +146,24 @@ class Manifests:
             file
             for file in names - _files(self._known.values())
             if (made_for := generation_of(file) or begun_for(file)) is not None
-            and made_for[0] == newest.policy
-            and damaged < made_for[1] < newest.number
+            and made_for[0] == policy
+            and damaged < made_for[1] < below
         }
 
     def remove_parts(self, files: Iterable[str]) -> None:
         """Remove parts that no generation names.
 
         Raises:
-            OSError: the volume refuses.
+            OSError: the volume refuses the last of those that stay, all others are gone.
         """
+        refused: OSError | None = None
         for file in files:
-            with suppress(FileNotFoundError):
-                (self._folder / file).unlink()
+            try:
+                (self._folder / file).unlink(missing_ok=True)
+            except OSError as error:
+                refused = error
+        if refused is not None:
+            raise refused
 
     @property
     def _damaged_numbers(self) -> list[int]:

@@ -87,7 +87,12 @@ class Checkpoints:
         if now - self._failed[policy][1] < RETRY_S:
             return False
         self._wanted[policy] = (self._next_number(), since)
+        self._remove_unclaimed(policy, wanted + 1)
         return True
+
+    def came_to_nothing(self, policy: str) -> bool:
+        """True if the learner has not saved what was ordered last: others add no part then before its own is there."""
+        return policy in self._failed
 
     def commit(self, generation: Generation) -> Generation:
         """Make a generation count whose parts lie on the volume.
@@ -106,6 +111,7 @@ class Checkpoints:
         self.manifests.commit(generation)
         self._progress.issued = max(self._progress.issued, generation.number)
         self._last[generation.policy] = self._clock()
+        self._failed.pop(generation.policy, None)
         if generation.number >= self.wanted(generation.policy):
             self._wanted.pop(generation.policy, None)
         return generation
@@ -148,13 +154,23 @@ class Checkpoints:
         """
         try:
             self.manifests.prune(keep)
-            unclaimed = self.manifests.unclaimed(newest)
+        except OSError as error:
+            self._not_removed(error)
+            return
+        self._remove_unclaimed(newest.policy, newest.number)
+
+    def _remove_unclaimed(self, policy: str, below: int) -> None:
+        try:
+            unclaimed = self.manifests.unclaimed(policy, below)
             # asked after looking: all that was there is from before a successor, which takes no commit of our term
             if self._standing_term() == self._progress.term:
                 self.manifests.remove_parts(unclaimed)
             self.failure = ""
         except OSError as error:
-            self.failure = f"cannot remove old generations: {error.strerror}"
+            self._not_removed(error)
+
+    def _not_removed(self, error: OSError) -> None:
+        self.failure = f"cannot remove old generations: {error.filename or ''}: {error.strerror}".replace(": :", ":")
 
     def _next_number(self) -> int:
         self._progress.issued = max(self._progress.issued, self.manifests.highest) + 1

@@ -35,7 +35,7 @@ KINDS: Mapping[str, MarkKind] = {
     "checkpoint": "generation",
     "start": "restart", "resumed": "restart", "resume": "restart",
     "quarantined": "failure", "refused": "failure", "not_saved": "failure", "not_kept": "failure", "lost": "failure",
-    "lock_step": "failure", "not_evaluated": "failure", "not_recorded": "failure",
+    "lock_step": "failure", "not_evaluated": "failure", "not_recorded": "failure", "unreadable": "failure",
     "reload": "change",
 }  # fmt: skip
 """Kind of an event -> that of its mark; `gone` is a failure unless the process had said that it would end."""

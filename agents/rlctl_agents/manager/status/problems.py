@@ -47,6 +47,7 @@ class Facts:
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
     late_parts: Sequence[str] = ()  # processes whose parts it waits for: the learner's own is there
     damaged: Iterable[str] = ()  # manifests
+    unreadable: Mapping[str, int] = field(default_factory=dict)  # shard -> parts that it could not use when it began
     unusable: Iterable[int] = ()  # generations that a learner passed over
     lost: str = ""  # why the manager began from older progress than was stored
     disk: str = ""  # why something could not be stored
@@ -110,6 +111,8 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
     for name, absent_s in shards.items():
         if absent_s >= patience_s:
             yield f"{name} has not reported for {absent_s:.0f} s: its rows are not drawn", f"rlctl logs {name}"
+    for name, parts in facts.unreadable.items():
+        yield f"{name} could not use {parts} of its parts: it began with older rows or none", f"rlctl logs {name}"
     if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:
         text = f"modelpool/0 has not reported for {absent_s:.0f} s: the others and evaluators get nothing new"
         yield text, "rlctl logs modelpool/0"

@@ -19,7 +19,7 @@ from rlctl_agents.manager.status.replay import DRAWN, busy, figures, wanted_rati
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.metrics import INFO
-from rlctl_agents.runtime.process import ENDLESS, MEMORY, RANK, RESUMING, STARVED, WORLD
+from rlctl_agents.runtime.process import ENDLESS, MEMORY, RANK, RESUMING, STARVED, UNREADABLE, WORLD
 from rlctl_agents.types.control import to_plain
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
@@ -284,7 +284,11 @@ class StatusBuilder:
         if replay := view.settings.roles.replay:
             heard = {f"replay/{one.index}": one.heard for one in live["replay"]}
             shards = [f"replay/{index}" for index in range(replay.replicas)]
-            self._heard |= {name: heard.get(name, self._heard.get(name, view.state.began)) for name in shards}
+            known = {name: at for name, at in self._heard.items() if name.startswith("replay/")}
+            for name in known.keys() - set(shards):
+                del self._heard[name]  # `scale` may want one of that number again
+            since = now if known else view.state.began  # one that is wanted later is waited for from then on
+            self._heard |= {name: heard.get(name, known.get(name, since)) for name in shards}
             absent += [name for name in shards if live["replay"] and name not in heard]
         return {one: now - self._heard[one] for one in absent}
 
@@ -388,6 +392,11 @@ class StatusBuilder:
                 for part in view.checkpoints.assembly.lacks(policy)
             ],
             damaged=view.checkpoints.manifests.damaged,
+            unreadable={
+                f"replay/{one.index}": int(parts)
+                for one in live.get("replay", ())
+                if (seen := known.seen.get(one.boot)) is not None and (parts := seen.gauges.get(UNREADABLE, 0.0))
+            },
             unusable=view.learners.unusable(),
             lost=view.state.lost,
             disk=view.disk,
