@@ -312,7 +312,7 @@ class Replayed(Algorithm):
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
     minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 128
     """Rows of one optimizer step, over all learners."""
-    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 16
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 16
     """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
     gamma: Annotated[float, Field(ge=0, le=1), restart("learner", "replay"), MUTABLE] = 0.99
     """Discount factor of one agent step."""
@@ -433,7 +433,7 @@ class R2d2(Ladder):
     network: ClassVar[Mapping[str, Any]] = {**Ladder.network, "core": "lstm", "width": 128}
 
     name: Annotated[Literal["r2d2"], new_run("learner", "actor", "evaluator", "replay")] = "r2d2"
-    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 40
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 40
     """Steps of a segment, as an actor sends it, and from the beginning of one sequence to that of the next. Part of the
     experience schema, which an evaluator announces as well."""
     burn_in: Annotated[int, Field(ge=0, le=10_000), restart("learner", "replay")] = 40
@@ -478,7 +478,7 @@ class Continuous(Replayed):
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
     minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 256
     """Rows of one optimizer step, over all learners."""
-    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 8
+    unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 8
     """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 3e-4
     """Of Adam."""

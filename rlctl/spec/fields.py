@@ -69,6 +69,18 @@ def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
                 yield from leaves(item, (*path, written, key))
 
 
+def filled(spec: Spec) -> Spec:
+    """The same spec, in its own shape, where a model says all of what its algorithm brings: read again it means the
+    same, as a dump has every value."""
+    changed: dict[str, Any] = {}
+    if spec.policies is not None:
+        own = {name: one if one.like else one.with_network for name, one in spec.policies.items()}
+        changed["policies"] = own
+    elif spec.model is not None:
+        changed["model"] = spec.policy().model
+    return spec.model_copy(update=changed) if changed else spec
+
+
 def folded(spec: Spec) -> Spec:
     """The same spec with `algorithm` and `model` below `policies`, as far as they are not there already."""
     given = spec.policies or {"main": spec.policy()}

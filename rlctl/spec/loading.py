@@ -184,7 +184,8 @@ def _set(tree: Tree, text: str) -> Problem | None:
     wanted = fields.at(path, tree.value)
     if isinstance(wanted, fields.Value):
         types = wanted.types
-        if str in types and not isinstance(value, str) and type(value) not in types and Any not in types:
+        fits = type(value) in types or (type(value) is int and float in types)
+        if str in types and not isinstance(value, str) and not fits and Any not in types:
             value = written  # 007 stays text where text is wanted
     parent: Any = tree.value
     for depth, key in enumerate(path[:-1], 1):

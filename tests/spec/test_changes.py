@@ -5,12 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlctl.plan import Change, Plan, changes, live_with, make, max_actors, why_not_scale
-from rlctl.spec.fields import leaves
+from rlctl.spec import load
+from rlctl.spec.fields import filled, leaves
 from rlctl.spec.schema import Spec
 from tests.spec.full import CLUSTER, FULL, LEAVES, changed, image
 
 PLAN = make(FULL, uid="0123456789abcdef" * 2, base=Path("/base"))
 HASHES = {role.role: role.hash for role in PLAN.roles}
+SPECS = Path(__file__).parents[2] / "specs"
 SELDOM = ("policies.main.algorithm.name", "policies.main.like", "policies.other.like")
 """Fields with tests of their own: a name is a section of another kind, `like` is what it brings."""
 MARKED = [name for name in LEAVES if name not in SELDOM]
@@ -35,6 +37,22 @@ def whys(old: Spec, new: Spec) -> list[tuple[str, str, str]]:
 def test_the_fields_tested_one_by_one_are_all_there_are() -> None:
     assert len(LEAVES) > 100
     assert set(LEAVES) - set(MARKED) == set(SELDOM)
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("**/*.yaml")), ids=lambda path: path.stem)
+def test_a_spec_as_it_is_stored_is_the_spec(path: Path) -> None:
+    spec = load([path]).spec
+    assert changes(Spec.model_validate(filled(spec).model_dump(mode="json")), spec) == []
+
+
+def test_a_model_that_says_a_part_is_stored_with_what_its_algorithm_brings() -> None:
+    model, named = {"layer_norm": True}, {"name": "dqn"}
+    for sections in (
+        {"algorithm": named, "model": model},
+        {"policies": {"main": {"algorithm": named, "model": model}, "other": {"like": "main"}}},
+    ):
+        spec = small(**sections)
+        assert changes(Spec.model_validate(filled(spec).model_dump(mode="json")), spec) == []
 
 
 def test_no_field_changed_is_no_change() -> None:

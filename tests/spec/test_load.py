@@ -148,6 +148,14 @@ def test_set_is_typed_by_the_schema(load_text: Load, assignment: str, path: list
     assert type(found) is type(value)
 
 
+def test_a_whole_number_is_a_number_where_a_word_may_stand_too(load_text: Load) -> None:
+    sets = ["algorithm={name: sac}", "algorithm.temperature=1", "replay.samples_per_insert=32"]
+    spec = load_text(GOOD, sets=sets).spec
+    assert spec.replay is not None
+    assert spec.replay.samples_per_insert == 32
+    assert spec.policy().algorithm.temperature == 1  # type: ignore[union-attr]
+
+
 def test_the_last_set_of_a_path_wins(load_text: Load) -> None:
     assert load_text(GOOD, sets=("seed=1", "seed=2")).spec.seed == 2
 

@@ -44,7 +44,9 @@ class Prepared:
     @property
     def stored(self) -> Mapping[str, Any]:
         """The spec as the target records it."""
-        return self.spec.model_dump(mode="json")
+        from rlctl.spec.fields import filled
+
+        return filled(self.spec).model_dump(mode="json")
 
 
 def load(world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None = None) -> Loaded:

@@ -103,9 +103,9 @@ def lint(
 
 def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
     """Every value in the order of the schema: dotted path, value, and file:line, --set or default."""
-    from rlctl.spec.fields import hidden
+    from rlctl.spec.fields import filled, hidden
 
-    for path, value in _leaves(loaded.spec.model_dump(mode="json"), ()):
+    for path, value in _leaves(filled(loaded.spec).model_dump(mode="json"), ()):
         place = _place(loaded, path)
         if place is None and hidden(path):
             continue
