@@ -157,6 +157,27 @@ def test_the_graph_is_the_policy_in_python_as_well() -> None:
         state = {name: found[f"next_state.{name}"] for name in state}
 
 
+def test_a_policy_that_looks_at_the_last_reward_asks_for_it() -> None:
+    policy, obs = LoadedPolicy(*made(*REPLAYED["r2d2, gru"])), np.zeros(4, np.float32)
+    state = policy.act(obs)[1]
+    with pytest.raises(ValueError, match=r"looks at the last reward: act\(obs, state, reward="):
+        policy.act(obs, state)
+    memory = [policy.act(obs, state, reward=reward)[1].memory["core.h"] for reward in (0.0, 1.0)]
+    assert not torch.equal(*memory)
+    policy.act(np.zeros((2, 4), np.float32), policy.act(np.zeros((2, 4), np.float32))[1], first=np.ones(2, np.bool_))
+
+
+def test_a_mask_is_taken_as_the_environment_gives_it() -> None:
+    policy = LoadedPolicy(*made(*REPLAYED["apex_dqn, choices, masks"]))
+    obs = {"a": np.zeros(3, np.float32), "b": 2}
+    given = (np.array([0, 1], np.int8), (np.array([0, 1, 0], np.int8), np.array([1, 0, 0, 0], np.int8)))
+    for greedy in (True, False):
+        one, (first, second) = policy.act(obs, legal=given, greedy=greedy)[0]
+        assert (one, first, second) == (1, 1, 0)
+    with pytest.raises(ValueError, match="expected a tuple of 2"):
+        policy.act(obs, legal=given[:1])
+
+
 def test_actions_drawn_from_the_parameters_are_those_of_the_distribution() -> None:
     """The formulas of the description: log-probabilities of what they draw are those that the policy gives."""
     described, algorithm = made(*CASES["gru, squashed"])

@@ -39,6 +39,17 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
             "5:40: roles.replay.replicas: 3 shards, but each actor sends to one: 1 stay empty, and their part of"
             " replay.capacity",
         ),
+        (
+            "algorithm: {name: r2d2}\nreplay: {capacity: 2559}",
+            "5:10: replay.capacity: 2,559, but nothing can be drawn before 160 rows of an environment lie side by side,"
+            " and 16 environments send to a shard: at least 2,560, or fewer environments",
+        ),
+        (
+            "algorithm: {name: sac, n_step: 9}\nreplay: {capacity: 1000}\n"
+            "roles: {actor: {replicas: 5, envs: 10}, replay: {replicas: 2}}",
+            "5:10: replay.capacity: 1,000, but nothing can be drawn before 24 rows of an environment lie side by side,"
+            " and 30 environments send to a shard: at least 1,440, or fewer environments",
+        ),
         ("roles: {learner: {gpu: 3}}", "4:19: roles.learner.gpu: a learner uses one GPU, the other 2 stay idle"),
         (
             "algorithm: {lr_schedule: {agent_steps: 400}}",

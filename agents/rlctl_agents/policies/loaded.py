@@ -20,6 +20,7 @@ from rlctl_agents.algorithms.base import ActInputs, Algorithm, AlgorithmError
 from rlctl_agents.checkpoint.parts import PartError
 from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
 from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.envs.masks import flattened
 from rlctl_agents.models.weights import WeightsError
 from rlctl_agents.training.stored_policy import load_kept, load_policy
 from rlctl_agents.types.control import Generation
@@ -59,7 +60,7 @@ class LoadedPolicy:
         first: NDArray[np.bool_] | None = None,
         greedy: bool = True,
         legal: NDArray[np.bool_] | None = None,
-        reward: float | NDArray[np.float32] = 0.0,
+        reward: float | NDArray[np.float32] | None = None,
     ) -> tuple[Any, State]:
         """Decide.
 
@@ -68,15 +69,16 @@ class LoadedPolicy:
             state: of the decision before, of as many; None: an episode begins.
             first: [K], where an episode begins though there is a state: of those it does not matter.
             greedy: the most likely action; False: a sampled one.
-            legal: [n] or [K, n], the legal options of all choices, where the environment has masks.
-            reward: of the decision before, for a policy that looks at it.
+            legal: [n] or [K, n], the legal options of all choices, where the environment has masks; of one observation
+                also in the form that the environment gives.
+            reward: of the decision before, for a policy that looks at it, as those of r2d2 do.
 
         Returns:
             The action in the nesting of its space, boxes clipped to their bounds, and the state for the next decision.
 
         Raises:
             ValueError: the observation is none of the space or not finite, the state is of another number of
-                observations, or the environment has masks and there is none.
+                observations, or the environment has masks, or the policy looks at the last reward, and there is none.
         """
         arrays, many = self._arrays(obs)
         count = len(next(iter(arrays.values())))
@@ -89,6 +91,8 @@ class LoadedPolicy:
                 raise ValueError(f"the state is of {len(values)} observations, and these are {count} ({name})")
         is_first = torch.from_numpy(begun)
         wants = self._algorithm.needs_last
+        if "reward" in wants and reward is None and not begun.all():
+            raise ValueError("the policy looks at the last reward: act(obs, state, reward=...)")
         width = self._algorithm.noise_width
         noise = self._rng.random((count, width), dtype=np.float32).clip(1e-7, 1 - 1e-7)
         act = self._algorithm.act(
@@ -103,7 +107,10 @@ class LoadedPolicy:
                 {name: _since(is_first, last) for name, last in state.last_action.items()}
                 if "action" in wants
                 else None,
-                _since(is_first, torch.zeros(count) + torch.as_tensor(reward, dtype=torch.float32))
+                _since(
+                    is_first,
+                    torch.zeros(count) + torch.as_tensor(0.0 if reward is None else reward, dtype=torch.float32),
+                )
                 if "reward" in wants
                 else None,
             )
@@ -118,7 +125,14 @@ class LoadedPolicy:
             if self.described.spaces.legal:
                 raise ValueError("the environment has masks of legal options: act(obs, state, legal=...)")
             return None
-        return torch.from_numpy(self._rows("legal", legal, count, (sum(choices(self.described.spaces.action)),)))
+        space = self.described.spaces.action
+        try:
+            rows = self._rows("legal", legal, count, (sum(choices(space)),))
+        except ValueError:
+            if count > 1:
+                raise
+            rows = flattened(space, legal)[None]
+        return torch.from_numpy(rows)
 
     @staticmethod
     def _rows(name: str, given: NDArray[np.bool_], count: int, shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -10,10 +10,10 @@ from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
-from rlctl.spec.algorithms import ActorCritic
+from rlctl.spec.algorithms import ActorCritic, R2d2, Replayed
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.schema import Policy, Spec
+from rlctl.spec.schema import AnyAlgorithm, Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
 
@@ -81,7 +81,31 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
     for name, policy in (plain.policies or {}).items():
         for fault in _learning(spec, policy):
             yield Fault((*fields.as_written(spec, ("policies", name, "algorithm")), *fault.path), fault.message)
+        yield from _too_small(plain, policy.algorithm)
     yield from _not_found(spec, plain, base)
+
+
+def _too_small(plain: Spec, algorithm: AnyAlgorithm) -> Iterator[Fault]:
+    """A replay in which no window is ever whole: what is oldest is overwritten first."""
+    replay, roles = plain.replay, plain.roles
+    if not isinstance(algorithm, Replayed) or replay is None or roles.replay is None or not roles.actor.replicas:
+        return
+    streams = -(-roles.actor.replicas // roles.replay.replicas) * roles.actor.envs
+    rows = window_rows(algorithm)
+    if (needs := streams * rows * roles.replay.replicas) > replay.capacity:
+        message = (
+            f"{replay.capacity:,}, but nothing can be drawn before {rows} rows of an environment lie side by side, and"
+            f" {streams} environments send to a shard: at least {needs:,}, or fewer environments"
+        )
+        yield Fault(("replay", "capacity"), message)
+
+
+def window_rows(algorithm: Replayed) -> int:
+    """Rows of a stream that a shard holds, in whole segments, before the first of them can be drawn for certain."""
+    period = algorithm.unroll_length
+    if isinstance(algorithm, R2d2):
+        return algorithm.burn_in + algorithm.sequence_length + period
+    return period * (1 + -(-algorithm.n_step // period))
 
 
 def unread_patches(spec: Spec, base: Path, files: Sequence[Path]) -> Iterator[Problem]:

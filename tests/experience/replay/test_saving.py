@@ -210,6 +210,13 @@ def test_parts_of_other_experience_are_left_and_the_shard_begins_empty(
     assert other.feed(40) == 40
 
 
+def test_a_shard_that_the_newest_generation_did_not_have_begins_empty(tmp_path: Path) -> None:
+    places = [fed(0), fed(1)]
+    older, newer = saved(tmp_path, 1, *places), saved(tmp_path, 2, places[0])
+    assert begin(places[1], tmp_path, newer, older) == set(), "it was scaled away meanwhile"
+    assert begin(places[0], tmp_path, newer, older) != set()
+
+
 def test_without_a_generation_a_shard_begins_empty(tmp_path: Path) -> None:
     assert begin(fed(0), tmp_path) == set()
 

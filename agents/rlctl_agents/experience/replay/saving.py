@@ -114,6 +114,9 @@ def restore_newest(
     unreadable = 0
     left = set[str]()  # parts that were looked for
     for generation in generations:
+        shared_out = {part for part in (*generation.parts, *generation.absent) if part.startswith(SHARD)}
+        if shared_out and f"{SHARD}{index}" not in shared_out:
+            break  # there was no shard of this number: its rows of before were dropped
         for part in sorted(generation.parts):
             number = part.removeprefix(SHARD)
             if not part.startswith(SHARD) or not number.isdigit() or int(number) % shards != index or part in left:
