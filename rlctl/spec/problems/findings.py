@@ -10,10 +10,10 @@ from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
-from rlctl.spec.algorithms import ActorCritic, R2d2, Replayed
+from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, R2d2, Replayed
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.schema import AnyAlgorithm, Policy, Spec
+from rlctl.spec.schema import Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
 
