@@ -105,6 +105,7 @@ def normal(spec: Spec) -> Spec:
 
 def resolved(spec: Spec) -> dict[str, Any]:
     """Every value of a spec as plain data in its own shape, defaults included; what is not built yet is left out."""
+    spec = filled(spec)
     if spec.policies is None:
         policy = spec.policy()
         spec = spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})

@@ -137,7 +137,7 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streamed, "LEFT_BYTES", 1 << 62)
-    with pytest.raises(NoRoom, match=r"cannot write .*replay0.* bytes are free, of which"):
+    with pytest.raises(NoRoom, match=r"cannot write .*replay0.* bytes are free, it needs"):
         part_of(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

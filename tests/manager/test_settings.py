@@ -56,6 +56,16 @@ def test_numbers_that_were_given_hold_until_those_of_the_file_change(tmp_path: P
     assert counts(arguments) == (2, 3), "what the file says again is no longer what was given over"
 
 
+def test_a_number_that_the_file_has_replaced_does_not_come_back_with_the_file(
+    tmp_path: Path, arguments: Arguments
+) -> None:
+    """The run was down while its spec changed, and changed back: nobody told the manager."""
+    LiveSettings(arguments).reload(told(replay=4, evaluator=1))
+    for replay, expected in ((2, 4), (3, 3), (2, 2)):
+        mounted(tmp_path, replay=replay, evaluator=1)
+        assert counts(arguments) == (expected, 1)
+
+
 def test_a_number_that_cannot_be_stored_is_not_taken(arguments: Arguments) -> None:
     assert arguments.volume is not None
     settings, stored = LiveSettings(arguments), Layout(arguments.volume).results / GIVEN

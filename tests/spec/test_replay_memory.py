@@ -45,12 +45,31 @@ def test_all_shards_with_their_processes_must_find_room_on_a_machine() -> None:
     )
 
 
+def test_a_replay_that_generations_hold_needs_room_to_be_read_too() -> None:
+    held, none, rows = (
+        spec(2, "3Gi", checkpoint="full", capacity=10_000_000),
+        spec(2, "3Gi", capacity=10_000_000),
+        2 * GIB,
+    )
+    reading, machine = 50 * 5_000_000, Machine(cores=2, memory_mib=4.6 * 1024)
+    assert too_large(none, rows, machine) is None
+    assert too_large(held, rows, machine) is not None
+    assert (too_little(none, 2700 * 2**20), shortage(none, rows, rows, 2)) == (None, "")
+    assert too_little(held, 2700 * 2**20) is not None
+    assert shortage(held, rows, rows + reading, 2) == ""
+    assert "would fit" in shortage(held, rows, rows + reading - 1, 2)
+
+
 def test_what_is_suggested_fits() -> None:
     machine, row_bytes = Machine(cores=2, memory_mib=2048), 7100
     found = too_large(spec(3, capacity=10_000_000), 10_000_000 // 3 * row_bytes, machine)
     assert found is not None
     suggested = int(found.message.split()[-3].replace(",", ""))
     assert too_large(spec(3, capacity=suggested), suggested // 3 * row_bytes, machine) is None
+    found = too_large(spec(3, capacity=100_000_000, checkpoint="full"), 100_000_000 // 3 * 20, machine)
+    assert found is not None
+    suggested = int(found.message.split()[-3].replace(",", ""))
+    assert too_large(spec(3, capacity=suggested, checkpoint="full"), suggested // 3 * 20, machine) is None
 
 
 def test_where_not_even_a_process_fits_nothing_is_suggested() -> None:

@@ -75,8 +75,8 @@ class StreamedPart:
         with self._or_nothing():
             if (free := shutil.disk_usage(folder).free) < self.nbytes + LEFT_BYTES:
                 raise NoRoom(
-                    f"cannot write {folder / name} ({self.nbytes} bytes): {free} bytes are free, of which {LEFT_BYTES} "
-                    "stay free for others"
+                    f"cannot write {folder / name}: {free} bytes are free, it needs {self.nbytes} beside the "
+                    f"{LEFT_BYTES} that stay free for others"
                 )
             self._path.unlink(missing_ok=True)  # of a predecessor in a container, whose number was ours
             self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)

@@ -29,11 +29,22 @@ class Given(msgspec.Struct, frozen=True):
     replicas: dict[str, int] = {}  # role -> as given
     instead_of: dict[str, int] = {}  # role -> as live.json had it then
 
-    def over(self, live: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of live.json with what was given, for roles of which it still says what it said then."""
+    @classmethod
+    def instead(cls, given: Mapping[str, Any], live: Mapping[str, Any]) -> Given:
+        """Numbers that /reload brings, as far as live.json has others."""
+        mounted = replicas(live)
+        others = {role: count for role, count in replicas(given).items() if count != mounted.get(role, count)}
+        return cls(others, {role: mounted[role] for role in others})
+
+    def held(self, live: Mapping[str, Any]) -> Given:
+        """Those of roles of which live.json still says what it said then."""
         now = replicas(live)
-        held = {role: count for role, count in self.replicas.items() if now.get(role) == self.instead_of.get(role)}
-        return merged(live, {"roles": {role: {"replicas": count} for role, count in held.items()}})
+        roles = [role for role, count in self.instead_of.items() if now.get(role) == count]
+        return Given({role: self.replicas[role] for role in roles}, {role: now[role] for role in roles})
+
+    def over(self, live: Mapping[str, Any]) -> dict[str, Any]:
+        """Values of live.json with these in place of its own."""
+        return merged(live, {"roles": {role: {"replicas": count} for role, count in self.replicas.items()}})
 
 
 class LiveSettings:
@@ -62,35 +73,36 @@ class LiveSettings:
         Raises:
             ValueError: it cannot be used, or its numbers cannot be stored; nothing is changed then.
         """
+        mounted = self._arguments.live
         try:
-            before = self._given() if live is None else None
-            found = settings(self._arguments.run_file, self._arguments.live, live, before)
-            if live is not None and live is not self._live:
-                self._store(live)
-        except UserFault as fault:
+            now = self._in_place(mounted) if live is None and mounted is not None else live
+            found = settings(self._arguments.run_file, mounted, now)
+            if live is not None and live is not self._live and mounted is not None:
+                self._store(Given.instead(live, in_file(mounted)))
+        except (UserFault, OSError) as fault:
             raise ValueError(str(fault)) from fault
         self._live = live
         return found
 
-    def _given(self) -> Given:
+    def _in_place(self, mounted: Path) -> dict[str, Any]:
+        """Values of live.json, with numbers that were given since it was written."""
+        values = in_file(mounted)
         try:
             data = None if self._stored is None else read_file(self._stored)
-            return Given() if data is None else msgspec.json.decode(data, type=Given)
+            given = Given() if data is None else msgspec.json.decode(data, type=Given)
+            held = given.held(values)
+            self._store(held)  # what the file says otherwise once is no longer given, even if it says it again
         except (msgspec.MsgspecError, OSError) as error:
             log.error("%s: %s: replicas are as the spec has them until `rlctl scale` again", self._stored, error)
-            return Given()
+            return values
+        return held.over(values)
 
-    def _store(self, live: Mapping[str, Any]) -> None:
-        if self._stored is None or self._arguments.live is None:
+    def _store(self, given: Given) -> None:
+        if self._stored is None:
             return
-        mounted = replicas(in_file(self._arguments.live))
-        others = {role: count for role, count in replicas(live).items() if count != mounted.get(role, count)}
-        data = msgspec.json.encode(Given(others, {role: mounted[role] for role in others}))
-        try:
-            if (before := read_file(self._stored)) != data and (others or before is not None):
-                replace_file(self._stored, data, durable=True)
-        except OSError as error:
-            raise UserFault(f"{self._stored} cannot be stored: {error.strerror}") from error
+        before, data = read_file(self._stored), msgspec.json.encode(given)
+        if data != before and (given.replicas or before is not None):
+            replace_file(self._stored, data, durable=True)
 
 
 def in_file(live: Path) -> dict[str, Any]:
@@ -115,14 +127,11 @@ def replicas(live: Mapping[str, Any]) -> dict[str, int]:
     return {role: one["replicas"] for role, one in found if isinstance(one, dict) and type(one.get("replicas")) is int}
 
 
-def settings(
-    run_file: Path, live: Path | None, given: Mapping[str, Any] | None = None, before: Given | None = None
-) -> Spec:
+def settings(run_file: Path, live: Path | None, given: Mapping[str, Any] | None = None) -> Spec:
     """The manager's part of the spec: values that restart it from the run file, live ones from live.json.
 
     Args:
         given: instead of what live.json holds: a mounted file may be a minute late.
-        before: numbers that were given in an earlier life, where live.json has not changed since.
 
     Raises:
         UserFault: one of them cannot be used.
@@ -130,7 +139,7 @@ def settings(
     values = RunFile.read(run_file, "manager").spec
     source, now = live or run_file, given
     if now is None and live is not None:
-        now = (before or Given()).over(in_file(live))
+        now = in_file(live)
     if now is not None:
         if not isinstance(now, dict):
             raise UserFault("live: must hold an object")

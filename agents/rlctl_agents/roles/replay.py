@@ -153,6 +153,7 @@ def count_saved(metrics: Metrics, seconds: float, size: int) -> None:
     """Note that a part of a generation was saved."""
     metrics.add("checkpoint_seconds", seconds)
     metrics.set("checkpoint_bytes", size)
+    metrics.set(UNREADABLE, 0.0)  # what is here now is saved
 
 
 def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:

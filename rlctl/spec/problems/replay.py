@@ -47,33 +47,35 @@ def volume_holds(spec: Spec, shard_bytes: int) -> str:
     return f"generations hold it: up to {size} of the volume, checkpoint.keep {keep} and one that is written"
 
 
-def beside(spec: Spec) -> int:
-    """Bytes of a shard's process beside its arrays."""
-    replay, shards = _replay(spec)
-    return PROCESS_BYTES + (READING_BYTES * replay.capacity // shards if replay.checkpoint == "full" else 0)
+def _reading(spec: Spec, shards: int) -> int:
+    """Bytes of one shard beside its arrays, while it reads its part of a generation."""
+    replay, _ = _replay(spec)
+    return READING_BYTES * replay.capacity // shards if replay.checkpoint == "full" else 0
 
 
 def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
     """The fault of a replay whose shards, all on one machine, need more memory than it has."""
     _, shards = _replay(spec)
     has = int(machine.memory_mib * 2**20)
-    if shards * (shard_bytes + beside(spec)) <= has:
+    needs = shard_bytes + _reading(spec, shards)
+    if shards * (needs + PROCESS_BYTES) <= has:
         return None
-    left = (has - shards * beside(spec)) / shards
-    message = f"{comes_to(spec, shard_bytes)}; this machine has {gibibytes(has)}; {would_fit(spec, shard_bytes, left)}"
+    left = (has - shards * PROCESS_BYTES) / shards
+    message = f"{comes_to(spec, shard_bytes)}; this machine has {gibibytes(has)}; {would_fit(spec, needs, left)}"
     return Fault(("replay", "capacity"), message)
 
 
 def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
     """The finding of a pod that asks for less memory than its shard needs."""
     replay = fields.normal(spec).roles.replay
-    needs = shard_bytes + beside(spec)
+    rows = shard_bytes + _reading(spec, _replay(spec)[1])
+    needs = rows + PROCESS_BYTES
     if replay is None or needs <= mebibytes(replay.memory) * 2**20:
         return None
-    left = mebibytes(replay.memory) * 2**20 - beside(spec)
+    left = mebibytes(replay.memory) * 2**20 - PROCESS_BYTES
     message = (
         f"{replay.memory}, but replay.capacity is {comes_to(spec, shard_bytes)}: ask for {math.ceil(needs / 2**30)}Gi;"
-        f" with {replay.memory} {would_fit(spec, shard_bytes, left)}"
+        f" with {replay.memory} {would_fit(spec, rows, left)}"
     )
     return Fault(("roles", "replay", "memory"), message)
 
@@ -85,11 +87,12 @@ def shortage(spec: Spec, shard_bytes: int, left_bytes: float, shards: int) -> st
         left_bytes: of the machine, or of the pod, for the arrays.
         shards: how many there are.
     """
-    if shard_bytes <= left_bytes:
+    needs = shard_bytes + _reading(spec, shards)
+    if needs <= left_bytes:
         return ""
     return (
         f"replay.capacity: {comes_to(spec, shard_bytes, shards)}; {gibibytes(left_bytes)} of memory is left here for "
-        f"one; {would_fit(spec, shard_bytes, left_bytes)}"
+        f"one; {would_fit(spec, needs, left_bytes)}"
     )
 
 

@@ -126,7 +126,7 @@ def test_a_part_that_cannot_be_written_is_told_with_the_reason_and_the_shard_goe
         monkeypatch.setattr(streamed, "LEFT_BYTES", 1 << 62)
     elif what == "memory":
         monkeypatch.setattr(os, "pwrite", refuse)
-    said = {"folder": "No such file", "room": "bytes are free, of which", "memory": "MemoryError"}[what]
+    said = {"folder": "No such file", "room": "bytes are free, it needs", "memory": "MemoryError"}[what]
     one = saver(place, tmp_path / "no" if what == "folder" else tmp_path, manager)
     one.write(7, 1)
     (told,) = manager.told

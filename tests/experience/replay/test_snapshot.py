@@ -492,3 +492,22 @@ def test_a_part_that_lacks_an_array_changes_nothing(lacking: str, tmp_path: Path
     if lacking == "mass":
         part = write_part(tmp_path, NAME, pack_state(short, plain))
         refused(like(world.shard), tmp_path, part, StateError, "holds records of another form")
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ({"filled": None}, "is of another form, or larger than this memory"),
+        ({"columns": None}, "is of another form, or larger than this memory"),
+        ({"columns": 1}, "holds .* of another form"),
+    ],
+)
+def test_a_part_whose_counts_make_no_sense_changes_nothing(told: dict[str, Any], said: str, tmp_path: Path) -> None:
+    world = World(3, 4, 9)
+    for _ in range(12):
+        world.next([0, 1])
+    arrays, plain = world.shard.order()
+    whole = {**arrays, **world.shard.by_column}
+    stored = {name: np.ascontiguousarray(array).reshape(len(array), -1).view(np.uint8) for name, array in whole.items()}
+    part = write_part(tmp_path, NAME, pack_state(stored, {**plain, **told}))
+    refused(like(world.shard), tmp_path, part, StateError, said)

@@ -177,6 +177,18 @@ def test_after_a_failure_the_learner_saves_first_and_what_others_had_added_is_re
     assert not checkpoints.came_to_nothing("main")
 
 
+def test_parts_of_a_generation_that_waits_for_others_stay_though_the_next_learner_cannot_save(
+    checkpoints: Checkpoints, time: Time, tmp_path: Path
+) -> None:
+    checkpoints.assembly._owners = lambda: {"replay0": True}
+    first = checkpoints.order("main")
+    assert checkpoints.assembly.hold(generation(tmp_path, first, term=3))
+    checkpoints.failed("main", first)
+    time.now += RETRY_S
+    assert checkpoints.failed("main", first)
+    assert parts(tmp_path) == [str(first)]
+
+
 def test_an_old_failure_does_not_touch_a_newer_order(checkpoints: Checkpoints, time: Time, tmp_path: Path) -> None:
     first = checkpoints.order("main")
     checkpoints.commit(generation(tmp_path, first, term=3))

@@ -74,14 +74,17 @@ class ShardSaver:
             log.error("the part of generation %d was not saved: %s", number, fault, exc_info=not expected)
         seconds = time.monotonic() - began
         told = Contribute(self._boot, term, number, file, sha256, fault)
-        for left in reversed(range(TRIES)):
+        for _ in range(TRIES):
             try:
                 said = self._tell(told)
                 break
-            except (TimeoutError, RemoteError) as error:
+            except TimeoutError as error:
                 log.error("the manager did not hear of the part of generation %d: %s", number, error)
-                if not left:
-                    return
+            except RemoteError as error:
+                log.error("the manager refuses the part of generation %d: %s", number, error)
+                return
+        else:
+            return
         if fault:
             return
         self._count(seconds, size)
@@ -123,7 +126,7 @@ def restore_newest(
                 continue
             try:
                 rows = shared.restore(folder, generation.parts[part], generation.sha256[part])
-            except (PartError, StateError, ValueError, KeyError, TypeError, MemoryError) as error:
+            except (PartError, StateError, ValueError, KeyError) as error:
                 unreadable += 1
                 log.error("%s of generation %d cannot be used, trying an older one: %s", part, generation.number, error)
                 continue

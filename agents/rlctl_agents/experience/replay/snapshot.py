@@ -119,15 +119,18 @@ def restore(shard: Shard, folder: Path, file: str, sha256: str) -> dict[str, Any
         if plain.get("experience") != shard.experience:
             raise StateError(f"{file} holds experience of another kind: schema or sequences have changed")
         own = {name: as_bytes(one) for name, one in shard.by_column.items()}
-        rows = {name: stored.rows(name) for name in own}
-        filled = int(plain["filled"]) // shard.schema.unroll_length
-        for name, one in rows.items():  # before anything is changed
-            if one.shape != (filled, own[name].shape[1]):
-                raise StateError(f"{file} holds {name} of another form: {list(one.shape)}")
-        arrays: Arrays = {
-            name: stored.rows(name).all().view(dtype).reshape(stored.rows(name).shape[0])
-            for name, dtype in ORDER.items()
-        }
+        try:  # before anything is changed
+            rows = {name: stored.rows(name) for name in own}
+            filled = int(plain["filled"]) // shard.schema.unroll_length
+            for name, one in rows.items():
+                if one.shape != (filled, own[name].shape[1]) or filled > int(plain["columns"]):
+                    raise StateError(f"{file} holds {name} of another form: {list(one.shape)}")
+            arrays: Arrays = {
+                name: stored.rows(name).all().view(dtype).reshape(stored.rows(name).shape[0])
+                for name, dtype in ORDER.items()
+            }
+        except (TypeError, MemoryError) as error:
+            raise StateError(f"{file} is of another form, or larger than this memory: {error}") from error
         if shard.is_like(plain) and not shard.filled:
             for name, array in own.items():
                 rows[name].read(0, array[:filled])

@@ -74,6 +74,10 @@ class Assembly:
         if part not in parts or parts[part].fault:
             parts[part] = told
 
+    def holds(self, policy: str) -> bool:
+        """True if a generation of a policy waits for parts."""
+        return any(one.generation.policy == policy for one in self._held)
+
     def lacks(self, policy: str) -> list[str]:
         """Parts that the oldest held generation of a policy waits for."""
         held = next((one for one in self._held if one.generation.policy == policy), None)

@@ -87,7 +87,8 @@ class Checkpoints:
         if now - self._failed[policy][1] < RETRY_S:
             return False
         self._wanted[policy] = (self._next_number(), since)
-        self._remove_unclaimed(policy, wanted + 1)
+        if not self.assembly.holds(policy):  # the part of a learner before this one may still be committed
+            self._remove_unclaimed(policy, wanted + 1)
         return True
 
     def came_to_nothing(self, policy: str) -> bool:
@@ -170,7 +171,8 @@ class Checkpoints:
             self._not_removed(error)
 
     def _not_removed(self, error: OSError) -> None:
-        self.failure = f"cannot remove old generations: {error.filename or ''}: {error.strerror}".replace(": :", ":")
+        where = f"{error.filename}: " if error.filename else ""
+        self.failure = f"cannot remove old generations: {where}{error.strerror}"
 
     def _next_number(self) -> int:
         self._progress.issued = max(self._progress.issued, self.manifests.highest) + 1
