@@ -30,6 +30,7 @@ from rlctl_agents.runtime.process import (
 from rlctl_agents.types.control import Said
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
+from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.server import RpcServer
 
 SERVE_S = 0.1
@@ -138,11 +139,17 @@ def main(process: Process) -> None:
             extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "bytes": needs, "shards": shards}},
         )
         process.pulse.ready = True
+        throttle, misfits = LogThrottle(), 0
         while not process.stop.is_set():
             process.pulse.beat()
             server.serve(SERVE_S)
             inserter.require_life()
             refusals.count()
+            if receiver.rejected.get("schema", 0) > misfits and throttle.due("schema"):
+                misfits = receiver.rejected["schema"]
+                if (now := member.agreed_experience()) is not None and now.schema != schema:
+                    # the spec has changed, and this shard had joined before the last actor of before it was gone
+                    raise RuntimeError("actors send segments of another form by now: this shard begins anew")
             if saver is not None:
                 saver.obey(member.wanted, member.term)
         if member.moved:

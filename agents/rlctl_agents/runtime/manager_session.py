@@ -164,6 +164,16 @@ class Member:
         with closing(self.line()) as client:
             return client.call(request, reply, deadline_s=deadline_s)[0]
 
+    def agreed_experience(self) -> Experience | None:
+        """The experience of the run by now; None where the manager does not say.
+
+        From any thread; a hello that is said again changes nothing.
+        """
+        try:
+            return self.call(self._words(), Lease, deadline_s=HELLO_S).experience
+        except (TimeoutError, RemoteError):
+            return None
+
     def line(self) -> RpcClient:
         """A connection to the manager for many questions; who asks for it closes it."""
         return RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
@@ -253,9 +263,9 @@ class Member:
         if not said.ok:
             log.warning("the manager does not take the profile: %s", said.why)
 
-    def _hello(self) -> Lease | None:
+    def _words(self) -> Hello:
         process = self._process
-        hello = Hello(
+        return Hello(
             role=process.role,
             boot=process.boot,
             prefer=process.prefer,
@@ -264,9 +274,12 @@ class Member:
             streams=self._streams,
             origin=origin(),
         )
+
+    def _hello(self) -> Lease | None:
+        process = self._process
         try:
             return self._client.call(
-                hello,
+                self._words(),
                 Lease,
                 deadline_s=HELLO_S,
                 keep_waiting=lambda: not (process.stop.is_set() or self._closing.is_set()),

@@ -246,6 +246,20 @@ def test_when_all_who_agreed_are_gone_the_next_ones_experience_counts() -> None:
     assert agreement.experience == experience(steps=10)
 
 
+def test_an_evaluator_of_other_segments_keeps_no_actor_out_when_the_actors_of_before_are_gone() -> None:
+    living = {boot(1), boot(2)}
+    agreement = ExperienceSpec(living.__contains__)
+    agreement.hear(hello("evaluator", 1, experience(steps=20)))
+    agreement.hear(hello("actor", 2, experience(steps=20)))
+    with pytest.raises(ValueError, match="does not fit actor/0: segments of 10 steps"):
+        agreement.hear(hello("actor", 3, experience(steps=10)))
+    living.remove(boot(2))
+    with pytest.raises(ValueError, match="does not fit evaluator/0: spaces"):
+        agreement.hear(hello("actor", 3, experience(steps=10, width=9)))
+    assert agreement.hear(hello("actor", 3, experience(steps=10)))
+    assert agreement.experience == experience(steps=10)
+
+
 def test_a_learner_says_nothing_about_the_environment() -> None:
     agreement = ExperienceSpec(lambda _: True)
     assert not agreement.hear(hello("learner", 1))

@@ -44,6 +44,7 @@ class ExperienceSpec:
         self._figures: tuple[str, ...] = ()
         self._whole = False  # an actor has spoken, so the schema counts
         self._carriers: dict[str, str] = {}  # boot -> name
+        self._spectators: set[str] = set()  # carriers of the spaces alone
 
     @property
     def experience(self) -> Experience | None:
@@ -75,11 +76,15 @@ class ExperienceSpec:
             difference = _difference(said, self._agreed, schema=acts and self._whole)
             if difference:
                 self._carriers = {boot: name for boot, name in self._carriers.items() if self._alive(boot)}
-                others = [other for boot, other in self._carriers.items() if boot != hello.boot]
+                self._spectators &= self._carriers.keys()
+                agrees = self._spectators if not _difference(said, self._agreed, schema=False) else set()
+                others = [other for boot, other in self._carriers.items() if boot != hello.boot and boot not in agrees]
                 if others:
                     raise ValueError(f"{name} does not fit {others[0]}: {difference}")
                 self._agreed, self._whole = None, False
         self._carriers[hello.boot] = name
+        if not acts:
+            self._spectators.add(hello.boot)
         changed = acts and said != self.experience
         if acts or self._agreed is None:
             self._agreed, self._whole = said, acts
