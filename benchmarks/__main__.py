@@ -22,6 +22,7 @@ from benchmarks.shared.store import Row
 
 BENCHMARKS = {
     "peers": "peers.bench",
+    "algorithms": "peers.algorithms",
     "limit": "limit",
     "ablation": "ablation",
     "curves": "curves",
@@ -41,7 +42,7 @@ BENCHMARKS = {
 
 
 class Benchmark(Protocol):
-    """What such a module offers."""
+    """Interface of the module of a benchmark."""
 
     TITLE: str
 
@@ -75,7 +76,7 @@ def write(name: str, results: Path, document: Path) -> None:
 
 
 def sources(folder: Path, document: Path) -> list[str]:
-    """Where the figures are, as seen from the document."""
+    """Links from the document to the stored figures."""
     shown = folder
     if folder.is_relative_to(REPOSITORY) and document.is_relative_to(REPOSITORY):
         up = len(document.parent.relative_to(REPOSITORY).parts)
@@ -96,7 +97,7 @@ def main(words: list[str]) -> int:
     left_out = {"regression", "attacks", *([] if torch.cuda.is_available() else ["gpu"])}
     measured = {"all": [name for name in BENCHMARKS if name not in left_out], "tables": []}
     failed = 0
-    card = host.host_card()  # once for all: after the first, the load is our own
+    card = host.host_card()  # once for all: after the first, the load is the benchmarks' own
     for name in measured.get(chosen.name, [chosen.name]):
         began = time.monotonic()
         print(f"{name}, {chosen.form} form", file=sys.stderr, flush=True)

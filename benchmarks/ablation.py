@@ -1,4 +1,4 @@
-"""What each part of the fast path buys: one of them switched off at a time, beside the whole in the same rounds.
+"""Ablation of the fast path: one part switched off at a time, beside the whole in the same rounds.
 
 bf16 is a field of the spec. The others have no switch in the product: the environments of benchmarks/envs/plain.py and
 the algorithm of benchmarks/envs/listed.py do without them.
@@ -32,7 +32,7 @@ WITHOUT: dict[str, dict[str, dict[str, Any]]] = {
         "poles stepped one by one": {"env": {"id": "benchmarks.envs.plain:cartpole"}},
     },
 }
-"""Task -> what is switched off -> parts of the spec that do so."""
+"""Task -> part that is switched off -> fields of the spec that do so."""
 
 
 def measure(session: Session) -> None:
@@ -44,7 +44,7 @@ def measure(session: Session) -> None:
 
 
 def spec(task: str, variant: str) -> dict[str, Any]:
-    """The spec of `peers` with one thing switched off."""
+    """The spec of `peers` with one part switched off."""
     return changed(OURS[task], WITHOUT[task].get(variant, {}))
 
 

@@ -30,13 +30,13 @@ from rlctl.statistics import bootstrap, iqm
 TITLE = "Asynchronous training beside lock-step"
 MARGIN, WORST = 0.05, 0.8
 KILL_EVERY_S, MOST_KILLS = 3.0, 4
-"""A fifth short life in a row of one process ends a run: nothing is learned from being told so."""
+"""Most kills of a run: a fifth short life in a row of one process would end it, which shows nothing."""
 LIMIT_S = 420.0
 LOCK_STEP = "lock-step"
 
 
 class Condition(NamedTuple):
-    """What is done to a run."""
+    """Condition of a run."""
 
     name: str
     delay: int = 1  # updates between two publications
@@ -155,7 +155,7 @@ def until_done(run: Run, chance: random.Random | None) -> int:
 
 
 def returns(rows: list[Row], condition: str) -> list[float]:
-    """Of every seed that ended; what else the machine did meanwhile does not change them."""
+    """Returns of every seed that ended; other load on the machine does not change them."""
     return [float(row["mean_return"]) for row in store.where(rows, condition=condition) if row.get("mean_return")]
 
 
@@ -180,7 +180,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def verdict(values: list[float], reference: list[float], condition: Condition) -> tuple[str, str]:
-    """p of the equivalence test, and what follows."""
+    """p of the equivalence test, and the verdict."""
     if condition.sync or min(len(values), len(reference)) < 2:
         return "", ""
     mean = sum(reference) / len(reference)

@@ -32,10 +32,10 @@ SMALL: dict[str, Any] = {
     "stop": {"wall_time": "1h"},
 }
 FILE_BYTES, FILES_A_LOG = 16_000_000, 5
-"""As the supervisor rotates them."""
+"""Size and number of log files, as the supervisor rotates them."""
 NEEDLE = "needle in the haystack"
 BEFORE_EACH = 200_000
-"""Lines between two that are looked for."""
+"""Lines between two that match."""
 
 
 def measure(session: Session) -> None:

@@ -1,9 +1,9 @@
-"""Ten thousand actors: what rlctl costs on a cluster, beside the same Deployments applied by plain kubectl.
+"""Ten thousand actors: cost of rlctl on a cluster, beside the same Deployments applied by plain kubectl.
 
     RLCTL_TEST_CONTEXT=... python -m benchmarks.cluster [--actors 10000] [--json FILE]
 
-needs a cluster for tests (tests/cluster/contract.py) with fake nodes for so many pods and controllers whose request
-ceilings are lifted: it is rlctl that is measured. kubectl goes first, on the fresher server. Every number of rlctl is
+needs a cluster for tests (tests/cluster/contract.py) with fake nodes for so many pods and controllers without
+request ceilings: it is rlctl that is measured. kubectl goes first, on the fresher server. Every number of rlctl is
 that of the command as a user runs it; requests are counted between it and the API server.
 """
 
@@ -39,7 +39,7 @@ SECONDS = 900.0
 
 @dataclass
 class Figures:
-    """What was measured; times in seconds."""
+    """Measured figures; times in seconds."""
 
     actors: int
     server: str
@@ -159,7 +159,7 @@ class Bench:
         self._note("down", done, gateway, seconds=self.figures.seconds["down"])
 
     def _trouble(self, who: Person, gateway: Gateway) -> None:
-        """Somebody changes the last shard so that its pods never start; `status` has to find them among all."""
+        """Another client changes the last shard so that its pods never start; `status` has to find them among all."""
         shards = self._witness.list("Deployment", who.namespace, f"{selector(RUN)},{COMPONENT}=actor")
         last = max(shards, key=lambda shard: int(shard["metadata"]["name"].rpartition("-")[2]))
         name = last["metadata"]["name"]
@@ -229,7 +229,7 @@ class Bench:
 
 
 def _annotated(deployment: Object, notes: dict[str, str]) -> Object:
-    """As somebody else applies it, who says no more of its pods than these annotations."""
+    """The Deployment as another client applies it, with no more fields of its pods than these annotations."""
     template = deployment["spec"]["template"]
     containers = [{"name": each["name"], "image": each["image"]} for each in template["spec"]["containers"]]
     about = {"labels": template["metadata"]["labels"], **({"annotations": notes} if notes else {})}

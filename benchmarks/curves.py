@@ -1,4 +1,4 @@
-"""What is learned with each part of the fast path switched off, on the same number of steps: does the curve change?
+"""Learning curves with each part of the fast path switched off, on the same number of steps: do they change?
 
 Catch from pixels (benchmarks/envs/catch.py) with the network of Pong, many seeds. Compared are the mean return of the
 last model, and the area under the curve: the mean over all steps of what models of so many steps return, in 100 greedy
@@ -35,7 +35,7 @@ WITHOUT: dict[str, dict[str, Any]] = {
     "games stepped one by one": {"env": "one_by_one"},
     "a hundredth of the learning rate": {"hyper": {"lr": 6e-6}},
 }
-"""What is switched off -> what does so. With the last one nothing is."""
+"""Variant, by the part that is switched off -> fields that do so. The last one switches nothing off."""
 COLUMNS = {"mean_return": "return of the last model", "area": "area under the curve"}
 
 
@@ -96,7 +96,7 @@ def train(variant: str, seed: int, rows: int) -> dict[str, Any]:
 
 
 def area(points: dict[int, float], rows: int) -> float:
-    """Mean over `rows` of what lies on straight lines between the points; flat before the first and after the last.
+    """Mean over `rows` of the straight lines between the points; flat before the first and after the last.
 
     Example:
         `area({0: -1.0, 100: 1.0}, 200)` is 0.5.
@@ -107,7 +107,7 @@ def area(points: dict[int, float], rows: int) -> float:
 
 
 def values(rows: list[Row], variant: str, column: str) -> list[float]:
-    """Of every seed that ended; what else the machine did meanwhile does not change them."""
+    """Figures of every seed that ended; other load on the machine does not change them."""
     return [float(row[column]) for row in store.where(rows, variant=variant) if row.get(column)]
 
 

@@ -1,8 +1,8 @@
-"""One ModelPool, or a tree of them, to a hundred clients: how long until everybody has the new weights, at what cost.
+"""One ModelPool, or a tree of them, to a hundred clients: time until every client has the new weights, and its cost.
 
 The pools are the product's, each in a process of its own, those below the first one with its relays; clients are
 processes that follow with the product's client, as actors do: they wait for a notice, pull, and wait for their turn.
-What 10,000 would take is calculated from the measured bytes per second and CPU per byte, and from the network.
+The time for 10,000 is calculated from the measured bytes per second and CPU per byte, and from the network.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from rlctl_agents.wire.sockets import Wire
 TITLE = "Weights to many"
 MEGABYTE = 1_000_000
 DEADLINE_S = 60.0
-"""Of the measurement. Clients have those of the product."""
+"""Deadline of the measurement. Clients have those of the product."""
 LISTEN_S = 0.1
-"""Longest wait for a notice, and between two looks for weights that take longer than a client stands still."""
+"""Longest wait for a notice, and between two questions for weights that outlast the wait of a client."""
 PAUSE_S = 0.5
 NETWORKS = {"1 GbE": 0.125e9, "10 GbE": 1.25e9, "25 GbE": 3.125e9}
 """Bytes per second."""
@@ -78,7 +78,7 @@ def fan_out(count: int, size: int, transport: str, pools: int, versions: int) ->
         pools: modelpools; clients are shared out over those that actors would pull from.
 
     Raises:
-        TimeoutError: somebody did not get a version in time.
+        TimeoutError: a client did not get a version in time.
     """
     with tempfile.TemporaryDirectory(prefix="rlb-fan-") as name, tree_of(Path(name), transport, size, pools) as served:
         times = np.memmap(Path(name) / "times", np.float64, "w+", shape=(count, versions + 1))
@@ -91,7 +91,7 @@ def fan_out(count: int, size: int, transport: str, pools: int, versions: int) ->
                 before = cpu_s(served)
                 began = put(client, version, size)
                 everybody_has(times[:, version])
-                if version:  # before the first, everybody had to connect
+                if version:  # before the first, every client had to connect
                     found.append((times[:, version] - began, cpu_s(served) - before))
                 time.sleep(PAUSE_S)
             client.close()
@@ -150,7 +150,7 @@ def serve(folder: Path, at: str, above: Channels | None, size: int, stop: Event,
 
     Args:
         at: beginning of its addresses; "": a port of the loopback that the system chooses.
-        above: the pool from which it takes its weights; None: somebody brings them.
+        above: the pool from which it takes its weights; None: another process brings them.
     """
     wire = Wire(None)
     rpc, notice = (f"{at}{name}" if at else "tcp://127.0.0.1:*" for name in ("rpc", "notice"))
@@ -207,7 +207,7 @@ def want(index: int, pool: Channels, times: NDArray[np.float64], stop: Event) ->
 
 
 def put(client: BulkClient, version: int, size: int) -> float:
-    """A new version; when it was sent."""
+    """Put a new version; returns the time at which it was sent."""
     data = struct.pack("q", version) + bytes(size - 8)
     sha256 = hashlib.sha256(data).hexdigest()
     began = time.monotonic()
@@ -219,7 +219,7 @@ def put(client: BulkClient, version: int, size: int) -> float:
 
 
 def everybody_has(times: NDArray[np.float64]) -> None:
-    """Wait until nobody lacks a version."""
+    """Wait until no client lacks a version."""
     deadline = time.monotonic() + DEADLINE_S
     while (np.asarray(times) == 0).any():
         if time.monotonic() > deadline:
@@ -232,7 +232,7 @@ def far(size: float, cpu_s_per_gb: float, bytes_per_s: float, pools: int = 1) ->
 
     Args:
         pools: modelpools, each on a machine of its own. A relay takes the weights from the one above it whole, then
-            hands them on to all that ask it, the last of whom counts.
+            hands them on to all that ask it; the last client counts.
 
     Example:
         5 MB over 1.25e9 bytes/s: 10,000 pull 50 GB, which takes 40 s from one pool. Of 9, the first gives them to 8,
@@ -283,7 +283,7 @@ def named(pools: int) -> str:
 
 
 def calculated(rows: list[Row]) -> list[str]:
-    """The table of what was not measured."""
+    """The table of calculated figures."""
     over_tcp = [row for row in store.where(rows, transport="tcp", pools=1) if int(row["clients"]) >= MANY]
     costs = store.kept(over_tcp, "cpu_s_per_gb")
     if not costs:
@@ -319,5 +319,5 @@ def plot(rows: list[Row], path: Path) -> None:
             if points:
                 across, up = zip(*points, strict=True)
                 curves[f"{size} MB, {transport}"] = (across, up)
-    plots.lines(axes, curves, title="until everybody has the new weights", x="clients", y="seconds", log=True)
+    plots.lines(axes, curves, title="until all have the new weights", x="clients", y="seconds", log=True)
     plots.save(made, path)

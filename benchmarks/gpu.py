@@ -1,7 +1,7 @@
 """The learner on a GPU: fed from memory, and by actors of this machine. Part of `all` only where torch sees a GPU.
 
 Busy is the share of the time in which the GPU computed at all, and PCIe what it received, both as `nvidia-smi` tells
-them; "copied" is what batches come to, from their size. Without a GPU the tiny form takes the same way on the CPU.
+them; "copied" is calculated from the size of batches. Without a GPU the tiny form takes the same way on the CPU.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def measure(session: Session) -> None:
 
 
 def watched(work: Any, on_gpu: bool) -> dict[str, Any]:
-    """What it gives, and what the GPU did meanwhile."""
+    """Figures of the work, and of the GPU meanwhile."""
     with looked() if on_gpu else contextlib.nullcontext([]) as seen:
         found = dict(work())
     if seen:

@@ -1,4 +1,4 @@
-"""Every part of the work alone, and what the whole reaches of them.
+"""Every part of the work alone, and the share of them that the whole reaches.
 
 The whole cannot do more per CPU second than 1 / (1 / simulator + 1 / inference + 1 / learner): the sum of the parts.
 Transport is an overhead, so it is beside that sum and not in it.
@@ -68,7 +68,7 @@ def bound(rates: dict[str, float]) -> float:
 
 
 def shares(rows: list[Row], task: str) -> list[tuple[float, float, float]]:
-    """What the parts allow, what the whole reaches of that, and of the simulator; of every round that has them all."""
+    """Bound of the parts, and shares of it and of the simulator that the whole reaches, of every complete round."""
     found = []
     for number in store.distinct(rows, "round"):
         values = {
@@ -96,7 +96,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def told(found: list[tuple[float, float, float]]) -> str:
-    """What the whole reaches, in words.
+    """Share of the parts' sum that the whole reaches, in words.
 
     Example:
         `told([(100.0, 0.5, 0.2)])` begins with "The whole reaches 50 % (50-50) of the parts' sum".

@@ -30,11 +30,11 @@ from rlctl_agents.types.experience import Ledger, SegmentBlock, SegmentHeader
 
 PARTS = ("simulator", "inference", "learner", "transport")
 WARM = 0.2
-"""Of the seconds, before counting begins."""
+"""Warm-up before counting begins, as a share of the seconds."""
 
 
 class Part(NamedTuple):
-    """What was done."""
+    """Work done by one part."""
 
     steps: float
     wall_s: float
@@ -93,7 +93,7 @@ def inference(task: str, seconds: float) -> Part:
 
 
 def recorded(spec: Spec, device: str = "cpu") -> tuple[FinishedBlock, Trainer, Staging]:
-    """One block of real experience, and what learns from it."""
+    """One block of real experience, and the trainer and staging that learn from it."""
     count = spec.roles.actor.envs
     env = make_env(spec, count)
     decisions = env.reset(list(range(count)))

@@ -61,7 +61,7 @@ VARIANTS = (
 
 
 class Case(NamedTuple):
-    """What is sent, and how often in one transfer."""
+    """Blocks of a transfer: schema, streams and number of messages."""
 
     schema: Schema
     streams: int
@@ -214,7 +214,7 @@ def keys() -> tuple[Keys, Keys]:
 
 
 class Transfer(NamedTuple):
-    """What it took; `wall_s` is up to the last message."""
+    """Times of a transfer; `wall_s` is up to the last message."""
 
     wall_s: float
     sender_cpu_s: float
@@ -237,7 +237,7 @@ def transfer_of(block: Blocks, variant: Variant, messages: int) -> Transfer:
     figures, say = os.pipe()
     child = os.fork()
     if child == 0:
-        signal.alarm(TRANSFER_S)  # should this process be killed, nobody else ends that one
+        signal.alarm(TRANSFER_S)  # if this process is killed, no other ends that one
         try:
             os.close(tell)
             address = os.read(told, 256).decode()

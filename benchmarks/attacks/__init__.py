@@ -1,1 +1,1 @@
-"""Attacks on what listens, run again on loopback against the real thing: whether each defence holds, and how."""
+"""Attacks on processes that listen, run again on loopback: whether each defence holds, in figures."""

@@ -19,13 +19,13 @@ STARVED = {"alone": "honest blocks/s without the attack", "beside": "with it", "
 
 
 class Attack(NamedTuple):
-    """One attack, and what has to hold."""
+    """One attack, and the defence that has to hold."""
 
     name: str
     goal: str
     run: Callable[[], Mapping[str, Any]]
     figures: Mapping[str, str]
-    """Column -> how the table calls it."""
+    """Column -> its title in the table."""
 
 
 _READ = {"seconds": "s until refused, git's fetch included", "reading_s": "s of them to read it", **MEMORY}

@@ -1,4 +1,4 @@
-"""A pushed commit whose .dockerignore would hold the webhook service: refused in words, or ended by `cancel`."""
+"""A pushed commit with a .dockerignore that would block the webhook service: refused in words, or ended by `cancel`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ENDLESS = {".dockerignore": f"{'**/a/' * 30}b\n" * 700, **{f"{'a/' * 60}f{number
 """Each pattern and each path is allowed; together they take hours."""
 MOST_MORE_MIB = 64.0
 CANCELLED_S = 15.0
-"""The service looks every ten seconds for who wants the end of a build."""
+"""The service checks every ten seconds for requests to cancel a build."""
 BUILDS_WITHIN_S = 120.0
 
 

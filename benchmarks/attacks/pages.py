@@ -28,13 +28,13 @@ EXPECTED = {"no_token": 403, "wrong_host": 421, "token": 303, "cookie": 200, "to
 """Answers, in the order in which they are asked for; the cookie is what the token became."""
 SLOW, MORE, PROBES = 150, 32, 6
 WITHIN_S, LATE_MS, MOST_LATE = 5.0, 1000.0, 2
-"""A probe waits for so long; as few may take more than the second that a kubelet waits by default: on a machine that
-is busy with something else one does."""
+"""Wait of a probe; and how many may take more than the second that a kubelet waits by default: on a machine with other
+load one does."""
 SHOWN_WITHIN_S = 120.0
 
 
 def strangers() -> dict[str, Any]:
-    """Statuses of a page of a real run: for who has the link, the cookie, or neither.
+    """Statuses of a page of a real run: for clients with the link, with the cookie, or with neither.
 
     Raises:
         RuntimeError: the run does not come up.

@@ -18,7 +18,7 @@ from benchmarks.shared import processes
 
 IDLE, HOOKS = 520, 10
 READERS, WITHIN_S = 60, 120.0
-"""The service waits 30 s for who does not read; the rest is for a machine that is busy with something else."""
+"""The service waits 30 s for a client that does not read; the rest is for a machine with other load."""
 LOG_BYTES = 16 << 20
 """The largest log of a build by default: more than the kernel takes for a reader that does not read."""
 

@@ -13,7 +13,7 @@ CLIENTS, FRAMES = 3, 96
 ANNOUNCED_BYTES = 700 << 20
 MOST_MORE_MIB = 64.0
 LEAST_SHARE = 0.1
-"""Of its throughput alone, an honest sender keeps beside an attack."""
+"""Share of its throughput alone that an honest sender keeps beside an attack."""
 WITHIN_S = 120.0
 
 
@@ -33,7 +33,7 @@ def above_the_limit() -> dict[str, Any]:
 
 def within_the_limit() -> dict[str, Any]:
     """The same of the largest frames that are allowed. ZeroMQ holds them all until the last is there, which only the
-    memory of the pod bounds; what holds is that the message is thrown away then, and its memory given back."""
+    memory of the pod bounds; the defence is that the message is thrown away then, and its memory given back."""
     with tempfile.TemporaryDirectory() as folder:
         seen = attacker.one_message(Path(folder), FRAMES, MAX_MESSAGE_BYTES, WITHIN_S)
     return {**seen._asdict(), "held": seen.after_mib < seen.before_mib + MOST_MORE_MIB}

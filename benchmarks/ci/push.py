@@ -16,7 +16,7 @@ from benchmarks.ci import world
 from benchmarks.shared import processes, product
 
 WATCH_S = 5.0
-"""As ci.yaml says it for this run; it is part of `verified` and of no other figure."""
+"""Seconds of watching in this run's ci.yaml; they are part of `verified` and of no other figure."""
 RUN = "bench"
 SPEC: dict[str, Any] = {
     "run": RUN,
@@ -80,7 +80,7 @@ class Training:
         sha = self._repository.commit(files(self._pushed))
         service, roles = processes.cpu_s([self._service.pid]), self._run.cpu_s()
         build = self._service.hook(sha)
-        found = self._service.ended(build, ENDED_S, look_s=1.0)  # the build says itself when it was where
+        found = self._service.ended(build, ENDED_S, look_s=1.0)  # the build tells its stages' times itself
         took = found["seconds"]
         if took["verified"] is None:
             raise RuntimeError(f"build {build}: {found['state']}: {found['reason']}")

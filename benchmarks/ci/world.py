@@ -25,7 +25,7 @@ FORGE = GitHub()
 
 
 class Repository:
-    """Where commits are pushed to.
+    """Repository to which commits are pushed.
 
     Args:
         folder: empty; becomes a work tree, which the service fetches from.
@@ -94,7 +94,7 @@ class Serving(NamedTuple):
 
 
 def environ(folder: Path) -> dict[str, str]:
-    """Ours, with a state folder in that one."""
+    """The environment of this process, with a state folder in that folder."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("RLCTL_", "XDG_"))}
     return {**kept, "XDG_STATE_HOME": str(folder / "s"), "XDG_RUNTIME_DIR": str(folder)}
 

@@ -1,4 +1,4 @@
-"""Catch from pixels: a game whose training takes half a minute with the network of Pong; for benchmarks/curves.py.
+"""Catch from pixels: a game that trains in half a minute with the network of Pong; for benchmarks/curves.py.
 
 A ball falls through 10 rows of 5 columns, a paddle in the last row moves left, right or stays. An episode is 9 steps;
 its return is 1 if the paddle is below the ball at the end, else -1. Random play: -0.6. Source of the game: Catch of

@@ -1,4 +1,4 @@
-"""An environment that is cut short where it is learned from: `benchmarks.envs.limited:make`."""
+"""An environment that is cut short in actors alone: `benchmarks.envs.limited:make`."""
 
 from __future__ import annotations
 

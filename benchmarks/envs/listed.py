@@ -1,4 +1,4 @@
-"""IMPALA whose batches are stacked from a list of segments: `benchmarks.envs.listed:Listed`.
+"""IMPALA with batches that are stacked from a list of segments: `benchmarks.envs.listed:Listed`.
 
 For benchmarks/ablation.py. Making one changes how the learner of this process assembles batches.
 """
@@ -22,7 +22,7 @@ _in_place = BatchMemory.copy_in
 
 
 class Listed(Impala):
-    """As its base in everything that is computed."""
+    """IMPALA with equal results; only the batches are made otherwise."""
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
@@ -34,7 +34,7 @@ def copy_in(self: BatchMemory, segment: SegmentBlock, first: int, count: int, ax
     streams = _waiting.setdefault(id(self), [])
     for column in range(first, first + count):
         streams.append({name: _copy(self, name, segment, column, axes[name]) for name in self.fields})
-    kept, self.fields = self.fields, {}  # the rest of the work: versions, and whose columns these are
+    kept, self.fields = self.fields, {}  # the rest of the work: versions, and the segments of the columns
     _in_place(self, segment, first, count, axes)
     self.fields = kept
     if self.used == self.version.shape[1]:

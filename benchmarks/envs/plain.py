@@ -15,7 +15,7 @@ STACK = 4
 
 
 class Declared:
-    """Another environment, whose observation is declared to be a stack of so many frames; 0: just an array."""
+    """Wrapper that declares an environment's observation to be a stack of so many frames; 0: just an array."""
 
     def __init__(self, env: Env, stack: int) -> None:
         seen = env.spaces.obs
@@ -43,5 +43,5 @@ def pong() -> gymnasium.Env[Any, Any]:
 
 
 def cartpole() -> gymnasium.Env[Any, Any]:
-    """One of Gymnasium's, whose vector form is so not looked for."""
+    """One of Gymnasium's by a function, for which rlctl looks for no vector form."""
     return gymnasium.make("CartPole-v1")

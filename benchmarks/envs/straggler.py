@@ -1,4 +1,4 @@
-"""CartPole whose steps sometimes take ten times as long: `benchmarks.envs.straggler:make`."""
+"""CartPole with steps that sometimes take ten times as long: `benchmarks.envs.straggler:make`."""
 
 from __future__ import annotations
 

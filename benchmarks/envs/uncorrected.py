@@ -1,4 +1,4 @@
-"""IMPALA without its correction: `benchmarks.envs.uncorrected:Uncorrected`. What V-trace is worth is the difference."""
+"""IMPALA without its correction: `benchmarks.envs.uncorrected:Uncorrected`. The difference is V-trace's worth."""
 
 from __future__ import annotations
 

@@ -11,6 +11,8 @@ import signal
 import sys
 import time
 
+import torch
+
 from benchmarks.learning import claims, comparisons, report
 from benchmarks.learning.rows import Row, arms, rows
 from benchmarks.learning.stored import Stored, steps
@@ -31,10 +33,14 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(groups)}; default: all")
     parser.add_argument("--seed", type=int, action="append", help="only these; default: all that the row asks for")
+    parser.add_argument("--gpu", action="store_true", help="learners compute on the GPU of this machine")
     parser.add_argument("--tables", action="store_true", help="train nothing; write tables and plots anew")
     chosen = parser.parse_args(words)
     if unknown := [name for name in chosen.rows if name not in groups]:
         parser.error(f"no row {', '.join(unknown)} in specs/learn and specs/ablations; there are {', '.join(groups)}")
+    if chosen.gpu and not torch.cuda.is_available():
+        parser.error(f"--gpu: torch {torch.__version__} finds none on this machine")
+    gpu = torch.cuda.get_device_name() if chosen.gpu else ""
     todo = [known[name] for name in dict.fromkeys(name for group in chosen.rows or known for name in groups[group])]
     for name in chosen.rows if chosen.seed else ():
         most = min(known[row].seeds for row in groups[name])
@@ -50,7 +56,7 @@ def main(words: list[str]) -> int:
             wanted = [one for one in wanted if one[0] is not row]
     try:
         for row, seed in [] if chosen.tables else wanted:
-            failed |= not done(row, seed)
+            failed |= not done(row, seed, gpu)
     except KeyboardInterrupt:
         say("ended early; what was done is stored")
         failed = 130
@@ -68,8 +74,8 @@ def main(words: list[str]) -> int:
     return failed
 
 
-def done(row: Row, seed: int) -> bool:
-    """Whether a seed is valid, or is now, or another process trains it. One that fails is stored as that.
+def done(row: Row, seed: int, gpu: str) -> bool:
+    """Whether a seed is valid, or has become so by training it here, or another process trains it. A failure is stored.
 
     Raises:
         OSError: nothing can be stored.
@@ -82,9 +88,9 @@ def done(row: Row, seed: int) -> bool:
         if stored.valid(row, seed):
             return True
         say(f"{row.name}, seed {seed}: {steps(row.agent_steps)} agent steps")
-        began, line = time.monotonic(), {"seed": seed, **origin(row, seed)}
+        began, line = time.monotonic(), {"seed": seed, **origin(row, seed, gpu)}
         try:
-            found = train(row, seed, tell)
+            found = train(row, seed, tell, gpu)
         except Exception as error:  # the others are measured all the same
             said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             say(f"{row.name}, seed {seed} failed: {said}")

@@ -11,12 +11,12 @@ from typing import IO
 from benchmarks.shared import product
 
 LOCKS = ".locks"
-"""In the folder of results; in no commit."""
+"""Folder of the locks, in that of results; in no commit."""
 
 
 @contextlib.contextmanager
 def writing(results: Path, name: str) -> Iterator[None]:
-    """Keep others from changing what is called so, after they have done it."""
+    """Wait until no other process changes the file of this name, and keep others from it inside the block."""
     with _opened(results, name) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -27,7 +27,8 @@ def claim(results: Path, row: str, seed: int) -> Iterator[Callable[[Path], None]
     """The right to train a seed, until the end of this process at most; None: another process has it.
 
     Yields:
-        To be told the folder of the run. When this process is killed, the next that claims the seed ends that run.
+        A function to call with the folder of the run. When this process is killed, the next that claims the seed ends
+        that run.
     """
     with _opened(results, f"{row}-{seed}") as file:
         try:

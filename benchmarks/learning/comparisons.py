@@ -36,9 +36,9 @@ class Comparison(NamedTuple):
 
     name: str
     title: str
-    base: str  # with what is looked at, as it should be
+    base: str  # with the part that is examined, as it should be
     changed: str  # without
-    published: str = ""  # direction that others found, and who
+    published: str = ""  # direction in publications, with their authors
 
     @property
     def rows(self) -> tuple[str, str]:
@@ -98,21 +98,21 @@ ABLATIONS = (
     Comparison(
         "burn-in",
         "burn-in of 40 rows; R2D2, CartPole-v1 without velocities",
-        "r2d2",
+        "cartpole-positions-r2d2",
         "r2d2-no-burn-in",
         "better with: Kapturowski et al. 2019 (R2D2, section 3)",
     ),
     Comparison(
         "stored-state",
         "sequences begin with their actor's memory, not with zeros; R2D2, CartPole-v1 without velocities",
-        "r2d2",
+        "cartpole-positions-r2d2",
         "r2d2-zero-state",
         "better with: Kapturowski et al. 2019 (R2D2, section 3)",
     ),
     Comparison(
         "rescaling",
         "values rescaled by h; R2D2, CartPole-v1 without velocities",
-        "r2d2",
+        "cartpole-positions-r2d2",
         "r2d2-no-rescaling",
         "better with: Pohlen et al. 2018 (arXiv:1805.11593)",
     ),

@@ -30,7 +30,7 @@ STARTS = {
     "sac": ("two critics, reward and entropy", "real numbers, or options", "pendulum-sac", "pendulum-sac"),
     "td3": ("two critics, a deterministic policy", "real numbers", "pendulum-td3", "pendulum-td3"),
 }  # fmt: skip
-"""Algorithm -> what it is, its actions, a spec to start from in specs/, and the row whose figure README shows."""
+"""Algorithm -> description, its actions, a spec to start from in specs/, and the row with the figure for README."""
 START_HEAD = ("`algorithm.name`", "actions", "", "start with", "reached on its defaults (IQM)", "again")
 HEAD = (
     "", "goal, within", "seeds", "return of the last model: IQM (95 %)", "worst seed", "reached by",
@@ -93,20 +93,31 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
 
 
 def start(algorithm: str, known: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
-    """Cells of one algorithm in README: what it is, a spec to start from, what its row reached and the command."""
+    """Cells of one algorithm in README: description, a spec to start from, the score of its row and the command."""
     about, actions, spec, name = STARTS[algorithm]
     row = known[name]
-    seeds, told = shown(row, stored[name])
-    values = [float(one["mean_return"]) for one in seeds]
-    reached = f"{iqm(values):.1f} on {row.environment} after {steps(row.agent_steps)} ({told})" if values else told
+    reached = _reached(row, stored[name])
     return [
         f"[{algorithm}](docs/algorithms/{algorithm}.md)", actions, about, f"specs/{spec}.yaml", reached,
         f"`make learn ROW={name}`",
     ]  # fmt: skip
 
 
+def _reached(row: Row, found: Stored) -> str:
+    seeds, _ = shown(row, found)
+    if not seeds:
+        return "not measured yet"
+    counted = f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''}"
+    if not found.valid(row, int(seeds[0]["seed"])):
+        counted += " of an older version of the code"
+    elif len(seeds) < row.seeds:
+        counted = f"{len(seeds)} of {row.seeds} seeds"
+    value = iqm([float(one["mean_return"]) for one in seeds])
+    return f"{value:.1f} on {row.environment} after {steps(row.agent_steps)} ({counted})"
+
+
 def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, document: Path = DOCUMENT) -> None:
-    """Tables, plots and document from what is stored alone.
+    """Write tables, plots and document from the stored figures alone.
 
     Raises:
         OSError: one of them could not be written.

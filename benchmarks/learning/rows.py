@@ -1,4 +1,4 @@
-"""Rows of the tables: the specs of specs/learn and specs/ablations, and what a stored seed of one depends on."""
+"""Rows of the tables: the specs of specs/learn and specs/ablations, and fingerprints of all that a seed depends on."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ ARMS = REPOSITORY / "specs" / "ablations"
 AGENTS = REPOSITORY / "agents" / "rlctl_agents"
 LEARNS = ("acting", "algorithms", "envs", "experience", "models", "ops", "training")
 """Packages of AGENTS that decide what is learned: a change of one makes every stored seed stale. Delivery, books and
-evaluation do not. Files of other algorithms than the row's are left out, with what they alone import; what a row names
-as `module:Class` counts where its module is in this repository."""
+evaluation do not. Files of other algorithms than the row's are left out, with modules that they alone import; a
+`module:Class` that a row names counts where its module is in this repository."""
+SAVES = ("experience/replay/saving.py", "experience/replay/snapshot.py")
+"""Files below AGENTS that write and read a replay's parts of generations, which `replay.checkpoint: full` alone has. No
+row sets it, so they decide nothing of what is learned."""
 READERS = ("learner", "actor")
 """Roles whose part of the resolved spec decides what is learned."""
 SEEDS = 5
-"""Of a row that FEWER does not name."""
+"""Seeds of a row that FEWER does not name."""
 FEWER = {
     **dict.fromkeys(("pong-impala", "pong-ppo", "pong-appo", "pong-apex_dqn"), 1),
     **dict.fromkeys(("halfcheetah-sac", "hopper-td3", "lunarlandercontinuous-sac", "breakout-dqn", "cartpole-sac"), 3),
@@ -37,10 +40,10 @@ FEWER = {
 
 
 class Published(NamedTuple):
-    """A score of others."""
+    """A published score."""
 
     mean: float
-    text: str  # score, budget and who says so
+    text: str  # score, budget and source
 
 
 ZOO = "rl-baselines3-zoo"
@@ -123,7 +126,7 @@ class Row:
 
     @property
     def seeds(self) -> int:
-        """As many are asked for, from 0."""
+        """Number of seeds that are asked for, from 0."""
         return FEWER.get(self.name, SEEDS)
 
     @property
@@ -217,8 +220,9 @@ def _sources(algorithm: str, named: frozenset[Path]) -> Iterator[Path]:
     left_out = {folder / f"{name}.py" for name in BUILT if name not in needed}
     used = [*(AGENTS / "roles" / f"{role}.py" for role in READERS), *(folder / f"{name}.py" for name in needed), *named]
     left_out |= _reached(left_out) - _reached(used)
-    if algorithm in BUILT and algorithm not in NEED_REPLAY:
+    if needed.isdisjoint(NEED_REPLAY):
         left_out |= set((AGENTS / "experience" / "replay").rglob("*.py"))
+    left_out |= {AGENTS / file for file in SAVES}
     for package in LEARNS:
         yield from set((AGENTS / package).rglob("*.py")) - left_out
     yield from named

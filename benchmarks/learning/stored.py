@@ -1,4 +1,4 @@
-"""Stored seeds of a row: raw CSV with a line per seed, its curve, and what failed."""
+"""Stored seeds of a row: raw CSV with a line per seed, its curve, and failures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.learning.train import Point
 from benchmarks.shared import store
 
 SEEDS_CSV, CURVES_CSV, FAILURES_CSV = "seeds.csv", "evaluations.csv", "failures.csv"
-"""In the folder of a row: a line per seed, one per evaluation, and one per attempt that failed."""
+"""Files in the folder of a row: a line per seed, one per evaluation, and one per attempt that failed."""
 
 
 @dataclass
@@ -58,7 +58,7 @@ class Stored:
             )
 
     def fail(self, line: Mapping[str, Any], row: Row) -> None:
-        """Keep what a seed failed with, beside failures with today's code.
+        """Store the failure of a seed, beside failures with today's code.
 
         Raises:
             OSError: it could not be written.
@@ -92,7 +92,7 @@ def _seed(line: Mapping[str, Any]) -> int:
 
 
 def shown(row: Row, found: Stored) -> tuple[list[store.Row], str]:
-    """Seeds whose figures count, and how many they are, in words.
+    """Seeds that count, and their number in words.
 
     Those of today's code if there are any, else all. Attempts that failed are told, whatever came after them.
     """

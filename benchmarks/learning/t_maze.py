@@ -1,4 +1,4 @@
-"""T-maze: what to do at the end was shown at the beginning. Needs a memory, and nothing else."""
+"""T-maze: the right way at the end was shown at the beginning. Needs a memory, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One seed of a row: trained to the end of its agent steps, and what its evaluator saw on the way."""
+"""Training of one seed of a row to the end of its agent steps, with its evaluations on the way."""
 
 from __future__ import annotations
 
@@ -18,28 +18,30 @@ from benchmarks.shared import host, product
 
 POLL_S = 1.0
 STALLED_S = 1800.0
-"""Without a step learned from in so long, a run is given up. The last model is evaluated within it as well."""
+"""A run is given up when no step was learned from in so long. The last model is evaluated within it as well."""
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Point = dict[str, Any]
 """An evaluation: agent steps, mean return, wall and CPU seconds."""
 
 
-def train(row: Row, seed: int, tell: Callable[[Path], None]) -> tuple[dict[str, Any], list[Point]]:
+def train(row: Row, seed: int, tell: Callable[[Path], None], gpu: str = "") -> tuple[dict[str, Any], list[Point]]:
     """The line of a seed, and its curve.
 
     Args:
         tell: told the folder of the run before it begins.
+        gpu: name of the one that the learner computes on; "": none. The results do not depend on it, but for the
+            order of sums and the precision that images are computed in.
 
     Raises:
         RuntimeError: the run failed or makes no progress, its last model was not evaluated, or the code that learns
             changed meanwhile.
     """
     clock: list[tuple[float, float]] = [(0.0, 0.0)]
-    line = {"seed": seed, **origin(row, seed)}  # before roles import the code
+    line = {"seed": seed, **origin(row, seed, gpu)}  # before roles import the code
     with product.made(row.of_seed(seed)) as run:
         tell(run.folder)
         try:
-            run.up("--detach")
+            run.up("--detach", *(("--set", "roles.learner.gpu=1") if gpu else ()))
             moved, learned = time.monotonic(), -1
             while not run.ended():
                 if "wall_s" in (status := run.stored()):
@@ -62,12 +64,12 @@ def train(row: Row, seed: int, tell: Callable[[Path], None]) -> tuple[dict[str, 
     return {**line, **found, "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values())}, points
 
 
-def origin(row: Row, seed: int) -> dict[str, Any]:
+def origin(row: Row, seed: int, gpu: str = "") -> dict[str, Any]:
     """Code and machine, as of now."""
     return {
         "fingerprint": row.fingerprint(seed),
         "commit": host.commit()[:10] + (" with changes" if host.changed() else ""),
-        "processor": host.processor(),
+        "processor": f"{host.processor()}, {gpu}" if gpu else host.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "load": round(os.getloadavg()[0], 2),
         "unix_time": round(time.time()),

@@ -1,9 +1,10 @@
 """Agent steps consumed by learning, per second and per CPU second, beside other trainers in the same run.
 
-    python -m benchmarks peers
+    python -m benchmarks peers        # IMPALA
+    python -m benchmarks algorithms   # PPO, APPO, DQN and SAC
     RLCTL_BENCH_ONLY=rlctl,sb3 RLCTL_BENCH_TASKS=cartpole python -m benchmarks peers --form tiny --out /tmp/x
 
-Everybody has the same network, learns from every step once (in the tasks of PPO once an epoch, in those of a replay
+Every trainer has the same network, learns from every step once (in the tasks of PPO once an epoch, in those of a replay
 from as many rows for each step), and gets one compute thread per process. A window lies between two reports of the
 trainer itself, after a warm-up; CPU is that of its whole process tree, from /proc.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +27,7 @@ from benchmarks.peers.contenders import (
     CLIPPED,
     GOALS,
     OUR_SETTINGS,
+    OUR_SETTINGS_OF_ALGORITHMS,
     OURS,
     PEERS,
     REPLAYED,
@@ -44,14 +47,23 @@ TITLE = "Beside other trainers"
 US = "rlctl"
 SCRIPTS = Path(__file__).parent / "scripts"
 SOLVE_LIMIT_S = 240.0
+ALGORITHMS = (*CLIPPED, *REPLAYED)
+"""Tasks of `algorithms`."""
+IMPALA = tuple(task for task in TASKS if task not in ALGORITHMS)
+"""Tasks of `peers`."""
 
 
 def measure(session: Session) -> None:
+    compare(session, IMPALA)
+
+
+def compare(session: Session, tasks: Sequence[str]) -> None:
+    """Measure tasks, or those of them that $RLCTL_BENCH_TASKS names, by rlctl and every peer that has them."""
     folders = install(session)
     peers = {peer.label: peer for peer in PEERS if peer.name in folders}
     cells = [
         (task, label)
-        for task in wanted("RLCTL_BENCH_TASKS", TASKS)
+        for task in wanted("RLCTL_BENCH_TASKS", tasks)
         for label in (US, *ALSO.get(task, {}), *peers)
         if label not in peers or (task in peers[label].tasks and (task != "solve" or session.form == "full"))
     ]
@@ -84,7 +96,7 @@ def install(session: Session) -> dict[str, Path]:
 
 
 def wanted(variable: str, all_of_them: Any) -> list[str]:
-    """What an environment variable chooses from."""
+    """Names that an environment variable chooses, by default all."""
     chosen = os.environ.get(variable, "")
     return chosen.split(",") if chosen else list(all_of_them)
 
@@ -103,7 +115,7 @@ def theirs(session: Session, task: str, peer: Peer, folder: Path) -> dict[str, A
 
 
 def ours(session: Session, task: str, label: str = US) -> dict[str, Any]:
-    """The same of rlctl."""
+    """The same for rlctl."""
     if task == "solve":
         return solve_ours()
     if task.startswith("halfcheetah") and find_spec("mujoco") is None:
@@ -180,12 +192,15 @@ def table(rows: list[Row]) -> list[str]:
         lines += [*tables.table(["", *(head[column] for column in columns), ""], body), ""]
     gone = [(row["who"], row["missing"]) for row in rows if row.get("missing") and not row["task"]]
     lines += [f"Missing: {'; '.join(f'{who}: {why}' for who, why in gone)}.", ""] if gone else []
-    lines += [f"Settings: {OUR_SETTINGS}. " + "; ".join(f"{peer.label}: {peer.settings}" for peer in PEERS) + "."]
+    of_algorithms = any(row["task"] in ALGORITHMS for row in rows)
+    own, tasks = (OUR_SETTINGS_OF_ALGORITHMS, ALGORITHMS) if of_algorithms else (OUR_SETTINGS, IMPALA)
+    there = [f"{peer.label}: {peer.settings}" for peer in PEERS if set(peer.tasks) & set(tasks)]
+    lines += [f"Settings: {own}. {'; '.join(there)}."]
     return lines
 
 
 def ranked(rows: list[Row], column: str) -> list[str]:
-    """Ourselves first, then from the fastest on; whoever has no figure comes last."""
+    """rlctl first, then from the fastest on; trainers without a figure come last."""
 
     def key(who: str) -> tuple[bool, float]:
         values = store.kept(store.where(rows, who=who), column)
@@ -197,13 +212,13 @@ def ranked(rows: list[Row], column: str) -> list[str]:
 
 
 def remark(rows: list[Row], who: str) -> str:
-    """Why there are fewer figures than rounds."""
+    """Reason for fewer figures than rounds."""
     said = {row.get("failed") or row.get("missing") or "" for row in store.where(rows, who=who)} - {""}
     return "; ".join(sorted(said))
 
 
 def ratio(rows: list[Row], task: str) -> str:
-    """How often we are as fast as each peer: the median over the rounds of the ratio within a round."""
+    """Speed of rlctl as a multiple of each peer's: the median over the rounds of the ratio within a round."""
     column = "solve_cpu_s" if task == "solve" else "steps_per_cpu_s"
     own = [US, *ALSO.get(task, {})]
     told = []
@@ -218,7 +233,7 @@ def ratio(rows: list[Row], task: str) -> str:
 
 
 def beside(rows: list[Row], us: str, them: str, column: str) -> Spread | None:
-    """Of the ratios within a round, above 1 where we are ahead."""
+    """Spread of the ratios within a round, above 1 where rlctl is ahead."""
     pairs = []
     for number in store.distinct(rows, "round"):
         ours_, theirs_ = (store.kept(store.where(rows, who=who, round=number), column) for who in (us, them))

@@ -1,4 +1,4 @@
-"""Who is measured, on which task, with which settings."""
+"""Trainers to be measured, with their tasks and settings."""
 
 from __future__ import annotations
 
@@ -148,12 +148,13 @@ ALSO: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
 OUR_SETTINGS = (
     "rlctl: 1 actor of 32, 256 or 4,096 environments, 20 or 32 steps, batches of 640, 8,192 or 131,072 rows; in Pong "
     "bf16 where the processor has it, ALE's own vector and weights published every second update; in CartPole "
-    "Gymnasium's own vector; peers compute in fp32 and step environments one by one. Rows of PPO and APPO, fp32: "
-    "Pong 8 environments x 128 steps, 4 epochs of minibatches of 256; CartPole 32 x 32, the same; HalfCheetah 8 x "
-    "256, 10 epochs of minibatches of 64, where rlctl normalises observations and returns and SB3 does not. "
-    "Rows of DQN and SAC, fp32: 8 environments or one, "
-    "replay of 100,000 or 1,000,000 rows, of which learning begins at 1,000; rlctl clips gradients in DQN as SB3 does "
-    "and normalises HalfCheetah's observations"
+    "Gymnasium's own vector; peers compute in fp32 and step environments one by one"
+)
+OUR_SETTINGS_OF_ALGORITHMS = (
+    "rlctl: 1 actor, fp32. PPO and APPO: Pong 8 environments x 128 steps, 4 epochs of minibatches of 256; CartPole 32 "
+    "x 32, the same; HalfCheetah 8 x 256, 10 epochs of minibatches of 64, where rlctl normalises observations and "
+    "returns and SB3 does not. DQN and SAC: 8 environments or one, replay of 100,000 or 1,000,000 rows, of which "
+    "learning begins at 1,000; rlctl clips gradients in DQN as SB3 does and normalises HalfCheetah's observations"
 )
 
 

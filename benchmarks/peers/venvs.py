@@ -56,7 +56,7 @@ def ready(peer: str) -> Path:
 
 
 def stamp(requirements: str) -> str:
-    """Changes with the requirements, the interpreter and what is done besides."""
+    """Digest of the requirements, the interpreter and the further sources."""
     parts = (requirements, torch_pin(), platform.python_version(), platform.machine(), TORCHBEAST, CLEANRL, PUFFERLIB)
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:10]
 
@@ -69,7 +69,7 @@ def torch_pin() -> str:
 
 
 def install(peer: str, folder: Path) -> None:
-    """torch first, so that nothing replaces it; then the requirements, then what no package index has."""
+    """torch first, so that nothing replaces it; then the requirements, then sources that no package index has."""
     _call(folder, [sys.executable, "-m", "venv", str(folder)])
     _pip(folder, "install", torch_pin())
     _pip(folder, "install", torch_pin(), "-r", str(REQUIREMENTS / f"{peer}.txt"))
@@ -136,11 +136,11 @@ def _pufferlib(folder: Path) -> None:
     ])  # fmt: skip
 
 
-def _source(folder: Path, variable: str, package: str, url: str) -> None:
+def _source(folder: Path, variable: str, url: str) -> None:
     """Its source: a checkout of the pinned commit that the environment variable names, or from its home."""
     given = os.environ.get(variable)
     if given:
-        shutil.copytree(Path(given) / package, folder / "source" / package)
+        shutil.copytree(given, folder / "source", ignore=shutil.ignore_patterns(".git"))
         return
     archive = folder / "source.tar.gz"
     with urllib.request.urlopen(url, timeout=60) as answer:
@@ -152,19 +152,15 @@ def _source(folder: Path, variable: str, package: str, url: str) -> None:
 
 
 def _monobeast(folder: Path) -> None:
-    _source(folder, "RLCTL_BENCH_TORCHBEAST", "torchbeast", TORCHBEAST)
+    _source(folder, "RLCTL_BENCH_TORCHBEAST", TORCHBEAST)
 
 
 def _cleanrl(folder: Path) -> None:
-    _source(folder, "RLCTL_BENCH_CLEANRL", "cleanrl", CLEANRL)
-
-
-def _buffers(folder: Path) -> None:
-    _source(folder, "RLCTL_BENCH_CLEANRL", "cleanrl_utils", CLEANRL)
+    _source(folder, "RLCTL_BENCH_CLEANRL", CLEANRL)
 
 
 FURTHER: Mapping[str, Callable[[Path], None]] = {
-    "pufferlib": _pufferlib, "monobeast": _monobeast, "cleanrl": _cleanrl, "buffers": _buffers,
+    "pufferlib": _pufferlib, "monobeast": _monobeast, "cleanrl": _cleanrl, "buffers": _cleanrl,
 }  # fmt: skip
 
 

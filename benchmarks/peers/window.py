@@ -1,4 +1,4 @@
-"""A trainer as a child process, and what it does per second and per CPU second between two of its own lines."""
+"""A trainer as a child process, and its rates per second and per CPU second between two of its own lines."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from benchmarks.shared.product import Mark
 CANNOT = 2
 """Exit code of a program that has no such task."""
 START_S = 180.0
-"""Until the first line; importing takes its time on a busy machine."""
+"""Longest wait for the first line; importing takes its time on a busy machine."""
 
 
 class Line(NamedTuple):
-    """What a trainer said."""
+    """A line of a trainer."""
 
     at_s: float  # monotonic seconds, the same clock in every process
     steps: float

@@ -1,10 +1,10 @@
-"""Replay buffers alone: rows inserted and drawn per CPU second, beside those of other libraries; and a run whose shards
-are killed.
+"""Replay buffers alone: rows inserted and drawn per CPU second, beside those of other libraries; and a run with shards
+that are killed.
 
     python -m benchmarks replay --form short
 
 Buffers are each in a process of their own with one thread, full before they are measured; CPU is that of the process,
-and nobody learns.
+and no learner runs.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def table(rows: list[Row]) -> list[str]:
 
 
 def soaked(row: Row) -> list[str]:
-    """The run whose shards are killed, and which of its goals it does not reach."""
+    """The run with shards that are killed, and the goals that it does not reach."""
     title = (
         f"**{row['actors']} light actors, {row['shards']} shards, one learner, {row['seconds']} s, a shard killed "
         f"every {row['kill_every_s']} s.**"
@@ -162,7 +162,7 @@ def soaked(row: Row) -> list[str]:
 
 
 def ranked(rows: list[Row]) -> list[str]:
-    """Ourselves first, in the order of CONTENDERS."""
+    """Contenders in the order of CONTENDERS, rlctl first."""
     order = [PEERS.get(who, who) for who in CONTENDERS]
     return sorted(store.distinct(rows, "who"), key=order.index)
 

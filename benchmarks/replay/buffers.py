@@ -24,12 +24,12 @@ CASES = {"vectors": ((8,), "float32"), "frames": ((4, 84, 84), "uint8")}
 
 
 class Buffer(NamedTuple):
-    """How a buffer is used. Functions that draw leave what they have drawn where update finds it."""
+    """Functions that use a buffer. `draw` leaves its rows where `update` finds them."""
 
     insert: Callable[[], int]  # some rows, and how many
     draw: Callable[[], object]
     update: Callable[[], object] | None = None  # the priorities of the last draw
-    index: Callable[[], object] | None = None  # only what finds the rows of a draw
+    index: Callable[[], object] | None = None  # only the search for the rows of a draw
 
 
 def agreed(case: str) -> Any:

@@ -1,14 +1,14 @@
-"""A run whose generations hold its replay, while its power is lost again and again.
+"""A run with its replay in its generations, while its power is lost again and again.
 
     python -m benchmarks.replay.power [LOSSES [SEED]]
 
 Every process of it gets SIGKILL at once, at a random instant, half of them while a generation is being written; after
-every fifth loss the newest part of somebody is damaged as well. Then `up`, and what it has to show: everybody goes on
-from the newest generation whose part can be read, a shard with as many rows as that part holds; no generation that was
-committed is gone; no step is lost but those since that generation; it learns on, and the ledger balances. Exit code 1:
-it did not.
+every fifth loss the newest part of one process is damaged as well. Then `up`, and the run has to show: every process
+goes on from the newest generation of which it can read its part, a shard with as many rows as that part holds; no
+generation that was committed is gone; no step is lost but those since that generation; it learns on, and the ledger
+balances. Exit code 1: it did not.
 
-A kill keeps what the kernel has not written yet. What becomes of that is for tests/checkpoint/, whose disk forgets it.
+A kill loses nothing that the kernel has not written yet. A disk that forgets it is for tests/checkpoint/.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ def spec_of() -> Spec:
 
 
 class Wanted(NamedTuple):
-    """What a run has to come back with."""
+    """State with which a run has to come back."""
 
-    learner: dict[str, Any]  # the newest generation whose learner's part can be read
+    learner: dict[str, Any]  # the newest generation with a readable part of the learner
     shards: dict[int, tuple[int, int]]  # shard -> newest generation with its part, and the rows in that
     newest: int  # generation
 
@@ -68,7 +68,7 @@ class Before(NamedTuple):
 
     committed: int  # the newest generation that was told of
     steps: int
-    writing: str  # what was half-written, or waited for others
+    writing: str  # parts that were half-written, or waited for others
 
 
 def lose(losses: int, seed: int, say: Callable[[str], object]) -> list[dict[str, Any]]:
@@ -207,7 +207,7 @@ def _wanted(folder: Path) -> Wanted:
 
 
 def _half_written(folder: Path) -> str:
-    """What a loss has interrupted: files that are not whole, and parts of a generation that is not committed."""
+    """Writes that a loss has interrupted: files that are not whole, and parts of a generation that is not committed."""
     newest = max((one["number"] for one in _manifests(folder)), default=0)
     names = [path.name for path in folder.iterdir()]
     half = {name.split("-")[2].partition(".")[0] for name in names if ".tmp." in name and name.startswith("main-")}
@@ -234,24 +234,24 @@ def _damage(folder: Path, chance: random.Random) -> str:
 
 
 def _wait_for_generation(run: Run) -> None:
-    """Until this life of the run has committed one, so that what is lost is lost by this loss."""
+    """Wait until this life of the run has committed one, so that all missing steps were lost by this loss."""
     folder, first = run.root / "checkpoints", _manifests(run.root / "checkpoints")
     newest = first[0]["number"] if first else 0
     _until(lambda: bool(found := _manifests(folder)) and found[0]["number"] > newest, 60.0, "a generation")
 
 
 def _wait_for_writing(run: Run) -> None:
-    """Until somebody writes a part of the next generation."""
+    """Wait until a process writes a part of the next generation."""
     folder = run.root / "checkpoints"
     known, deadline = {path.name for path in folder.iterdir()}, time.monotonic() + WRITING_S
     while not {name for name in os.listdir(folder) if name.startswith("main-")} - known:
         if time.monotonic() > deadline:
-            raise TimeoutError(f"nobody writes a generation for {WRITING_S:g} s")
+            raise TimeoutError(f"no generation is written within {WRITING_S:g} s")
         time.sleep(0.0005)
 
 
 def _resumed(run: Run) -> dict[str, Any]:
-    """From where the learner says that it went on."""
+    """Generation from which the learner says that it resumed."""
     booted = time.time()
 
     def told() -> dict[str, Any] | None:
@@ -281,7 +281,7 @@ def _restored(run: Run, logs_at: dict[Path, int]) -> dict[int, tuple[int, int]]:
 
 
 def _goes_on(run: Run, steps: int) -> int:
-    """Until it has learned from more; how far it is."""
+    """Wait until it has learned from more steps; returns their number."""
 
     def now() -> int:
         return int(run.stored().get("policies", {}).get("main", {}).get("steps", 0))

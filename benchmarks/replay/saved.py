@@ -73,7 +73,7 @@ class Busy:
 
 
 def saved(busy: Busy, folder: Path, seconds: float) -> tuple[dict[str, float], Any]:
-    """A round: what it does without, and while a part is written; and the part."""
+    """One round: figures without a save, and while a part is written; and the part."""
     until = time.perf_counter() + seconds
     without = busy.work(lambda: time.perf_counter() < until)
     told: dict[str, Any] = {}

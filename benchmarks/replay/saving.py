@@ -1,4 +1,4 @@
-"""Replays that generations hold: what a shard's part costs, what training loses to it, and that a run comes back.
+"""Replays in generations: cost of a shard's part, loss of training speed, and recovery of a run.
 
     python -m benchmarks saving --form short
 
@@ -30,7 +30,7 @@ from benchmarks.shared.store import Row
 
 TITLE = "Saved replays"
 EVERY_S = 60.0
-"""checkpoint.every that the lost share is of."""
+"""checkpoint.every for which the lost share is calculated."""
 WINDOW_S = 10.0
 CASES = ("vectors", "frames")
 COLUMNS = {
@@ -171,7 +171,8 @@ def table(rows: list[Row]) -> list[str]:
         body = [[row[name] for name in power.SHOWN] for row in losses]
         good = sum(row["held"] == "1" for row in losses)
         what = f"**{len(losses)} losses of power, CartPole with Ape-X DQN: {good} came back as they should.**"
-        lines += [what, "", *tables.table(head, body), ""]
+        apart = sorted({row["measured"] for row in losses if row.get("measured")})
+        lines += [what, *(f"Measured by {one}." for one in apart), "", *tables.table(head, body), ""]
     return [
         *lines,
         "A shard's speed is that of draws of 512 rows with their priorities and a block of 512 rows with each eighth, "

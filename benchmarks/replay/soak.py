@@ -2,7 +2,7 @@
 
     python -m benchmarks.replay.soak ACTORS SHARDS SECONDS KILL_EVERY_S
 
-What it has to show: the ledger balances, samples per insert stay at the ratio, memory is flat, learning does not stop.
+It has to show: the ledger balances, samples per insert stay at the ratio, memory is flat, learning does not stop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import time
 from typing import Any, NamedTuple
 
-from benchmarks.scaling.fleet import Fleet, everybody, fleet
+from benchmarks.scaling.fleet import Fleet, fleet, until_all_act
 from benchmarks.scaling.settings import run_spec
 from benchmarks.scaling.soak import gone, quantiles
 from benchmarks.shared import processes
@@ -20,10 +20,10 @@ from benchmarks.shared.product import Spec
 
 LOOK_S = 0.5
 SETTLE_S = 15.0
-"""Until shards and learner have told of the last rows."""
+"""Wait until shards and learner have reported the last rows."""
 RATIO = 8.0
 ROWS_PER_ACTOR = 400
-"""Of the replay's capacity: full after half a minute of steps of 50 ms."""
+"""Rows of the replay's capacity per actor: full after half a minute of steps of 50 ms."""
 CORE = ("manager", "modelpool", "learner", "replay")
 
 
@@ -62,7 +62,7 @@ def soak(form: Soak) -> dict[str, Any]:
         RuntimeError, TimeoutError: it does not come up.
     """
     with fleet(form.actors, spec_of(form)) as crew:
-        everybody(crew, form.actors, 120 + 2 * form.actors)
+        until_all_act(crew, form.actors, 120 + 2 * form.actors)
         filled(crew)
         watch = Watch(crew, form)
         until = time.monotonic() + form.seconds
@@ -101,7 +101,7 @@ def consumed(told: dict[str, Any]) -> float:
 
 
 class Watch:
-    """Kills shards in turn, and sees how the run takes it."""
+    """Kills shards in turn, and measures the run's recovery."""
 
     def __init__(self, crew: Fleet, form: Soak) -> None:
         self._crew, self._form = crew, form
@@ -116,7 +116,7 @@ class Watch:
         self._kills = 0
 
     def look(self, now: float, *, kill: bool) -> None:
-        """Whatever is due."""
+        """Do what is due: kill, or look at the run."""
         told = self._crew.run.stored()
         replay = told.get("replay") or {}
         if replay.get("samples_per_insert"):
@@ -131,7 +131,7 @@ class Watch:
             self._kill(now)
 
     def figures(self) -> dict[str, Any]:
-        """So far."""
+        """Figures so far."""
         first, last = self._memory[0], self._used()
         return {
             "kills": self._kills,

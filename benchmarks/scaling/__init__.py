@@ -1,1 +1,1 @@
-"""How throughput grows with actors, beside what one process can do."""
+"""Growth of throughput with actors, beside the throughput of one process."""

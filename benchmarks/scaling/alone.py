@@ -1,8 +1,8 @@
 """One process that steps, acts and learns in turn: `python -m benchmarks.scaling.alone ENVS LATENCY_MS CPU_MS`.
 
 With one environment it is the naive loop; with many, all stepped as one batch, the best that one process can do. The
-same network, batch and optimizer as rlctl's runs, on the same code for acting, segments and learning. Says how far it
-is like the peers do.
+same network, batch and optimizer as rlctl's runs, on the same code for acting, segments and learning. Tells its
+progress as the peers do.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.peers.window import child, window
-from benchmarks.scaling.fleet import everybody, fleet
+from benchmarks.scaling.fleet import fleet, until_all_act
 from benchmarks.scaling.report import PLOTTED, table
 from benchmarks.scaling.settings import BEST_OF, CPUS_MS, LATENCIES_MS, run_spec
 from benchmarks.scaling.shares import at_update, figures
@@ -31,7 +31,7 @@ __all__ = ["TITLE", "measure", "plot", "table"]
 
 
 class Cell(NamedTuple):
-    """What is measured at once."""
+    """One measurement of the grid."""
 
     who: str  # naive, single, torch, light
     actors: int  # processes that act; of a single process: environments
@@ -54,7 +54,7 @@ def cells(session: Session) -> list[Cell]:
 
 
 def measure(session: Session) -> None:
-    """The soak first, so that who ends the rounds early (Ctrl-C) has measured everything at least once."""
+    """Measure the soak first, so that rounds that end early (Ctrl-C) leave everything measured at least once."""
     form = session.choose(Soak(4, 1, 8.0, 2.0, 4.0), Soak(100, 2, 20.0, 4.0, 10.0), Soak(120, 4, 600.0, 10.0, 60.0))
     session.cell({"who": "soak", **form._asdict()}, partial(soak, form), repeat=False)
     for number, cell in session.rounds(cells(session), session.choose(1, 1, 3)):
@@ -99,7 +99,7 @@ def with_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
 def without_torch(cell: Cell, warm_s: float, window_s: float) -> dict[str, Any]:
     """rlctl with light actors."""
     with fleet(cell.actors, run_spec(0, cell.latency_ms, cell.cpu_ms)) as crew:
-        everybody(crew, cell.actors, 60 + 2 * cell.actors)
+        until_all_act(crew, cell.actors, 60 + 2 * cell.actors)
         product.wait_for_steps(crew.run, 1, 60)
         time.sleep(warm_s)
         first = at_update(crew.run, [crew.parent])

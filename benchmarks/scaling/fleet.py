@@ -1,4 +1,4 @@
-"""A run of the product with light actors: their parent, their counters, and what they use."""
+"""A run of the product with light actors: their parent, their counters, and their resources."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Fleet:
         return next((pid for pid in self.run.pids("actor") if name in processes.command_line(pid)), None)
 
     def rows_of_real(self, index: int) -> int:
-        """That its process has written since it began; 0 while it does not answer. The row after an end is no step."""
+        """Rows that its process has written so far; 0 while it does not answer. The row after an end is no step."""
         rows = 0.0
         for name in ("agent_steps", "episodes"):
             with contextlib.suppress(RuntimeError):
@@ -53,12 +53,12 @@ class Fleet:
         return int(rows)
 
     def halt(self) -> None:
-        """From now on nobody makes a step: the light actors are gone, the product's own stand still."""
+        """Stop all steps: the light actors are gone, the product's own stand still."""
         os.kill(self.parent, signal.SIGKILL)  # the actors go with it
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
-        """The product's own actors can end as they should."""
+        """Let the product's own actors run again, so that they can end in good order."""
         self._signal(signal.SIGCONT)
 
     def _signal(self, number: signal.Signals) -> None:
@@ -111,11 +111,11 @@ def actor_words(run: Run) -> list[str]:
     return words[words.index("rlctl_agents") + 1 :]
 
 
-def everybody(fleet: Fleet, count: int, timeout_s: float) -> None:
+def until_all_act(fleet: Fleet, count: int, timeout_s: float) -> None:
     """Wait until every actor has acted.
 
     Raises:
-        TimeoutError: somebody has not.
+        TimeoutError: an actor has not.
     """
     deadline = time.monotonic() + timeout_s
     while (np.asarray(fleet.steps) == 0).any() or not all(fleet.rows_of_real(index) for index in range(fleet.real)):

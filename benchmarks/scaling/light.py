@@ -1,4 +1,4 @@
-"""Actors whose policy needs no torch, so that a hundred fit into one machine's memory.
+"""Actors with a policy that needs no torch, so that a hundred fit into one machine's memory.
 
     python -m benchmarks.scaling.light COUNT FIRST COUNTERS EXPERIENCE -- actor --name actor-{} ...
 
@@ -35,7 +35,7 @@ from rlctl_agents.wire.rpc.client import RpcClient
 
 PULL_S, WAIT_S = 2.0, 0.05
 STREAMS_PER_LEASE = 1_000_000
-"""As for every actor (acting/policy_player.py, which needs torch)."""
+"""Stream ids of one lease, as for every actor (acting/policy_player.py, which needs torch)."""
 DIE_WITH_PARENT = 1
 
 
@@ -48,7 +48,7 @@ class Mlp:
         self.ref: ModelRef | None = None
 
     def take(self, ref: ModelRef, data: bytes) -> None:
-        """Go on with these."""
+        """Act with these weights from now on."""
         weights, self.ref = load(data), ref
         names = ("torso.mlp.layers.0", "torso.mlp.layers.1", "policy")
         self._layers = [(weights[f"{name}.weight"].T, weights[f"{name}.bias"]) for name in names]
@@ -164,7 +164,7 @@ class LightActor:
         return self._turn()
 
     def _pull(self) -> bool:
-        """Whether there are weights now."""
+        """Ask for newer weights; True if there are weights now."""
         try:
             got, buffers = self._client.call(
                 GetModel("main", have=self._policy.ref), GotModel, deadline_s=PULL_S, keep_waiting=self._turn
@@ -203,7 +203,7 @@ class LightActor:
         return Mlp(seed)
 
     def _receiver(self) -> Channels:
-        """Who takes its rows, chosen as an actor chooses (roles/actor.py)."""
+        """Channels of the receiver of its rows, chosen as an actor chooses (roles/actor.py)."""
         role = "replay" if self._member.peers_of("replay") else "learner"
         peers = list(self._member.peers_of(role).values())
         return peers[self._member.lease.index % len(peers)]
@@ -226,7 +226,7 @@ def be_actor(index: int, words: list[str], experience: Experience, counter: NDAr
 
 
 def main(count: int, first: int, counters: Path, experience: Path, words: list[str]) -> None:
-    """Fork the actors, and again whoever ends, until killed."""
+    """Fork the actors, and again each one that ends, until killed."""
     steps, pids = np.memmap(counters, np.int64, "r+", shape=(2, count))
     told = msgspec.json.decode(experience.read_bytes(), type=Experience)
     children: dict[int, int] = {}

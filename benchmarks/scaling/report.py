@@ -1,4 +1,4 @@
-"""What the scaling figures say, in tables and in plain sentences."""
+"""Report of the scaling figures, in tables and in plain sentences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PLOTTED = {"steps_per_s": "per second", "steps_per_cpu_s": "per CPU second"}
 WANTED = 20.0
 MANY = 100
 REPEATS = 3
-"""Fewer have no interval."""
+"""Fewest repeats for an interval."""
 POLICIES = (
     "The naive loop and the single process act with torch, actors without it in numpy: a ratio of the two compares "
     "that, too, and the more so the less a step waits."
@@ -47,7 +47,7 @@ def cells(rows: list[Row]) -> list[str]:
 
 
 def taken(rows: list[Row]) -> str:
-    """Who takes the CPU of a step, by medians; nothing where there is but one process."""
+    """CPU of a step by process, in medians; "" where there is but one process."""
     shares = [store.kept(rows, f"{who}_cpu_ms") for who in WHO]
     return ", ".join(f"{spread(values).median:.3f}" for values in shares) if all(shares) else ""
 
@@ -154,7 +154,7 @@ def ratios(rows: list[Row], actors: int, who: str, count: int | None) -> list[fl
     Args:
         rows: of one latency and CPU.
         actors: of the light ones.
-        who, count: of the baseline; None: whichever number of environments is the fastest in that round.
+        who, count: of the baseline; None: the number of environments that is the fastest in that round.
     """
     found = []
     counts = store.distinct(store.where(rows, who=who), "actors") if count is None else [str(count)]
@@ -221,7 +221,7 @@ SOAKED = (
 
 
 def lacking(row: Row) -> list[str]:
-    """What "100+" needs and a soak does not show; a figure that is not there shows nothing."""
+    """Conditions of "100+" that a soak does not show; a missing figure shows none."""
     value = {name: float(row.get(name, "") or "nan") for name in SOAKED}
     lives = value["actors"] + value["real"] + value["kills"]
     needs = {

@@ -1,4 +1,4 @@
-"""What every cell of the scaling benchmark has in common."""
+"""Settings that all cells of the scaling benchmark share."""
 
 from __future__ import annotations
 

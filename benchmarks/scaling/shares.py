@@ -1,4 +1,4 @@
-"""Who takes the CPU of an agent step: the actors, the learner, or everybody else."""
+"""Shares of the CPU of an agent step: of the actors, the learner, and all other processes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.shared.product import Mark, Run
 WHO = ("actors", "learner", "others")
 """Others: manager, modelpool, supervisor."""
 LOOK_S = 0.02
-"""Between two looks for an update: each makes the learner's process write a page."""
+"""Time between two checks for an update: each makes the learner's process write a page."""
 
 
 class Seen(NamedTuple):
@@ -39,8 +39,8 @@ def seen(run: Run, parents: Sequence[int] = ()) -> Seen:
 
 
 def at_update(run: Run, parents: Sequence[int] = (), timeout_s: float = 30.0) -> Seen:
-    """When the learner has just made an update. Until then only its counter is looked at: to look through all
-    processes costs as much as hundreds of steps.
+    """The run just after an update of the learner. Until then only its counter is read: to read all processes costs as
+    much as hundreds of steps.
 
     Raises:
         TimeoutError: it makes none.

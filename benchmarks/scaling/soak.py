@@ -1,6 +1,6 @@
 """A hundred actors and more, for minutes, while one of them is killed at random every few seconds.
 
-Most are light. Their parent, which is ours, forks whoever was killed anew from a warm process. A few are the product's
+Most are light. Their parent, scaling/light.py, forks a killed one anew from a warm process. A few are the product's
 own, with torch: its supervisor sees that they died and starts them again. The two take turns in being killed, and their
 recovery is told apart.
 """
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.scaling.fleet import Fleet, everybody, fleet
+from benchmarks.scaling.fleet import Fleet, fleet, until_all_act
 from benchmarks.scaling.settings import SEGMENT_STEPS, run_spec
 from benchmarks.scaling.shares import seen
 from benchmarks.shared import processes, product
@@ -24,13 +24,13 @@ from benchmarks.shared.stats import jain
 
 LOOK_S = 0.05
 SETTLE_S = 20.0
-"""Until the manager has closed the books of the last who was killed."""
+"""Wait until the manager has closed the books of the last killed actor."""
 QUIET_S = 30.0
-"""Before the end nobody is killed, so that the last one can recover."""
+"""Time before the end without a kill, so that the last killed actor can recover."""
 
 
 class Soak(NamedTuple):
-    """What such a run is like."""
+    """Size, length and kills of a run."""
 
     actors: int  # light ones
     real: int  # the product's own, beside them
@@ -42,7 +42,7 @@ class Soak(NamedTuple):
 
 
 class Killed(NamedTuple):
-    """One kill and what came of it."""
+    """One kill of an actor."""
 
     actor: int
     pid: int
@@ -56,7 +56,7 @@ def soak(form: Soak) -> dict[str, Any]:
         RuntimeError, TimeoutError: it does not come up.
     """
     with fleet(form.actors, run_spec(form.real, form.latency_ms, form.cpu_ms), real=form.real) as crew:
-        everybody(crew, form.actors, 120 + 2 * form.actors + 20 * form.real)
+        until_all_act(crew, form.actors, 120 + 2 * form.actors + 20 * form.real)
         first = seen(crew.run, [crew.parent])
         watch = Watch(crew, random.Random(0), form.kill_every_s, form.minute_s)
         until = time.monotonic() + form.seconds
@@ -82,7 +82,7 @@ def soak(form: Soak) -> dict[str, Any]:
 
 
 def unwritten(crew: Fleet, rows_of_dead: int, settle_s: float) -> int:
-    """Steps that were made and are in no segment that the ledger knows: counted by whoever stepped, not by the product.
+    """Steps that were made and are in no segment that the ledger knows: by the actors' own counts.
 
     Args:
         rows_of_dead: of those of the product's own actors that were killed.
@@ -98,7 +98,7 @@ def unwritten(crew: Fleet, rows_of_dead: int, settle_s: float) -> int:
 
 
 class Watch:
-    """Kills, and sees who comes back when."""
+    """Kills actors, and measures when each comes back."""
 
     def __init__(self, crew: Fleet, chance: random.Random, kill_every_s: float, minute_s: float) -> None:
         self._crew, self._chance = crew, chance
@@ -118,7 +118,7 @@ class Watch:
         """Rows that the product's own actors had written when they were killed."""
 
     def look(self, now: float, *, kill: bool = True) -> None:
-        """Whatever is due."""
+        """Do what is due: kill, or look at the actors."""
         self._see_recovered(now)
         if kill and now >= self._next_kill:
             self._next_kill = now + self._kill_every_s
@@ -181,7 +181,7 @@ class Watch:
                 self._waiting.remove(one)
                 del self._begun[one.actor]
         for one in list(self._waiting_real):
-            if self._crew.rows_of_real(one.actor) > SEGMENT_STEPS:  # who answers is another: the dead do not
+            if self._crew.rows_of_real(one.actor) > SEGMENT_STEPS:  # a new process answers: a dead one does not
                 self._recovery_real_s.append(now - one.at_s)
                 self._waiting_real.remove(one)
 

@@ -1,1 +1,1 @@
-"""What every benchmark needs: host card, calibration, CPU of a process tree, rounds, statistics, CSV, plots, tables."""
+"""Tools of all benchmarks: host card, calibration, CPU of a process tree, rounds, statistics, CSV, plots, tables."""

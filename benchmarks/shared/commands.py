@@ -27,7 +27,7 @@ print(wall_s, usage.ru_utime + usage.ru_stime, usage.ru_maxrss, os.waitstatus_to
 
 
 class Took(NamedTuple):
-    """What a command needed."""
+    """Resources that a command used."""
 
     wall_s: float
     cpu_s: float  # with children that it waited for

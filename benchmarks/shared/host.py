@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).parents[2]
-WRITTEN = ("benchmarks/results", "docs/performance.md", "docs/learning.md")
+WRITTEN = ("benchmarks/results", "docs/performance.md", "docs/learning.md", "README.md")
 PACKAGES = ("torch", "numpy", "pyzmq", "gymnasium", "ale-py")
 USEFUL_FLAGS = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 

@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.shared import store
 from benchmarks.shared.stats import Spread
 
-if TYPE_CHECKING:  # the import takes a second: who draws nothing does not wait for it
+if TYPE_CHECKING:  # the import takes a second, which only plots need
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 

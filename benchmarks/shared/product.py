@@ -24,7 +24,7 @@ from benchmarks.shared.host import REPOSITORY
 
 Spec = dict[str, Any]
 PREFIX = "rlb-"
-"""Of the folders of runs."""
+"""Prefix of the folders of runs."""
 
 
 class Run:
@@ -41,7 +41,7 @@ class Run:
         (folder / "spec.yaml").write_text(yaml.safe_dump(spec))
 
     def rlctl(self, *arguments: str, timeout_s: float = 120.0) -> str:
-        """What the command says.
+        """Run a command; returns its output.
 
         Raises:
             RuntimeError: it failed.
@@ -90,7 +90,7 @@ class Run:
         return {}
 
     def ended(self) -> bool:
-        """Whether it has come to an end of its own, its last status written.
+        """Whether the run has finished by itself, its last status written.
 
         Raises:
             RuntimeError: it has stopped before that.
@@ -168,7 +168,7 @@ def running(spec: Spec, *arguments: str, path: str = "") -> Iterator[Run]:
 
 @contextlib.contextmanager
 def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
-    """A run that nobody has started yet."""
+    """A run that is not started yet."""
     inherited = os.environ.get("PYTHONPATH", "")
     joined = os.pathsep.join(word for word in (path, str(REPOSITORY), inherited) if word)
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir="/tmp") as folder:  # short: sockets have short names
@@ -180,7 +180,7 @@ class LeftOver(RuntimeError):
 
 
 def remove(folder: Path) -> None:
-    """End a run whose starter was killed, and remove its folder. One that is not there, or not of `made`, is left.
+    """End the run of a killed starter, and remove its folder. A folder that is not there, or not of `made`, is left.
 
     Raises:
         LeftOver: it could not be ended, so its processes may live on, and the folder stays.
@@ -197,7 +197,7 @@ def remove(folder: Path) -> None:
 
 
 class Mark(NamedTuple):
-    """How far a training is."""
+    """Progress of a training at one moment."""
 
     at_s: float
     steps: float

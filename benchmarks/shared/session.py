@@ -24,7 +24,7 @@ ATTEMPTS, ATTEMPTS_STEADY = 3, 2
 
 @dataclass
 class Session:
-    """Where the figures of one benchmark go.
+    """Measurement of one benchmark, with the folder for its figures.
 
     Args:
         folder: of its results.
@@ -62,9 +62,9 @@ class Session:
         alone. A measurement that raises is stored with what it said, does not count, and is not repeated.
 
         Args:
-            keys: what the row is of.
+            keys: columns that name the row.
             measure: its figures.
-            repeat: False for what takes too long, or does not depend on how fast the machine is.
+            repeat: False for a cell that takes too long, or does not depend on the speed of the machine.
 
         Returns:
             The last row.

@@ -79,7 +79,7 @@ def student_tail(t: float, freedom: float) -> float:
 
 
 def student_quantile(tail: float, freedom: float) -> float:
-    """The t whose upper tail is `tail` < 0.5, by bisection."""
+    """The t with an upper tail of `tail` < 0.5, by bisection."""
     low, high = 0.0, 1.0
     while student_tail(high, freedom) > tail:
         high *= 2

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, str]
-"""As it stands in the CSV: every value is text, "" is nothing."""
+"""A row of the CSV: every value is text, "" is nothing."""
 CELLS, HOST = "cells.csv", "host.json"
 
 
@@ -77,8 +77,8 @@ def read_host(folder: Path) -> dict[str, Any]:
 def kept(rows: Sequence[Row], column: str) -> list[float]:
     """The values of a column in rows that count.
 
-    Rates per CPU second (`*_per_cpu_s`, `cpu_*`) need a machine whose clock stayed; all others need one that nobody
-    else used more or less than before. Memory needs neither.
+    Rates per CPU second (`*_per_cpu_s`, `cpu_*`) need a machine whose clock stayed; all others need one
+    with unchanged load by other users. Memory needs neither.
     """
     flag = "" if column.endswith("_mib") else "kept_cpu" if "cpu" in column else "kept"
     return [float(row[column]) for row in rows if row.get(flag, "1") == "1" and row.get(column, "")]

@@ -1,7 +1,7 @@
-"""The Universal Scalability Law: how throughput grows with the number of workers, and what bends it.
+"""The Universal Scalability Law: growth of throughput with the number of workers, and its limits.
 
 X(N) = lambda N / (1 + sigma (N - 1) + kappa N (N - 1)): lambda is the rate of one worker, sigma the contention for
-something shared, kappa the price of agreeing with everybody else.
+something shared, kappa the cost of agreement with all other workers.
 
 Source: Gunther 1993; the fit of the linear form of N / X(N) is Gunther, "Guerrilla Capacity Planning", 2007.
 """
@@ -20,7 +20,7 @@ LINEAR = 0.9
 
 
 class Law(NamedTuple):
-    """What was fitted."""
+    """Fitted coefficients of the law."""
 
     rate: float  # lambda, per second
     sigma: float

@@ -26,7 +26,7 @@ TASKS: dict[str, tuple[str, dict[str, float]]] = {
     "halfcheetah_sac": ("sac_continuous_action.py", {"buffer-size": 1_000_000, "batch-size": 256, **REPLAYED}),
 }  # fmt: skip
 GAMES = {"pong_ppo": games.pong, "pong_dqn": games.pong, "halfcheetah_sac": games.halfcheetah}
-"""The others are CartPole."""
+"""Games by task; the other tasks are CartPole."""
 
 
 class Writer:
@@ -59,7 +59,11 @@ def main(task: str) -> int:
         vars(module).update(content)
         sys.modules[name] = module
     vector = gymnasium.vector.SyncVectorEnv
-    one = GAMES.get(task, games.cartpole)
+    game = GAMES.get(task, games.cartpole)
+
+    def one() -> gymnasium.Env:  # its files read what this wrapper adds, and put it around theirs
+        return gymnasium.wrappers.RecordEpisodeStatistics(game())
+
     gymnasium.vector.SyncVectorEnv = lambda makers: vector([one] * len(makers))  # type: ignore[assignment, misc]
     words = [f"--{name}={value}" for name, value in {"total-timesteps": STEPS, **settings}.items()]
     path = source / "cleanrl" / script

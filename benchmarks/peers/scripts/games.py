@@ -1,4 +1,4 @@
-"""Gymnasium environments as the peers are given them."""
+"""Gymnasium environments in the form that the peers get."""
 
 from __future__ import annotations
 

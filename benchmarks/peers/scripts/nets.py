@@ -63,5 +63,5 @@ class ActorCritic(nn.Module):
 
 
 def one_thread() -> None:
-    """As every role of rlctl on a machine whose cores are shared."""
+    """Compute with one thread, as every role of rlctl on a machine with shared cores."""
     torch.set_num_threads(1)

@@ -33,7 +33,7 @@ TASKS: dict[str, dict[str, int]] = {
 
 
 class Policy(nn.Module):
-    """Our network behind the interface that it calls."""
+    """The network of `nets` behind the interface that PufferLib calls."""
 
     hidden_size = 64
 
@@ -59,7 +59,7 @@ def make(task: str, count: int) -> Any:
 
     def one(**kwargs: Any) -> Any:
         env: Any = games.pong() if task.startswith("pong") else games.cartpole()
-        if task == "solve":  # elsewhere nobody asks for returns, and adding them up costs a third of a pole's step
+        if task == "solve":  # other tasks need no returns, and adding them up costs a third of a pole's step
             env = pufferlib.EpisodeStats(env)
         return pufferlib.emulation.GymnasiumPufferEnv(env, buf=kwargs.get("buf"), seed=kwargs.get("seed", 0))
 

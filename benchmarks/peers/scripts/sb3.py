@@ -38,11 +38,11 @@ ENVS = {"pong": 8, "cartpole": 32, "solve": 8, "pong_ppo": 8, "cartpole_ppo": 32
         "pong_dqn": 1, "halfcheetah_sac": 1}  # fmt: skip
 GAMES = {"pong": games.pong, "pong_ppo": games.pong, "halfcheetah_ppo": games.halfcheetah,
          "pong_dqn": games.pong, "halfcheetah_sac": games.halfcheetah}  # fmt: skip
-"""The others are CartPole."""
+"""Games by task; the other tasks are CartPole."""
 
 
 class Teller(BaseCallback):
-    """When a rollout begins, everything before it has been learned from."""
+    """Tells the steps when a rollout begins: all before it have been learned from."""
 
     def _on_rollout_start(self) -> None:
         episodes = [episode["r"] for episode in self.model.ep_info_buffer or ()]

@@ -1,4 +1,4 @@
-"""How a trainer that is measured says how far it is: one JSON line on its standard output. Standard library only."""
+"""Progress of a measured trainer: one JSON line on its standard output. Standard library only."""
 
 from __future__ import annotations
 

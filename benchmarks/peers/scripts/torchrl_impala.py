@@ -72,7 +72,7 @@ def main(task: str) -> int:
 
 
 class Only(torch.nn.Module):
-    """Logits or value, over any number of leading dimensions; what only the other needs is not computed."""
+    """Logits or value, over any number of leading dimensions; layers that only the other needs are not computed."""
 
     def __init__(self, net: ActorCritic, head: str) -> None:
         super().__init__()
