@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from rlctl.spec import fields
-from rlctl.spec.algorithms import KINDS
+from rlctl.spec.algorithms import KINDS, NEED_REPLAY
 from rlctl.spec.words import Path, closest, either
 
 RENAMED: Final[Mapping[Path, str]] = {
@@ -35,7 +35,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "roles.actor.replicas": ("num_workers", "n_workers", "num_env_runners", "num_rollout_workers", "num_actors"),
     "roles.learner.replicas": ("num_learners", "num_gpu_learners"),
-    "roles.learner.gpu": ("num_gpus", "num_gpus_per_learner", "gpus"),
+    "roles.learner.gpu": ("num_gpus", "num_gpus_per_learner", "gpus", "device", "cuda", "use_gpu"),
     "algorithm.batch_size": ("train_batch_size", "train_batch_size_per_learner", "frames_per_batch", "batch_timesteps"),
     "algorithm.unroll_length": (
         "rollout_fragment_length", "n_steps", "num_steps", "rollout", "rollout_length", "unroll_steps", "horizon",
@@ -61,7 +61,10 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.target_kl": ("kl_target",),
     "algorithm.reuse": ("circular_buffer_iterations_per_batch",),
     "algorithm.buffer_batches": ("circular_buffer_num_batches",),
-    "algorithm.target_every_updates": ("target_network_update_freq", "target_update_frequency"),
+    "algorithm.lr_schedule: {kind: linear, agent_steps: ...}": ("anneal_lr",),
+    "algorithm.target_every_updates": (
+        "target_network_update_freq", "target_update_frequency", "target_network_frequency", "target_update_interval",
+    ),
     "algorithm.target_rho_max": ("target_worker_clipping",),
     "algorithm.entropy_schedule": ("entropy_coeff_schedule",),
     "algorithm.n_step": ("nstep", "n_steps_return", "multi_step", "n_step_returns"),
@@ -72,6 +75,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.double": ("double_q", "double_dqn"),
     "algorithm.epsilon_initial": ("exploration_initial_eps", "initial_epsilon", "start_e", "eps_start"),
     "algorithm.epsilon_final": ("exploration_final_eps", "final_epsilon", "end_e", "eps_end"),
+    "algorithm.epsilon_steps: exploration_fraction x stop.agent_steps": ("exploration_fraction",),
     "algorithm.epsilon_steps": ("epsilon_timesteps", "eps_decay", "epsilon_decay"),
     "algorithm.critic_lr": ("q_lr", "qf_lr", "critic_learning_rate", "lr_critic"),
     "algorithm.temperature_lr": ("alpha_lr", "temperature_learning_rate"),
@@ -83,6 +87,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.adam_beta1": ("beta1", "betas", "adam_betas"),
     "algorithm.adam_beta2": ("beta2",),
     "algorithm.advantage_norm": ("normalize_advantage", "norm_adv", "standardize_advantages"),
+    "model": ("policy_kwargs",),
     "model.hidden": ("hidden_sizes", "fcnet_hiddens", "net_arch", "hidden_dims", "num_cells", "hiddens"),
     "model.activation": ("fcnet_activation", "activation_fn", "nonlinearity"),
     "model.core: lstm": ("use_lstm", "use_rnn", "recurrent", "lstm"),
@@ -106,6 +111,9 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "checkpoint.keep": ("num_to_keep", "keep_checkpoints", "keep_checkpoints_num"),
     "replay.capacity": ("buffer_size", "replay_buffer_size", "buffer_capacity", "memory_size"),
     "replay.learning_starts": ("num_steps_sampled_before_learning_starts", "warmup_steps", "min_replay_size"),
+    "replay.samples_per_insert: minibatch_size x gradient_steps / train_freq": (
+        "train_freq", "train_frequency", "gradient_steps",
+    ),
     "trackers": ("logger", "loggers", "log_to"),
     "trackers.wandb": ("wandb", "track", "use_wandb", "with_wandb"),
     "trackers.wandb.project": ("wandb_project", "wandb_project_name"),
@@ -119,8 +127,28 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
 }  # fmt: skip
 FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items() for key in keys}
 """Key of RLlib, Stable-Baselines3, CleanRL, Sample Factory, torchrl or an IMPALA of others -> our path."""
-_INSTEAD: Final = {("impala", "clip"): ", and impala clips by rho_max, c_max and pg_rho_max"}
+_ELSEWHERE: Final[Mapping[tuple[str, str], str]] = {
+    ("env", "time_limit"): "env.max_episode_steps",
+    ("env", "max_steps"): "env.max_episode_steps",
+    ("sac", "alpha"): "algorithm.temperature",
+    ("sac", "entropy_coef"): "algorithm.temperature",
+    **{
+        (name, key): "algorithm.minibatch_size"
+        for name in NEED_REPLAY
+        for key in ("train_batch_size", "train_batch_size_per_learner")
+    },
+}
+"""Section or algorithm, and a key or what it is with others -> our path, where it is not the usual one."""
+_INSTEAD: Final = {
+    ("impala", "clip"): ", and impala clips by rho_max, c_max and pg_rho_max",
+    ("sac", "target_every_updates"): ", and sac moves its target networks by tau after each optimizer step",
+    ("td3", "target_every_updates"): ", and td3 moves its target networks by tau each policy_every optimizer steps",
+}
 """Algorithm and key of another one -> what serves the purpose."""
+_NOT_OFFERED: Final = dict.fromkeys(
+    ("kl_coeff", "kl_coef"), "no algorithm has a penalty on KL; `target_kl` of ppo and appo ends the steps of a batch"
+)
+_VERSIONS: Final = ", in versions, each of batch_size / minibatch_size optimizer steps"
 
 
 def ours(path: Path, algorithm: str) -> str:
@@ -138,11 +166,14 @@ def ours(path: Path, algorithm: str) -> str:
         return f"unknown key; did you mean `{near}`?"
     found = FOREIGN.get(key, f"algorithm.{key}" if section == "algorithm" else "")
     name = found.split(":")[0].removeprefix("algorithm.")
+    if other := next(filter(None, map(_ELSEWHERE.get, ((str(path[0]), key), (algorithm, key), (algorithm, name)))), ""):
+        found, name = other, other.removeprefix("algorithm.")
     of = [] if name == found else [kind for kind, model in KINDS.items() if name in fields.keys(model)]
     if of and algorithm in KINDS and algorithm not in of:
         there = f", where it is `{name}`" if name != key else ""
         return f"unknown key; it belongs to {either(of)}{there}{_INSTEAD.get((algorithm, name), '')}"
-    if key in FOREIGN:
+    if other or key in FOREIGN:
         here = ".".join(map(str, path[:-1]))
-        return f"unknown key; here it is `{found.removeprefix(f'{here}.') if here else found}`"
-    return ""
+        unit = _VERSIONS if name == "target_every_updates" and algorithm in NEED_REPLAY else ""
+        return f"unknown key; here it is `{found.removeprefix(f'{here}.') if here else found}`{unit}"
+    return f"unknown key; {_NOT_OFFERED[key]}" if key in _NOT_OFFERED else ""
