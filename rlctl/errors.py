@@ -6,7 +6,7 @@ RlctlError                 1   base: the answer is "no"
 ├── SpecError              3   the spec (or a template) is invalid; carries every problem found
 ├── BackendUnreachable     4   the target does not answer, or refuses us
 │   └── Unreadable         4   what is recorded of a run cannot be read; its processes, logs and data are there
-├── Conflict               5   somebody else owns it, or the change needs a new run
+├── Conflict               5   another user owns it, or the change needs a new run
 │   └── Locked             5   another command is changing it right now
 ├── TimedOut               6   the wait ran out; what was applied stays
 ├── WorkloadFailed         7   the run itself failed
@@ -23,7 +23,7 @@ from typing import ClassVar
 
 
 class RlctlError(Exception):
-    """What went wrong, why, and what to do next.
+    """An error as the command line reports it: the fault and its cause, and what to do next.
 
     Args:
         message: one sentence that names the object by kind and name.
@@ -92,7 +92,7 @@ class BackendUnreachable(RlctlError):
 
 
 class Unreadable(BackendUnreachable):
-    """What is recorded of a run cannot be read. Its processes, logs and data are there all the same.
+    """A record of a run that cannot be read. Its processes, logs and data are there all the same.
 
     Args:
         message, hint, objects: as above.

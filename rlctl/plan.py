@@ -86,7 +86,7 @@ class Document:
 class Change:
     """Effect of one changed field on one role of a live run. A refusal concerns the whole run and comes once."""
 
-    role: str  # a role, or "" when the backend or nobody has to act, and for a refusal
+    role: str  # a role, or "" when the backend or no process has to act, and for a refusal
     action: Literal["live", "restart", "refuse"]
     path: str  # dotted path of the field
     why: str  # "roles.actor.replicas: 4 -> 8"; a refusal adds the reason and the way out
@@ -214,7 +214,8 @@ def changes(old: Spec, new: Spec) -> list[Change]:
         else:
             action: Literal["live", "restart"] = "live" if leaf.applies.when == "live" else "restart"
             there = [role for role in leaf.applies.roles if getattr(after.roles, role) is not None]
-            found += [_change(new, path, was, now, role, action) for role in there]
+            lost = {role: _lost_rows(before, after, path, role, action) for role in there}
+            found += [_change(new, path, was, now, role, action, lost[role]) for role in there]
             found += [] if there else [_change(new, path, was, now, "")]
     return found
 
@@ -255,9 +256,35 @@ def _refusal(spec: Spec, path: tuple[str, ...], was: Any, now: Any, reason: str 
 
 
 def _change(
-    spec: Spec, path: tuple[str, ...], was: Any, now: Any, role: str, action: Literal["live", "restart"] = "live"
+    spec: Spec,
+    path: tuple[str, ...],
+    was: Any,
+    now: Any,
+    role: str,
+    action: Literal["live", "restart"] = "live",
+    besides: str = "",
 ) -> Change:
-    return Change(role, action, _shown(spec, path), _was_now(spec, path, was, now))
+    return Change(role, action, _shown(spec, path), _was_now(spec, path, was, now) + besides)
+
+
+FEWER_SHARDS: Final = "rows of the shards that go are dropped"
+_FORM_OF_ROWS: Final = ("unroll_length", "sequence_length", "burn_in")
+
+
+def _lost_rows(before: Spec, after: Spec, path: tuple[str, ...], role: str, action: str) -> str:
+    """Warning of rows that the replay loses by a change; "": none."""
+    old, new = before.replay, after.replay
+    if old is None or new is None:
+        return ""
+    if path == ("roles", "replay", "replicas") and after.replay_shards < before.replay_shards:
+        return f": {FEWER_SHARDS}"
+    if role != "replay" or action == "live":
+        return ""
+    if "none" in (old.checkpoint, new.checkpoint):
+        return ": it begins empty, no generation holds its rows"
+    if path[-1] in _FORM_OF_ROWS:
+        return ": rows that its generations hold have another form, it begins empty"
+    return ": the newest rows that fit stay" if path == ("replay", "capacity") and new.capacity < old.capacity else ""
 
 
 def _same_image(path: tuple[str, ...], was: Any, now: Any) -> bool:
@@ -317,8 +344,8 @@ def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]
     spec = spec.model_copy(update={"roles": normal(spec).roles})  # a replay that it leaves out is there
     if why := [reason for role, count in wanted.items() if (reason := _why_not(spec, role, count)) is not None]:
         return why
-    before = _sized(spec, live)
-    after = _sized(before, wanted)
+    before = sized(spec, live)
+    after = sized(before, wanted)
     refused = [change.why for change in changes(before, after) if change.action == "refuse"]
     known = set(unsound(before))
     return refused or [f"{dotted(fault.path)}: {fault.message}" for fault in unsound(after) if fault not in known]
@@ -336,7 +363,7 @@ def _why_not(spec: Spec, role: str, replicas: int) -> str | None:
         type(section).model_validate({"replicas": replicas}, strict=True)
     except ValidationError as error:
         return f"roles.{role}.replicas: {in_words(error.errors(include_url=False)[0])}"
-    later = [fault for fault in not_built(_sized(spec, {role: replicas})) if fault.path == ("roles", role, "replicas")]
+    later = [fault for fault in not_built(sized(spec, {role: replicas})) if fault.path == ("roles", role, "replicas")]
     if later:
         return f"roles.{role}.replicas: {later[0].message}"
     if role == "actor" and replicas > max_actors(spec):
@@ -346,7 +373,7 @@ def _why_not(spec: Spec, role: str, replicas: int) -> str | None:
     return None
 
 
-def _sized(spec: Spec, replicas: Mapping[str, int]) -> Spec:
+def sized(spec: Spec, replicas: Mapping[str, int]) -> Spec:
     """The same with other numbers of replicas, where a role has such a number."""
     sections = {role: getattr(spec.roles, role) for role in replicas}
     resized = {

@@ -1,4 +1,4 @@
-"""Asks on this machine, in a child process, whether the environment, networks and algorithms of a spec are there.
+"""Trial on this machine, in a child process, of the environment, networks and algorithms of a spec: are they there?
 
 The child runs the user's own code. It may hang, crash, print and start processes: it is given a few seconds, and what
 it has started is ended with it. rlctl itself never imports gymnasium or torch, and may be installed without them.
@@ -31,20 +31,20 @@ from rlctl.spec.words import number, plain
 from rlctl.waiting import Waiting
 
 WITHIN_S: Final = 5.0
-"""From the child's start to its answer."""
+"""Time from the child's start to its answer."""
 MORE_WITH_TORCH_S: Final = 15.0
-"""For its import and that of the networks."""
+"""More time where torch has to be imported, for that and the networks."""
 _POLL_S: Final = 0.01
 _MOST_BYTES: Final = 1 << 20
 _MOST_CHARACTERS: Final = 600
-"""Of one message: a foreign exception may hold anything."""
+"""Longest message: a foreign exception may hold anything."""
 _KEPT_BYTES: Final = 4096
 """The end of what the child has written to stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the child has found."""
+    """Findings of the child."""
 
     verdict: Literal["ok", "problem", "not checked"]
     text: str  # one line: which leaf goes through which net, or why nothing is known
@@ -61,7 +61,7 @@ class Probing:
         spec: checked by `rlctl.spec.load`.
         base: folder of the spec file; `code.path` is relative to it.
         initial: `of` and `arrays` of the policy that the run begins with, which brings torch; empty: none.
-        within_s: from now to the answer; longer where torch is needed for that.
+        within_s: from now to the answer, without torch: MORE_WITH_TORCH_S more where it is needed.
         python: interpreter that the roles would run under.
         clock: seconds, monotonic.
         sleep: waits a few milliseconds.
@@ -79,13 +79,14 @@ class Probing:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._spec, self._initial = spec, dict(initial or {})
-        within_s += MORE_WITH_TORCH_S if self._initial else 0.0
+        with_torch = bool(self._initial) or _has_own_code(spec)
+        within_s += MORE_WITH_TORCH_S if with_torch else 0.0
         self._within_s = within_s
         self._waiting = Waiting(within_s, clock=clock, sleep=sleep)
         self._last_words = b""
         self._files = ExitStack()
         self._child: subprocess.Popen[bytes] | None = None
-        self._unable = _lacking(spec, with_torch=bool(self._initial))
+        self._unable = _lacking(spec, with_torch=with_torch)
         if not self._unable:
             self._start(base, python)
 
@@ -99,7 +100,7 @@ class Probing:
         self._files.close()
 
     def answer(self) -> Probed:
-        """What the child has found by the deadline; it has ended then."""
+        """Findings of the child by the deadline; it has ended then."""
         if self._child is None:
             return self._not_checked(self._unable)
         child = self._child.pid
@@ -122,7 +123,7 @@ class Probing:
         if self._child is None:
             return 0
         if self._child.returncode is None:
-            # not reaped before: until then its number is the group's, and nobody else's
+            # not reaped before: until then its number is the group's, and no other process's
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
@@ -190,14 +191,15 @@ class Probing:
         return Probed("not checked", f"{_one_line(self._spec.env.id)}: {why}")
 
 
+def _has_own_code(spec: Spec) -> bool:
+    """True if a network or an algorithm is a class of the user's, which is imported with torch."""
+    policies = (fields.normal(spec).policies or {}).values()
+    return any(":" in name for policy in policies for name in (policy.model.torso, policy.algorithm.name))
+
+
 def _lacking(spec: Spec, *, with_torch: bool) -> str:
-    """What is not installed here without which there is nothing to try; "" when all is there."""
-    own = any(
-        ":" in name
-        for policy in (fields.normal(spec).policies or {}).values()
-        for name in (policy.model.torso, policy.algorithm.name)
-    )
-    for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if own or with_torch else [])):
+    """Packages that are missing here and without which there is nothing to try; "" when all are there."""
+    for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if with_torch else [])):
         if importlib.util.find_spec(package) is None:
             return f'{package} is not installed here: pip install "rlctl[local]"'
     return "; ".join(simulator_missing(spec.env.id) or ())

@@ -1,7 +1,7 @@
 """Signatures of models by OpenSSF's model-signing, with a pair of elliptic curve keys: the only module that knows it.
 
 A signature is a Sigstore bundle over the sha256 of every file of a folder, or of one file; `model_signing verify key`
-reads it too. Nothing is asked of a server, and no name is bound to a key: whoever has the public key knows whose it is.
+reads it too. Nothing is asked of a server, and no name is bound to a key: a verifier has to know whose key it is.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any, Final
 from rlctl.errors import BadSignature, UsageError
 
 SIGNATURE: Final = "model.sig"
-"""Of a folder, in it; that of a file is beside it, with `.sig` after its name."""
+"""Name of a folder's signature, in it; that of a file is beside it, with `.sig` after its name."""
 _CURVES: Final = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout"
 
 
 def signature_of(model: Path) -> Path:
-    """Where the signature of a folder or a file lies."""
+    """Path of the signature of a folder or a file."""
     return model / SIGNATURE if model.is_dir() else model.with_name(f"{model.name}.sig")
 
 

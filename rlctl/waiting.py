@@ -1,4 +1,4 @@
-"""A wait that has a bound, and says every ten seconds what it waits for."""
+"""Bounded wait, which says every ten seconds what it waits for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HEARTBEAT_S = 10.0
 Found = TypeVar("Found")
 
 
-def nobody(text: str) -> None:
+def quiet(text: str) -> None:
     """Print nothing: for waits without an observer."""
 
 
@@ -33,7 +33,7 @@ class Waiting:
     def __init__(
         self,
         limit_s: float,
-        say: Callable[[str], object] = nobody,
+        say: Callable[[str], object] = quiet,
         clock: Callable[[], float] = steady,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
@@ -46,10 +46,10 @@ class Waiting:
         self._end = self._clock() + self._limit_s
 
     def left_s(self, what: object = "") -> float:
-        """So long to wait now, until the next line or the end; 0: the time is over. Says the line that is due.
+        """Seconds to wait now, until the next line or the end; 0: the time is over. Says the line that is due.
 
         Args:
-            what: is waited for, by name; becomes text only when there is something to say.
+            what: name of what is waited for; becomes text only when there is something to say.
         """
         now = self._clock()
         if now >= self._end:
@@ -70,7 +70,7 @@ class Waiting:
         Args:
             look: what it returns counts as found when it is true.
             every_s: between two looks.
-            what: is waited for.
+            what: name of what is waited for.
 
         Returns:
             What was seen last: nothing, when the time is over.

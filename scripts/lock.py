@@ -82,7 +82,7 @@ def make(
         cpu_builds: version of torch -> hashes of its builds without CUDA.
 
     Raises:
-        ValueError: there are two versions of one package, or nobody knows the builds of torch.
+        ValueError: there are two versions of one package, or the builds of torch are not known.
     """
     before = [one for one in before if "+" not in one.version]
     needs = wanted(pyproject)

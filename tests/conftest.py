@@ -59,7 +59,7 @@ _PYTESTMARK = re.compile(r"^pytestmark = (?:pytest\.mark\..*|\[[^\]]*\].*)$", re
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not import a module all of whose tests `-m` leaves out: one that bears the mark M, where it says `not M`."""
+    """Do not import a module if `-m` leaves out all its tests: one that bears the mark M, where it says `not M`."""
     expression = config.option.markexpr
     if collection_path.suffix != ".py" or " or " in expression or "(" in expression:
         return None

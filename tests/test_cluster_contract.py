@@ -1,4 +1,4 @@
-"""What holds without a cluster: the document for administrators, what counts as a write, and the tally of workers."""
+"""Checks without a cluster: the document for administrators, what counts as a write, and the tally of workers."""
 
 import re
 from pathlib import Path

@@ -60,7 +60,7 @@ OUTSIDE_THE_MANAGER = (
     "rlctl_agents.debugging",
     "rlctl_agents.repro",
 )
-"""What the manager does without: it imports no torch, and nothing that knows what a tensor is."""
+"""Modules that the manager does without: it imports no torch, and nothing that knows what a tensor is."""
 AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors", "rlctl.signing")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
 TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local")

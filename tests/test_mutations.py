@@ -14,7 +14,7 @@ MUTATIONS = load()
 
 
 def stale(mutation: Mutation) -> Iterator[str]:
-    """What it names and is not there."""
+    """Names of a mutation that are not there."""
     texts = {edit.file: (ROOT / edit.file).read_text() for edit in mutation.edits}
     try:
         if apply(mutation, texts) == texts:

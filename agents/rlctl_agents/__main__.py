@@ -32,7 +32,7 @@ THREADS = (
 def die_with_parent() -> None:
     """Ask for SIGKILL when the parent dies (strictly: the thread of the parent that started us); Linux only.
 
-    A parent that died before we asked is noticed too: we exit at once.
+    A parent that died before that is noticed too: this process exits at once.
     """
     parent = os.getppid()
     libc = ctypes.CDLL(None, use_errno=True)
@@ -59,7 +59,7 @@ def limit_threads() -> None:
 
 
 def hear_signals() -> None:
-    """As the first process of a container, be ended by SIGTERM while nobody has asked to hear it: the kernel passes a
+    """As the first process of a container, be ended by SIGTERM while no handler is set: the kernel passes a
     signal without a handler on to no such process, and it would be killed half a minute later.
     """
     if os.getpid() == 1:
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str]) -> int:
         module = importlib.import_module(f"rlctl_agents.roles.{process.role}")
         try:
             module.main(process)
-        except (SystemExit, KeyboardInterrupt) as end:  # of somebody's code: SIGINT and SIGTERM are no exceptions here
+        except (SystemExit, KeyboardInterrupt) as end:  # of the user's code: SIGINT and SIGTERM are no exceptions here
             raise RuntimeError(f"ended from within by {type(end).__name__}({end})") from end
 
     return run_role(arguments, run)

@@ -24,7 +24,7 @@ class Client:
 
     Args:
         url: of it.
-        token: of this person; empty: nobody in particular.
+        token: of this person; empty: none is sent.
     token_file: that it stands in.
     host: what is said as `Host:`; empty: what `url` says.
     """
@@ -36,7 +36,7 @@ class Client:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], url: str | None, token_file: Path | None) -> Client:
-        """As the command line, else the environment says; on this machine the token of its owner.
+        """The service that the command line, else the environment names; on this machine with the token of its owner.
 
         Raises:
             UsageError: the token cannot be read.

@@ -1,1 +1,1 @@
-"""Where documents become processes. One module a target; a backend is imported only when used."""
+"""Backends: a target's way from documents to processes. One module per target, imported only when used."""

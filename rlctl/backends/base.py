@@ -16,14 +16,14 @@ from rlctl.spec.base import Role
 from rlctl.spec.layout import Layout
 
 Say = Callable[[str], object]
-"""Told a line for whoever watches."""
+"""Callback that is given one line of text for the user of the command."""
 Phase = Literal["running", "stopped", "finished", "failed"]
 """stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a run gave up: the first cause, not the silence after it."""
+    """First cause for which a run gave up, not the silence after it."""
 
     process: str  # "actor/7"
     text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
@@ -34,7 +34,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What is recorded of a run. It pins the version and spec it was started with; nothing re-renders it."""
+    """Recorded state of a run. It pins the version and spec it was started with; nothing re-renders it."""
 
     run: str
     uid: str
@@ -66,9 +66,9 @@ class Process:
     restarts: int = 0
     reason: str = ""  # why it is not running, in words
     trouble: str = ""
-    """How it died last: it runs again but has not been of use since, or dies often. Stays when the run has finished."""
+    """Its last death, where it runs again but has not been of use since, or dies often. Stays when the run is over."""
     lately: str = ""  # a restart of the last minutes that is overcome, in words that name the process; no fault of now
-    name: str = ""  # how the target calls it, where that is not role/index: a pod
+    name: str = ""  # its name on the target, where that is not role/index: a pod's
     count: int = 1  # replicas that this entry stands for: where a target only counts those that are well
     permanent: bool = False  # it cannot mend itself: a missing image, a forbidden volume
     evidence: str = ""  # what the target said, word for word
@@ -93,7 +93,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What an `apply` would do to one object."""
+    """Change that an `apply` would make to one object."""
 
     object: str
     what: Literal["add", "change", "remove", "same"]
@@ -102,7 +102,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that `doctor` or the preflight looked at."""
+    """Result of one check by `doctor` or the preflight."""
 
     name: str
     verdict: Literal["ok", "problem", "warning", "not checked"]
@@ -112,7 +112,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What `apply` did to one object."""
+    """Change that `apply` made to one object."""
 
     object: str  # "actor/3", "learner", "supervisord"
     what: Literal["created", "changed", "restarted", "removed", "unchanged", "reloaded"]
@@ -121,7 +121,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class LogQuery:
-    """Which log records, from which processes."""
+    """Query for log records: which ones, of which processes."""
 
     role: str | None = None
     index: int | None = None
@@ -147,7 +147,7 @@ class LogRecord:
 
 
 class RunPlace(Protocol):
-    """Where a run lies, or would lie."""
+    """Folders of a run, or those that a new run would have."""
 
     @property
     def uid(self) -> str:
@@ -180,7 +180,7 @@ class Backend(Protocol):
 
     name: str
     waiting: Say
-    """Told a line for every ten seconds that a verb waits for something; whoever calls the verbs sets it."""
+    """Told a line for every ten seconds that a verb waits for something; the caller of the verbs sets it."""
 
     def place(self, run: str, storage: str | None) -> RunPlace:
         """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
@@ -223,13 +223,13 @@ class Backend(Protocol):
         """
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
-        """What `apply` would change, removals included; writes nothing."""
+        """Changes that `apply` would make, removals included; writes nothing."""
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """What can be known to go wrong before anything is sent, in numbers. A problem stops `up`."""
+        """Preflight: faults that can be known before anything is sent, in numbers. A problem stops `up`."""
 
     def revisions(self, run: str) -> list[Revision]:
-        """Those that can be gone back to, newest first; the first is what runs."""
+        """Revisions that can be gone back to, newest first; the first is the one that runs."""
 
     def rollback(self, run: str, number: int) -> Iterator[Applied]:
         """Apply the documents of a revision again, as a new revision; nothing is rendered.
@@ -242,7 +242,7 @@ class Backend(Protocol):
         """Whether this target can be used: access, rights, versions, room."""
 
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> AbstractContextManager[str]:
-        """An URL on this machine's loopback that shows it for as long as the block lasts.
+        """URL on this machine's loopback that shows the page for as long as the block lasts.
 
         Raises:
             Conflict: the run has no such page, or is not live.
@@ -261,7 +261,7 @@ class Backend(Protocol):
         """
 
     def documents(self, run: str, revision: int | None = None) -> list[Document]:
-        """As last applied, or those of a revision that is kept.
+        """Documents as last applied, or those of a revision that is kept.
 
         Raises:
             Conflict: there is no such run, or no such revision.
@@ -274,7 +274,7 @@ class Backend(Protocol):
             known: the run as `find` has just told it; None: it is asked for.
 
         Raises:
-            BackendUnreachable: the target does not say; `hint` is what to type, `objects` whoever is silent.
+            BackendUnreachable: the target does not say; `hint` is what to type, `objects` names what is silent.
         """
 
     def control(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 USER_FAULT: Final = 3
-"""A role's exit code for what only the user can mend: it is not started again."""
+"""Exit code of a role for a fault that only the user can mend: it is not started again."""
 SHORT_LIVES: Final = 5
 """The last of so many in a row is given up: until then a neighbour may not have been up yet."""
 

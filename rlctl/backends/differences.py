@@ -1,4 +1,4 @@
-"""What differs between documents as they were applied and as they would be: for targets whose documents are files."""
+"""Differences between documents as applied and as they would be: for targets whose documents are files."""
 
 from __future__ import annotations
 

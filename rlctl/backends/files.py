@@ -100,7 +100,7 @@ def copy_policy(folder: Path, to: Path) -> None:
 
 
 POLICY_FILES = ("policy.json", "policy.safetensors", "run.json")
-"""Of a folder that `rlctl pull` has written."""
+"""Files of a folder that `rlctl pull` has written."""
 RESERVE = "reserve"
 _RESERVE_BYTES = 64 * 1024
 
@@ -113,7 +113,7 @@ def reserve(folder: Path) -> None:
 
 
 def write_at_last(folder: Path, writing: Callable[[], object]) -> None:
-    """Write what must not be lost, once nothing of the run writes any more: on a full disk, in the room kept for it.
+    """Write text that must not be lost, once nothing of the run writes any more: on a full disk, in its reserve.
 
     Raises:
         OSError: not even there.
@@ -126,7 +126,7 @@ def write_at_last(folder: Path, writing: Callable[[], object]) -> None:
 
 
 def remove_asides(folder: Path) -> None:
-    """Remove what killed writers left. Those of a live run write meanwhile, and hold no lock."""
+    """Remove the files of killed writers. A writer that lives holds no lock, so its file is known by its pid."""
     for aside in folder.glob(".*.tmp"):
         if not Path("/proc", aside.name.split(".")[-2]).exists():  # its writer
             aside.unlink(missing_ok=True)

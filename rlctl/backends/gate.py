@@ -89,7 +89,7 @@ class Access:
     """Decides about each request; the token is spent by the first that brings it.
 
     Args:
-        command: that prints a link, for those who have none.
+        command: that prints a link, for a browser that has none.
     """
 
     def __init__(self, command: str) -> None:
@@ -109,7 +109,7 @@ class Access:
         """Pure but for the token.
 
         Args:
-            user: whose program asks; None: the system does not tell.
+            user: owner of the program that asks; None: the system does not tell.
         """
         if _host(asked.headers.get("Host", "")) not in HOSTS:
             return self._refusal(
@@ -289,7 +289,7 @@ class Gate:
 
 
 class _Page:
-    """What is behind the gate, over one connection after another."""
+    """The page behind the gate, over one connection after another."""
 
     def __init__(self, connect: Connect, stack: ExitStack) -> None:
         self._connect, self._stack = connect, stack

@@ -12,19 +12,19 @@ from rlctl.errors import BackendUnreachable, RlctlError
 LARGEST_ANSWER_BYTES: Final = 64 * 2**20
 
 Send = Callable[[str, str, str | None, dict[str, str]], tuple[int, bytes]]
-"""Method, target, body and headers to status and content, of which nothing beyond the largest need be read."""
+"""Sender of a request: method, target, body and headers to status and content, which it reads up to a limit at most."""
 
 
 def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send: Send, timeout_s: float) -> Any:
     """The request and its answer.
 
     Args:
-        who: is asked, for messages: "the manager of run cartpole".
+        who: process that is asked, for messages: "the manager of run cartpole".
         target: path and query of the resource.
-        timeout_s: what `send` has, for the message.
+        timeout_s: time that `send` has, for the message.
 
     Raises:
-        BackendUnreachable: nobody listens, no answer within the time, or not JSON.
+        BackendUnreachable: nothing listens, no answer within the time, or not JSON.
         RlctlError: an answer of 400 or more; with what it says.
     """
     payload = None if body is None else json.dumps(body)
@@ -45,5 +45,6 @@ def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send
     if status >= 400:
         said = value.get("error") if isinstance(value, dict) else value
         detail = said.get("message") if isinstance(said, dict) else said
-        raise RlctlError(f"{who} refused {method} {target}: {detail or f'HTTP {status}'}")
+        told = f"{who} refused {method} {target}: {detail or f'HTTP {status}'}"
+        raise BackendUnreachable(told) if status == 503 else RlctlError(told)  # 503: busy, or it has only just started
     return value

@@ -1,4 +1,4 @@
-"""Revisions of a run as every target keeps them: which fit, who made them, what a plan of one is."""
+"""Revisions of a run as every target keeps them: which ones fit, their authors, and a plan made from one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 
 KEPT: Final = 5
-"""The newest so many can be gone back to."""
+"""Number of revisions that are kept, the newest ones."""
 
 
 def by() -> str:
@@ -63,7 +63,7 @@ def missing(run: str, number: int, kept: Sequence[int]) -> Conflict:
 def plan_of(
     state: RunState, rlctl_version: str, hashes: Mapping[str, str], replicas: Mapping[str, int]
 ) -> Plan:  # fmt: skip
-    """What an `apply` has to know of a plan whose documents are made already."""
+    """The parts of a plan that `apply` needs, from documents that are made already."""
     roles = tuple(
         RolePlan(role, replicas[role], cpu=0.0, memory_mib=0.0, gpu=0, threads=1, run_file={}, hash=hashes[role])
         for role in ROLES

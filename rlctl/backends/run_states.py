@@ -1,4 +1,4 @@
-"""The state of a run, alike for every target: how it is stored, what an `up` makes of it, what may be asked of it."""
+"""The state of a run, alike for every target: its stored form, its next form after an `up`, and checks of requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files of a run as its manager, or a pod in its place, hands them out, whatever carries the questions there."""
+"""Files of a run as its manager, or a pod in its place, hands them out, over any connection."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rlctl.backends.base import Folder
 from rlctl.errors import BackendUnreachable
 
 _PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Before each further try, once there has been an answer: a manager that is started again answers within a minute, and
-a piece is the same whenever it is asked for."""
+"""Pauses before each further try, once there has been an answer: a manager that is started again answers within a
+minute, and a piece is the same whenever it is asked for."""
 
 
 class FilesOfManager:
@@ -22,7 +22,7 @@ class FilesOfManager:
 
     Args:
         ask: GET of the manager's control API: path and query to the answer.
-        who: answers, for messages.
+        who: process that answers, for messages.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""The command line: verbs, exit codes, what a person sees. A verb imports what is heavy only when it is called."""
+"""The command line: verbs, exit codes, output for people. A verb imports heavy packages only when it is called."""

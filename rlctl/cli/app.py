@@ -57,7 +57,7 @@ Exit codes:
 
 
 class _Group(typer.core.TyperGroup):
-    """Ctrl-C is ours to report, whatever the version of typer makes of it."""
+    """Leave Ctrl-C to `main` to report, whatever the version of typer makes of it."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

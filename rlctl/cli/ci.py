@@ -1,4 +1,4 @@
-"""`rlctl ci`: the service that builds and redeploys on a push, and what a person asks of it."""
+"""`rlctl ci`: the service that builds and redeploys on a push, and the commands by which a user asks it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def serve(
         return 0
     service = Service(read, of)
     if not read.loopback and not service.people.any_token():
-        world.say("note: nobody has a token yet, so hooks alone are answered: rlctl ci token NAME --scope admin")
+        world.say("note: there is no token yet, so hooks alone are answered: rlctl ci token NAME --scope admin")
     world.say(f"listening on {'https' if read.tls_cert else 'http'}://{read.listen}, state in {read.folder}")
     run(service)
     return 0
@@ -205,7 +205,7 @@ def send_hook(
 @verb()
 def token(
     world: World,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose; one of the same name ends.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of its user; a token of the same name ends.")],
     scope: Annotated[
         list[str] | None, typer.Option("--scope", help="read, trigger, deploy, admin; repeatable.")
     ] = None,
@@ -257,7 +257,7 @@ def clean(
     days: Annotated[float, typer.Option("--days", min=0, help="And everything that is younger.")] = 7.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only listed.")] = False,
 ) -> int:
-    """List images, code folders and builds with their logs that nobody needs; --yes removes them.
+    """List images, code folders and builds with their logs that nothing needs; --yes removes them.
 
     What a revision of any run names stays. When one target does not answer, nothing is removed.
     """

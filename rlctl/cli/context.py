@@ -150,7 +150,7 @@ class World:
     quiet: bool = False
     streams: bool = False  # -o json prints many documents, one a line
     wrote_json: bool = False
-    cluster: Cluster = NOWHERE  # as -n and --context say, and nobody else
+    cluster: Cluster = NOWHERE  # as -n and --context say; no environment variable counts here
     _backends: dict[tuple[str, Cluster], Backend] = field(default_factory=dict)
 
     def setup(self, output: str, quiet: bool, context: str | None = None, namespace: str | None = None) -> World:
@@ -193,7 +193,7 @@ class World:
             self.complain(text)
 
     def mention(self, text: str) -> None:
-        """As `say`, in the middle of a target's work, which goes on when nobody hears of it."""
+        """As `say`, in the middle of a target's work, which goes on when the reader of our output has gone."""
         with suppress(RlctlError, ReaderGone):
             self.say(text)
 

@@ -1,4 +1,4 @@
-"""The way in and the way out: every exit code, every error message, signals, and what happens with a bug."""
+"""Entry point: every exit code, every error message, signals, and the report of a bug."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def run(arguments: Sequence[str], world: World) -> int:
         return _signalled(world, gone)
     except KeyboardInterrupt:
         return _signalled(world, Signalled(130))
-    except SystemExit as exit_:  # typer's way out of completion, and of a help text that nobody reads
+    except SystemExit as exit_:  # typer's way out of completion, and of a help text whose reader has gone
         if "_RLCTL_COMPLETE" in world.environ or exit_.code in (0, None):
             return int(exit_.code or 0)
         return 141
@@ -163,7 +163,7 @@ def _write_bug(world: World, error: Exception) -> Path:
         )
     )
     homes = [Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"]
-    with suppress(UsageError):  # nobody knows where that is
+    with suppress(UsageError):  # this user has no home folder
         homes.insert(0, state_home() / "bugs")
     for folder in homes:
         try:

@@ -15,7 +15,7 @@ import typer
 from rlctl.cli.context import TARGETS, Output, WideOutput
 
 ROLE_NAMES = ("manager", "modelpool", "replay", "learner", "actor", "evaluator")
-"""Those that a run of this release can have."""
+"""Roles that a run of this release can have."""
 
 
 def _index() -> str:
@@ -123,7 +123,7 @@ WideOutputOption = Annotated[WideOutput, typer.Option("--output", "-o", help="Ho
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on standard error but errors.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 TakeOver = Annotated[
-    bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or what is changed of it.")
+    bool, typer.Option("--force-conflicts", help="Even if another user owns the run, or what is changed of it.")
 ]
 Utc = Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of the local zone.")]
 

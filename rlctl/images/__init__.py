@@ -1,1 +1,1 @@
-"""The images of a cluster: what is in them, who builds and pushes them. Programs are started in `programs` alone."""
+"""The images of a cluster: their content, their builders, their push. Programs are started in `programs` alone."""

@@ -20,20 +20,20 @@ from rlctl.images.sbom import FILE
 from rlctl.spec.cluster import by_digest
 
 UID: Final = 10001
-"""Of the user that every role runs as; see the Dockerfiles."""
+"""User id that every role runs as; see the Dockerfiles."""
 FOLDER: Final = "/code"
 BASE_LABEL: Final = "dev.rlctl.base"
-"""Carried by an image with code: the image that it was laid over."""
+"""Label of an image with code: the image that it was laid over."""
 MAX_BYTES: Final = 1 << 30
 PART: Final = 1 << 20
-"""So much is in memory at once."""
+"""Bytes that are in memory at once."""
 NEVER: Final = frozenset({".git", "__pycache__", ".venv"})
 IGNORE_FILE: Final = ".dockerignore"
 MAX_REQUIREMENTS: Final = 1 << 20
 """Bytes: thousands of packages, with hashes."""
 _MARK: Final = OVERLAY_MARK.encode()
 PATCHES: Final = "templates/*.patch.yaml"
-"""They change documents, which rlctl renders; in the image they would restart every role that they do not concern."""
+"""Files that change documents, which rlctl renders; in the image they would restart roles that they do not concern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ def _walk(folder: Path, ignore: Ignore) -> Iterator[str]:
 
 
 def _add(tar: tarfile.TarFile, name: str, path: Path) -> int:
-    """Add a file with nothing that depends on when, where and by whom it was made; 0 for what is no code."""
+    """Add a file with nothing of the time, place and user that made it; 0 for what is no code."""
     status = path.lstat()
     info = tarfile.TarInfo(name)
     info.uid = info.gid = UID

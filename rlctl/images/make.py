@@ -28,7 +28,7 @@ class Wish:
 
     registry: str | None  # host[:port][/path]; None: the images stay here
     tag: str = __version__
-    bases: Mapping[str, str] = field(default_factory=dict)  # name -> what it is built upon
+    bases: Mapping[str, str] = field(default_factory=dict)  # name -> the image that it is built upon
     args: Mapping[str, str] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()
     network: str | None = None
@@ -66,8 +66,8 @@ class Made:
     what: Literal["built", "pushed", "there"]
     config: str = ""  # digest of its configuration, where it was built or found on this machine
     manifest: Manifest | None = None  # where the registry tells
-    base: str = ""  # what it was built upon, by digest where a registry has told
-    sbom: str = ""  # what lists its packages, beside it in the registry
+    base: str = ""  # the image that it was built upon, by digest where a registry has told
+    sbom: str = ""  # the list of its packages, beside it in the registry
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from typing import Final
 
 LOCK: Final = "requirements.lock"
 SETS: Final = "# in:"
-"""How the line above a release begins; the names of its lists follow."""
+"""Beginning of the line above a release; the names of its lists follow."""
 TRACKERS_LOCK: Final = "trackers.lock"
 """Beside this file: what trackers need goes together with core alone."""
 TRACKERS: Final = frozenset({"wandb", "mlflow"})

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 FILE: Final = "opt/requirements/sbom.cdx.json"
-"""Where it lies in an image."""
+"""Place of the list in an image."""
 KIND: Final = "application/vnd.cyclonedx+json"
 _PACKAGES: Final = (
     "usr/lib/python3*/dist-packages", "usr/local/lib/python3*/*-packages", "opt/*/lib/python3*/site-packages",

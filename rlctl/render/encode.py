@@ -14,7 +14,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")
 _PLAIN_TEXT = re.compile(r"-{0,2}[A-Za-z/][A-Za-z0-9_./=@$()-]*(?::[A-Za-z0-9_./=@$()-]+)*")
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""What some reader of YAML takes for something else."""
+"""Words that some reader of YAML takes for something else than text."""
 _quoted_by_json = json.JSONEncoder(ensure_ascii=False).encode
 _PRINTABLE_LINES = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:(?:[ -~]*[!-~])?\n)*(?<!\n\n)")
 

@@ -27,9 +27,9 @@ from rlctl.spec.units import mebibytes
 
 WORKLOADS: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 PAGES: Final = {"tensorboard": "tensorboard", "status": "manager"}
-"""A page -> whose pods show it."""
+"""Page -> role whose pods show it."""
 KEPT: Final = ("manager",)
-"""Roles that stay when a run is finished: somebody has to tell its result."""
+"""Roles that stay when a run is finished: its result can then still be asked for."""
 _STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "replay", "learner")
 _KIND_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
 _ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "replay": 3, "learner": 4, "actor": 6}
@@ -94,7 +94,7 @@ def _subject(user: str) -> dict[str, str]:
 
 
 def _binding(subject: Mapping[str, str]) -> str:
-    """A name that no other subject has, and that tells people whose it is."""
+    """A name that no other subject has, and in which a reader recognises the subject."""
     whole = json.dumps(subject, sort_keys=True)
     readable = re.sub(r"[^a-z0-9]+", "-", subject["name"].lower()).strip("-")[:40]
     return "-".join(filter(None, ("rlctl", readable, hashlib.sha256(whole.encode()).hexdigest()[:8])))
@@ -147,7 +147,7 @@ def _common(plan: Plan, spec: Spec) -> dict[str, Any]:
         "uid": plan.uid,
         "labels": names.labels(plan.run),
         "annotations": {names.UID: plan.uid},
-        "everybody": {names.MANAGED_BY: names.MANAGER, names.INSTANCE: plan.run},
+        "all_roles": {names.MANAGED_BY: names.MANAGER, names.INSTANCE: plan.run},
         "ports": names.PORTS,
         "manager": f"tcp://{manager}-0.{manager}:{names.PORTS['rpc']}",
         "addresses": f"tcp://{plan.run}-{{role}}-{{index}}.{plan.run}-{{role}}:{{port}}",
@@ -180,7 +180,7 @@ def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> d
 
 
 def _saved(plan: Plan, spec: Spec) -> dict[str, Any]:
-    """What a shard needs of the volume: nothing where generations hold nothing of the replay."""
+    """Access that a shard needs to the volume: none where generations hold nothing of the replay."""
     common, saves = _common(plan, spec), spec.replay is not None and spec.replay.checkpoint == "full"
     found = {
         "argument": f"--volume={common['root']}",

@@ -1,4 +1,4 @@
-"""Plan -> what `rlctl up` puts below `run/` of a run on this machine."""
+"""Documents of a run on this machine: a plan becomes the files below `run/`."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 KEYS: Final = {"volumeMounts": "mountPath", "topologySpreadConstraints": "topologyKey"}
-"""Lists whose entries are known by something other than `name`."""
+"""Lists whose entries are known by another key than `name`."""
 
 
 def merged(ours: Any, patch: Any, field: str = "") -> Any:

@@ -31,7 +31,7 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "persistentvolumeclaim": ("PersistentVolumeClaim",),
     "serviceaccount": ("ServiceAccount",),
 }
-"""What a patch may be for; run files and rights are not a user's to alter."""
+"""Roles and kinds that a patch may be for; run files and rights are not a user's to alter."""
 WHOLE_RUN: Final = "run"
 MAX_LETTERS: Final = 256 << 10
 """Of one file."""

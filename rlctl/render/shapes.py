@@ -1,4 +1,4 @@
-"""The form of what rlctl itself reads of a patched object; everything else is the cluster's to judge."""
+"""Shapes of the parts of a patched object that rlctl itself reads; everything else is the cluster's to judge."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ _HOMES = {"Loaded": "loading", "load": "loading", "Machine": "machine", "Spec": 
 
 
 def __getattr__(name: str) -> Any:
-    """Imported at first use: who only asks `rlctl.spec.layout` for a folder does not wait for pydantic."""
+    """Import at first use: a reader of `rlctl.spec.layout` alone does not wait for pydantic."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -103,7 +103,7 @@ class ActorCritic(Algorithm):
         return {"lr": self.lr_schedule, "entropy_coef": self.entropy_schedule}
 
     def entropy_weight(self, continuous: bool) -> float:
-        """What `entropy_coef` is.
+        """Weight of the entropy that `entropy_coef` stands for.
 
         Args:
             continuous: an action holds real numbers.

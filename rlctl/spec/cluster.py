@@ -18,9 +18,9 @@ _NAMED: Final = (
 _TAG: Final = r":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
 _DIGEST: Final = r"@sha256:[0-9a-f]{64}"
 IMAGE: Final = f"^{_NAMED}(?:{_TAG}(?:{_DIGEST})?|{_DIGEST})$"
-"""By tag, by digest, or both; of both the digest counts."""
+"""Reference of an image: by tag, by digest, or both; of both the digest counts."""
 IMAGE_BY_DIGEST: Final = f"^{_NAMED}(?:{_TAG})?{_DIGEST}$"
-"""Where no tag is resolved: it could be another image on every node."""
+"""Reference with a digest, for images whose tag is not resolved: a tag could be another image on every node."""
 OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 QUEUE_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
 """It becomes the value of a label."""
@@ -39,7 +39,7 @@ IMAGE_OF: Final[dict[Role, Literal["core", "actor", "learner"]]] = {
     "learner": "learner",
     "inference": "learner",
 }
-"""Which image a role runs from. TensorBoard runs from core, because the other two may hold code of a commit."""
+"""Image that each role runs from. TensorBoard runs from core, because the other two may hold code of a commit."""
 DEFAULT_SIZE: Final = "50Gi"
 
 

@@ -71,7 +71,7 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     _make_whole(tree.value, (), tree.value)
 
     wrong = _validate(tree)
-    faulty = {fault.path for fault in wrong} | tree.broken
+    faulty = {_to_a_list(path) for path in tree.broken.union(fault.path for fault in wrong)}
     base = Path.cwd() if str(paths[0]) == "-" else paths[0].parent
     spec = _without(tree.value, faulty)
     if spec is not None:
@@ -234,6 +234,11 @@ def _covers(faulty: set[Keys], path: Keys) -> bool:
     return any(path[:length] in faulty for length in range(len(path) + 1))
 
 
+def _to_a_list(path: Keys) -> Keys:
+    """Of an entry of a list the list: without it the others would have other numbers."""
+    return path[: next((at for at, key in enumerate(path) if isinstance(key, int)), len(path))]
+
+
 def _rests_on(fault: Fault, faulty: set[Keys]) -> bool:
     return any(_covers(faulty, path) for path in (fault.path, *fault.rests_on))
 
@@ -251,7 +256,7 @@ def _without(values: dict[str, Any], faulty: set[Keys]) -> Spec | None:
         try:
             return Spec.model_validate(values, strict=True)
         except ValidationError as error:
-            drop = {fault.path for fault in messages.faults(error, values, {})}
+            drop = {_to_a_list(fault.path) for fault in messages.faults(error, values, {})}
     return None
 
 

@@ -238,15 +238,15 @@ class ReplayBuffer(Model):
     """The replay of an off-policy algorithm, over all shards."""
 
     capacity: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
-    """Agent steps."""
+    """Rows: one for each agent step, and one for the end of each episode."""
     samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
     """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 256 with sac and
     td3; 32 with dqn, apex_dqn and r2d2 where no observation is an image, else 8. null: neither waits."""
     learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
-    """Agent steps in the replay before any is drawn."""
+    """Rows in the replay before any is drawn."""
     checkpoint: Annotated[Literal["none", "full"], restart("manager", "replay")] = "none"
-    """What generations hold of the replay. none: nothing, it is filled anew when all is started again. full: the rows
-    and priorities of every shard, as large as its memory."""
+    """Part of the replay that generations hold. none: nothing, it is filled anew when all is started again. full: the
+    rows and priorities of every shard, as large as its memory."""
 
     def ratio_of(self, algorithm: Replayed, *, images: bool) -> float:
         """Rows drawn for each that comes in; 0: no limit.
@@ -297,12 +297,12 @@ class Evaluation(Model):
     while evaluators take more than 10 % of the run's CPU and more than a fifth of a core; 30 s at most once the return
     of training has come to `stop.eval_return`. With sync 10 s."""
     mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
-    """How actions come from the policy where it counts: for `stop.eval_return`, the best model and the curve. One
+    """Choice of the policy's actions where it counts: for `stop.eval_return`, the best model and the curve. One
     evaluation of five, and that of the last model, is played in the other mode as well, which is only told."""
     envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None
     """Environments of one evaluator; null: 25, or episodes when that is less.
 
-    Each plays the same number of episodes."""
+    Episodes are shared out before the first begins, as equally as the numbers allow."""
     video_every: Annotated[int | None, Field(ge=1), live("manager")] = None
     """Of so many evaluations one is followed by an episode that is recorded as a GIF, beginning with the first; so are
     the one that confirms a goal and that of the last model. The newest and the best are on the status page, and below
@@ -416,6 +416,11 @@ class Spec(Model):
     def policy_names(self) -> list[str]:
         """Every policy, in the order of the spec."""
         return ["main"] if self.policies is None else list(self.policies)
+
+    @property
+    def replay_shards(self) -> int:
+        """Shards of the replay: one where no such role is stated."""
+        return 1 if self.roles.replay is None else self.roles.replay.replicas
 
     def policy(self, name: str = "main") -> Policy:
         """The policy of that name with its abbreviations and `like` resolved.

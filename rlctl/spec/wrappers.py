@@ -13,10 +13,10 @@ FIT: Final = (
     "MaxAndSkipObservation", "ObstructView", "RepeatAction", "RescaleAction", "RescaleObservation",
     "ReshapeObservation", "ResizeObservation", "StickyAction", "TimeAwareObservation",
 )  # fmt: skip
-"""Those that can stand in a spec."""
+"""Wrappers that can stand in a spec."""
 
 _OWN = "a file cannot hold a function; write a wrapper of your own and name it package.module:Class"
-_SHOWS = "every copy in every process would draw pictures, for nobody; remove it"
+_SHOWS = "every copy in every process would draw pictures that nothing shows; remove it"
 _CHECKED = "every answer of an environment is checked anyway; remove it"
 _TENSORS = "environments hand out NumPy arrays; remove it"
 UNFIT: Final = {
@@ -40,7 +40,7 @@ UNFIT: Final = {
     "JaxToTorch": _TENSORS,
     "NumpyToTorch": _TENSORS,
 }  # fmt: skip
-"""Name -> why not, and what else."""
+"""Name -> reason why it is refused, and what to use in its place."""
 
 
 def fault(name: str) -> str:

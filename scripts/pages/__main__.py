@@ -22,6 +22,8 @@ RENAMED = {"README.md": "index.md", "CHANGELOG.md": "changelog.md"}
 """Pages from outside of docs/, by their path in the repository -> that in the site."""
 SHOWN = {
     "rlctl/spec/schema.py": "reference/spec.md",
+    "rlctl/spec/algorithms.py": "reference/spec.md#algorithm-impala",
+    "rlctl/spec/roles.py": "reference/spec.md#roles",
     "rlctl/cli/app.py": "reference/command-line.md",
     "agents/rlctl_agents/types/spaces.py": "reference/python.md#spaces",
     "agents/rlctl_agents/algorithms/base.py": "reference/python.md#algorithms",

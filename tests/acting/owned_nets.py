@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from rlctl_agents.algorithms.dqn import Dqn
 from rlctl_agents.algorithms.impala import Impala
 
 
@@ -32,3 +33,11 @@ class Mine(Impala):
 class Failing(Impala):
     def __init__(self, *arguments: Any, **more: Any) -> None:
         raise RuntimeError("half done")
+
+
+class Drawing(Dqn):
+    """Draws from the replay role."""
+
+
+class Bringing(Dqn):
+    source = "tests.training.outside.double_dqn:Ring"

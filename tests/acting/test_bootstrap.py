@@ -1,4 +1,4 @@
-"""What every role makes from the spec."""
+"""Parts that every role makes from the spec."""
 
 from __future__ import annotations
 

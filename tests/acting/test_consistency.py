@@ -1,4 +1,4 @@
-"""What an actor did is what the learner reads: actor -> wire -> batch -> loss, for every kind of environment."""
+"""The learner reads what an actor did: actor -> wire -> batch -> loss, for every kind of environment."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def gather(env: Env, network: Network, batches: int, seats: Any = None) -> tuple
 
 @functools.cache
 def gathered(case: int) -> tuple[list[dict[str, np.ndarray]], Trainer]:
-    """Once per kind; whoever learns from it comes last."""
+    """Once per kind; a learner that takes them comes last."""
     name, kwargs, network = KINDS[case]
     return gather(make_env(name, 4, **kwargs), network, batches=3)
 

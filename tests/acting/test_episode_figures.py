@@ -1,4 +1,4 @@
-"""What an actor counts of its own episodes."""
+"""Figures that an actor counts of its own episodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def means(figures: EpisodeFigures, space: Space) -> dict[str, float]:
 
 
 def play(figures: EpisodeFigures, slots: list[int], actions: Any, ended: dict[int, float] | None = None) -> None:
-    """A step: episodes end, then these slots act, those whose episode ended too, as environments have it."""
+    """A step: episodes end, then these slots act, also those with an episode that ended, as environments have it."""
     over = np.array(sorted(ended or {}), np.int64)
     if over.size:
         figures.ended(over, np.array([(ended or {})[int(slot)] for slot in over], np.float64))

@@ -40,7 +40,7 @@ def test_shares_are_as_equal_as_they_can_be(episodes: int, envs: int) -> None:
     assert max(found) - min(found) <= 1
 
 
-@pytest.mark.parametrize("episodes", [3, 6, 8])
+@pytest.mark.parametrize("episodes", [2, 3, 6, 8])
 def test_exactly_the_episodes_asked_for_are_counted_with_raw_returns(episodes: int) -> None:
     result = played("Clock", 3, episodes, length=4)
     assert result is not None

@@ -55,7 +55,7 @@ class Chain(World):
 
 
 class Recall(World):
-    """A cue in the first row, five blank rows, then name it: +1 or -1. Without memory nobody earns more than 0."""
+    """A cue in the first row, five blank rows, then name it: +1 or -1. Without memory no policy earns more than 0."""
 
     spaces = Spaces(Box((3,), "float32"), Discrete(2))
     steps = 100

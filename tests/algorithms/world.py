@@ -122,7 +122,7 @@ class Actor:
 
 
 def train(actor: Actor, learner: Algorithm, updates: int, lag: int = 0) -> Iterator[Tensors]:
-    """Segments of the actor, whose weights are `lag` updates old, into the learner; yields the metrics."""
+    """Segments of the actor, by weights that are `lag` updates old, into the learner; yields the metrics."""
     optimizer = learner.make_optimizer()
     past: deque[Tensors] = deque(maxlen=lag + 1)
     rows = 0

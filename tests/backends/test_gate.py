@@ -1,4 +1,4 @@
-"""Who is shown a page of a run, and who is not."""
+"""Gate before a page of a run: clients that are shown it, and those that are not."""
 
 from __future__ import annotations
 

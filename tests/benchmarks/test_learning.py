@@ -24,6 +24,7 @@ from benchmarks.learning.stored import Stored
 from benchmarks.shared import product, store
 from benchmarks.shared.host import REPOSITORY
 from rlctl.plan import make
+from rlctl.spec import fields
 from rlctl_agents.algorithms.base import hyperparameters
 from rlctl_agents.types import by_name
 
@@ -59,7 +60,7 @@ def test_a_row_without_its_simulator_says_what_to_install_and_the_others_are_tra
 ) -> None:
     trained: list[str] = []
 
-    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(row.name)
         return measured(row, seed, 490.0)
 
@@ -121,6 +122,29 @@ def test_a_seed_is_valid_until_the_code_that_learns_changes(file: str, text: str
     before = row.fingerprint(0)
     (agents / file).write_text(text)
     assert (row.fingerprint(0) == before) == valid
+
+
+def test_how_a_replay_draws_counts_and_how_it_is_saved_does_not_as_no_row_saves_it(agents: Path) -> None:
+    row = rows.find("cartpole-dqn")
+    (agents / "algorithms/dqn.py").write_text("x = 1\n")
+    before = row.fingerprint(0)
+    (agents / rows.SAVES[0]).write_text("x = 2\n")
+    assert row.fingerprint(0) == before
+    (agents / "experience/replay/tree.py").write_text("x = 2\n")
+    assert row.fingerprint(0) != before
+    replays = [fields.normal(one.spec).replay for one in (*rows.rows(), *rows.arms())]
+    assert {one.checkpoint for one in replays if one is not None} == {"none"}
+    assert all((REPOSITORY / "agents/rlctl_agents" / file).exists() for file in rows.SAVES)
+
+
+@pytest.mark.parametrize("base", ["ppo", "dqn"])
+def test_an_own_algorithm_depends_on_the_replay_if_the_one_that_it_is_made_of_does(base: str, agents: Path) -> None:
+    (agents / "algorithms/dqn.py").write_text("x = 1\n")
+    own = agents / "own.py"
+    own.write_text(f"from rlctl_agents.algorithms.{base} import x\n")
+    before = rows.code("own:Own", frozenset({own}))
+    (agents / "experience/replay/tree.py").write_text("x = 2\n")
+    assert (rows.code("own:Own", frozenset({own})) == before) == (base == "ppo")
 
 
 def test_an_algorithm_that_imports_another_one_depends_on_its_file(agents: Path) -> None:
@@ -293,6 +317,23 @@ def test_stale_seeds_count_only_where_there_are_no_others_and_that_is_said(tmp_p
     assert len(stored.curves) == 6
 
 
+def test_readme_says_of_how_many_seeds_a_figure_is(tmp_path: Path) -> None:
+    row = rows.find("lunarlander-ppo")
+
+    def told() -> str:
+        return report.start("ppo", {row.name: row}, {row.name: Stored.read(tmp_path, row)})[4]
+
+    assert told() == "not measured yet"
+    Stored.read(tmp_path, row).add(*measured(row, 0, 200.0, "of before"))
+    assert told() == "200.0 on LunarLander-v3 after 1M (1 seed of an older version of the code)"
+    Stored.read(tmp_path, row).add(*measured(row, 1, 210.0, "of before"))
+    assert told() == "205.0 on LunarLander-v3 after 1M (2 seeds of an older version of the code)"
+    for seed in range(row.seeds):
+        Stored.read(tmp_path, row).add(*measured(row, seed, 220.0))
+        counted = "5 seeds" if seed == 4 else f"{seed + 1} of 5 seeds"
+        assert told() == f"220.0 on LunarLander-v3 after 1M ({counted})"
+
+
 def test_table_and_plots_are_written_from_what_is_stored_alone(tmp_path: Path) -> None:
     document = tmp_path / "learning.md"
     document.write_text("# Learning\n")
@@ -324,7 +365,7 @@ def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_sto
 ) -> None:
     trained: list[tuple[str, int]] = []
 
-    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
         trained.append((row.name, seed))
         if (row.name, seed) == ("cartpole-ppo", 1):
             raise KeyError("phase")
@@ -350,7 +391,7 @@ def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_sto
 def test_the_name_of_a_comparison_is_that_of_both_its_rows(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
 
-    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(row.name)
         return measured(row, seed, 490.0)
 
@@ -450,7 +491,7 @@ def test_a_full_disk_leaves_what_was_stored_and_is_said(
     monkeypatch.setattr(os, "fsync", no_space)
     trained: list[int] = []
 
-    def pretend(row: Row, seed: int, tell: object) -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(seed)
         return measured(row, seed, 490.0)
 
@@ -508,8 +549,8 @@ class Pretended:
         text = "".join(json.dumps(one) + "\n" for one in evaluations)
         (root / "results" / "evaluations.jsonl").write_text(text)
 
-    def up(self, *_: str) -> None:
-        pass
+    def up(self, *words: str) -> None:
+        self.words = words
 
     def down(self) -> None:
         self.is_down = True
@@ -546,6 +587,18 @@ def test_a_seed_has_the_last_models_return_in_both_modes(tmp_path: Path, monkeyp
     assert (folders, run.is_down) == ([tmp_path], True)
     assert (line["mean_return"], line["other_return"], line["cpu_s"]) == (7.0, 6.0, 7)
     assert [(one["steps"], one["mean_return"]) for one in points] == [(0, 1.0), (100, 7.0)]
+
+
+def test_a_learner_on_a_gpu_trains_the_same_seed_and_the_line_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = pretended(Pretended(tmp_path, FINISHED, [LAST]), monkeypatch)
+    plain, _ = train.train(rows.find("halfcheetah-sac"), 0, lambda folder: None)
+    assert run.words == ("--detach",)
+    line, _ = train.train(rows.find("halfcheetah-sac"), 0, lambda folder: None, "NVIDIA X")
+    assert run.words == ("--detach", "--set", "roles.learner.gpu=1")
+    assert line["processor"] == f"{plain['processor']}, NVIDIA X"
+    assert line["fingerprint"] == plain["fingerprint"]
 
 
 @pytest.mark.parametrize(

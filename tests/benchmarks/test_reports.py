@@ -1,4 +1,4 @@
-"""What the benchmarks say of figures, on figures made up for the test."""
+"""Sentences of the benchmarks on figures made up for the test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the wire benchmark sends, and what it says of it."""
+"""The wire benchmark: what it sends, and its report."""
 
 from __future__ import annotations
 

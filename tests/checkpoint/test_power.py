@@ -1,4 +1,4 @@
-"""What a power cut leaves of what was said to be on the disk."""
+"""A power cut: what it leaves of files that were said to be on the disk."""
 
 from __future__ import annotations
 

@@ -6,8 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ from safetensors.numpy import load_file
 from rlctl_agents.checkpoint import streamed
 from rlctl_agents.checkpoint.parts import Corrupt, NoRoom, Part, PartError, write_part
 from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
-from rlctl_agents.checkpoint.streamed import StoredArrays, StreamedPart
+from rlctl_agents.checkpoint.streamed import LEFT_BYTES, StoredArrays, StreamedPart
 from tests.checkpoint.test_parts import files_of_at_most
 from tests.support.power import Disk
 
@@ -140,6 +142,16 @@ def test_a_disk_without_room_is_noticed_before_anything_is_written(
     with pytest.raises(NoRoom, match=r"cannot write .*replay0.* bytes are free, it needs"):
         part_of(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_others_are_going_to_write_is_not_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mib, names = 1 << 20, [f"main-000001-replay{index}.safetensors" for index in range(3)]
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=2 * 64 * mib + 2 * mib + LEFT_BYTES))
+    first, _ = (StreamedPart(tmp_path, name, {"rows": (64, mib)}, PLAIN) for name in names[:2])
+    with pytest.raises(NoRoom, match=r"stay free for others and \d+ of parts that are being written"):
+        StreamedPart(tmp_path, names[2], {"rows": (64, mib)}, PLAIN)
+    first.abandon()
+    StreamedPart(tmp_path, names[2], {"rows": (64, mib)}, PLAIN)
 
 
 def test_a_file_that_may_not_grow_leaves_nothing_half_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a stranger could write where a push lets him write: each line becomes `owned` if anything takes it for more."""
+"""Hostile text for every place that a push may write to: each line becomes `owned` if anything takes it for more."""
 
 # ruff: noqa: E501
 

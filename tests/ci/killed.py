@@ -59,7 +59,7 @@ class Slow(Outside):
 
 @dataclass
 class Killed:
-    """One service over many lives, whoever pushes to it, and what they were told.
+    """One service over many lives, its clients, and the answers that they got.
 
     Args:
         folder: empty.
@@ -89,7 +89,7 @@ class Killed:
         self._born = time.time()
 
     def _history(self) -> list[str]:
-        """Commits one after the other, on a branch that nobody builds."""
+        """Commits one after the other, on a branch that is not built."""
         lines = [
             f"commit refs/heads/all\nmark :{number}\ncommitter a <a> {number} +0000\ndata 1\nx\n"
             f"M 644 inline spec.yaml\ndata {len(SPEC)}\n{SPEC}\nM 644 inline n\ndata {len(str(number))}\n{number}\n"
@@ -167,7 +167,7 @@ class Killed:
         return Hands(Git(project, service.folder / "git"), maker(project, service, self.outside.look), self.outside)
 
     def _send(self) -> None:
-        """What was not acknowledged, or something again, or a new commit; perhaps nobody listens any more."""
+        """Send what was not acknowledged, or something again, or a new commit; perhaps to a service that is down."""
         known = [(commit, delivery) for delivery, commit in self.sent.items() if delivery in self.acknowledged]
         if self.owed:
             self._deliver(*self.owed[0])

@@ -1,4 +1,4 @@
-"""A small training whose environment lies in a repository on this machine, and the service that hears of its pushes."""
+"""A small training with its environment in a repository on this machine, and the service that hears of its pushes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SPEC: Final[Mapping[str, Any]] = {
 
 
 class Forge:
-    """A repository on this machine, and somebody who works on it."""
+    """A repository on this machine, and its author."""
 
     def __init__(self, folder: Path, spec: Mapping[str, Any] = SPEC) -> None:
         self.origin, self.copy, self.spec = folder / "origin.git", folder / "copy", spec
@@ -99,7 +99,7 @@ class Ci:
         rlctl: runs a command; its answer has `stdout`.
         folder: where commands run.
         env: what they are started with.
-        forge: whose pushes are listened for.
+        forge: the repository with the pushes to listen for.
         project: what ci.yaml says of it besides.
     """
 

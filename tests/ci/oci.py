@@ -27,9 +27,9 @@ class Registry(ThreadingHTTPServer):
 
     Attributes:
         asked: method and path of every request.
-        told: who each of them said to be.
+        told: credentials of each of them.
         moved: an address that blobs are said to lie at.
-        locked: nobody is answered who does not say who they are.
+        locked: requests without credentials are refused.
     """
 
     def __init__(self) -> None:

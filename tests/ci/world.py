@@ -46,7 +46,7 @@ class Clock:
 
 @dataclass
 class Outside:
-    """What a push acts upon; every change of it is appended to a file at once.
+    """The world that a push acts upon; every change of it is appended to a file at once.
 
     Attributes:
         faults: step -> errors that it raises, one a call.
@@ -145,7 +145,7 @@ class Outside:
 
 
 def hands(outside: Outside) -> Hands:
-    """What acts upon the world for every project."""
+    """Repository, builder and target of every project, which act upon the world."""
     return Hands(_Fetcher(outside), _Maker(outside), outside)
 
 

@@ -77,7 +77,7 @@ class Clusters:
 
     @property
     def here(self) -> Namespace:
-        """What nobody's command line leads to: the current context and its namespace."""
+        """The namespace of a command line that names none: that of the current context."""
         return self(None, None)
 
     def record(self, run: str, uid: str, context: str, namespace: str, **more: str) -> None:

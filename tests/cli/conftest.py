@@ -150,7 +150,7 @@ class Stream(io.StringIO):
 
 @dataclass(frozen=True)
 class Result:
-    """What a command answered."""
+    """Answer of a command."""
 
     code: int
     out: str

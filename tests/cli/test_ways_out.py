@@ -109,7 +109,7 @@ def test_a_bug_is_70_with_its_traceback_in_a_file(rlctl: Rlctl) -> None:
 
 @pytest.fixture
 def homeless(rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch) -> Rlctl:
-    """A user of whom no absolute folder is known."""
+    """A user without any absolute folder that is known."""
     monkeypatch.setenv("XDG_STATE_HOME", "state")
     monkeypatch.setenv("HOME", "home")
     monkeypatch.setenv("TMPDIR", str(rlctl.folder))
@@ -161,7 +161,7 @@ def test_a_target_whose_packages_are_missing_says_what_to_install(
 
 
 class Closed(io.StringIO):
-    """A pipe whose reader has gone."""
+    """A pipe after its reader has gone."""
 
     def write(self, text: str) -> int:
         raise BrokenPipeError

@@ -39,7 +39,7 @@ that the parent held when it was started."""
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a command is started with."""
+    """Arguments and surroundings of a command."""
 
     arguments: Sequence[str]
     env: Mapping[str, str]

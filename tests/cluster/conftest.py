@@ -35,10 +35,10 @@ from tests.cluster.witness import Witness
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()
 MADE = "RLCTL_TEST_MADE"
-"""A folder of several sessions, by whoever starts them: they share what one has made of this checkout."""
+"""A folder of several sessions, named by the process that starts them: they share what one made of this checkout."""
 TALLIED = "tally of the cluster tests"
 GRACE_S = 1
-"""For pods of a test that is over: nobody looks at them any more, and the next test needs what they take."""
+"""For pods of a test that is over: no test looks at them any more, and the next one needs what they take."""
 
 Admit = Callable[[str], Person]
 
@@ -68,7 +68,7 @@ def pytest_xdist_setupnodes(config: pytest.Config) -> None:
 
 
 class InOrder(LoadScopeScheduling):
-    """Gives a worker that is free the next test; all of a module whose tests share a `resident` go to one.
+    """Gives a worker that is free the next test; all of a module with tests that share a `resident` go to one.
 
     A mark would say it better, but xdist_group of pytest-xdist 3.8 does not work with the ids of pytest 9.2.
     """
@@ -107,7 +107,7 @@ def _witness() -> Witness:
 
 @cache
 def _contract() -> Contract:
-    """What the cluster can; a cluster without the marker ends the session before anything is written."""
+    """The cluster's abilities; a cluster without the marker ends the session before anything is written."""
     context, registry, command = environment()
     found = Contract(context, registry, command, _witness().marker())
     TALLY.cluster = found.told(_witness().version())
@@ -170,14 +170,14 @@ def ana(person: Admit) -> Person:
 
 @pytest.fixture(scope="module")
 def resident(witness: Witness, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Person]:
-    """A researcher whose namespace lasts for all tests of a module, which run in one process."""
+    """A researcher with a namespace that lasts for all tests of a module, which run in one process."""
     with _lent(witness) as name:
         yield admit(witness, "eve", name, tmp_path_factory.mktemp("eve"), quick=True)
 
 
 @pytest.fixture
 def explained(resident: Person, witness: Witness, request: pytest.FixtureRequest) -> Iterator[None]:
-    """What `resident` saw during one test is told as of any other."""
+    """Tell what `resident` saw during one test, as of any other person."""
     resident.transcript.clear()
     yield
     _explain(request, witness, resident.namespace)
@@ -193,7 +193,7 @@ def gateway(witness: Witness) -> Iterator[Gateway]:
 
 @pytest.fixture
 def counted(ana: Person, gateway: Gateway) -> Person:
-    """The researcher, every request of whom is counted by `gateway`."""
+    """The researcher, with every request counted by `gateway`."""
     return ana.through(gateway.url)
 
 
@@ -213,7 +213,7 @@ def service_image(contract: Contract, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def _once(what: str, folders: pytest.TempPathFactory, make: Callable[[], Any]) -> Any:
-    """What the first worker to ask for it has made; the others wait for it, and later sessions that share a folder.
+    """Result of the first worker to ask; the others wait for it, and later sessions that share a folder.
 
     Source: pytest-xdist, "Making session-scoped fixtures execute only once".
     """
@@ -245,7 +245,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """What a worker of xdist has counted goes to the process that tells it."""
+    """Hand the counts of a worker of xdist to the process that tells them."""
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput[TALLIED] = TALLY.packed()
 

@@ -34,12 +34,12 @@ NEEDS: Final[Mapping[str, str]] = {
     "buildah": "buildah on this machine",
     "disturb": "a command that disturbs the cluster (RLCTL_TEST_CLUSTER)",
 }
-"""What a test may need, as a mark of its own; what a cluster lacks is told at the end, and counts as not run."""
+"""Needs of tests, each a mark of its own; those that a cluster lacks are told at the end, and count as not run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """What the environment promises."""
+    """Promises of the environment."""
 
     context: str
     registry: str

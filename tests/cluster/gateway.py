@@ -39,7 +39,7 @@ class Request:
 
 @dataclass
 class Plan:
-    """What happens when the server has done the `number`-th write from now on, before its answer is passed on."""
+    """Interruption after the server has done the `number`-th write from now on, before its answer is passed on."""
 
     number: int
     do: Callable[[], object]
@@ -47,7 +47,7 @@ class Plan:
 
 
 class Held:
-    """A write whose answer waits."""
+    """A write with an answer that waits."""
 
     def __init__(self) -> None:
         self._reached, self._released = threading.Event(), threading.Event()
@@ -71,7 +71,7 @@ class Gateway:
 
     Args:
         upstream: https://host:port.
-        ca_file: who vouches for the server; "" for those of the machine.
+        ca_file: certificates that vouch for the server; "" for those of the machine.
     """
 
     upstream: str
@@ -115,7 +115,7 @@ class Gateway:
         self.done = 0
 
     def lose_at_write(self, number: int, do: Callable[[], object]) -> None:
-        """Do it when the server has done the `number`-th write from now on, whose answer then never arrives."""
+        """Lose the answer to the `number`-th write from now on, and `do` when the server has done that."""
         self._plan = Plan(number, do, lost=True)
 
     def at_write(self, number: int, do: Callable[[], object]) -> None:

@@ -19,7 +19,7 @@ from tests.cluster.telling import TALLY
 
 ROOT: Final = Path(__file__).parents[2]
 OFFLINE_BASE: Final = "localhost/python:3.11-slim"
-"""Where no public registry is reached, somebody has put the base of our Dockerfiles under this name."""
+"""Name of the base of our Dockerfiles where no public registry is reached, if it was put there by hand."""
 TORCH_INDEX: Final = os.environ.get("RLCTL_TEST_TORCH_INDEX", "")
 """Torch's own index of CPU builds, where the usual index has none: no node of a test cluster has a GPU."""
 
@@ -83,7 +83,7 @@ def _push(contract: Contract, *more: str) -> Any:
 
 
 def _settings(folder: Path, *names: str) -> Iterator[str]:
-    """What a build of these images has to be told on this machine."""
+    """Options for a build of these images on this machine."""
     for volume in as_volumes(pip_settings(), folder):
         yield from ("--volume", volume)
     if _is_offline():
@@ -99,7 +99,7 @@ def _is_offline() -> bool:
 
 
 def pip_settings() -> dict[str, str]:
-    """How pip finds packages on this machine, where somebody has told it: pip in a build has to be told as well."""
+    """Settings of pip on this machine, where it has any: pip in a build has to be told as well."""
     wanted = ("cert", "index-url", "extra-index-url", "find-links", "trusted-host", "default-timeout")
     listed = subprocess.run(
         [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, stdin=subprocess.DEVNULL

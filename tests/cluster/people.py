@@ -24,7 +24,7 @@ CAPTURES: Final = os.environ.get("RLCTL_TEST_CAPTURES", "")
 
 @dataclass(frozen=True)
 class Person:
-    """`rlctl` as somebody runs it who has the rights of docs/operations.md in one namespace, and no others."""
+    """`rlctl` as run by a person with the rights of docs/operations.md in one namespace, and no others."""
 
     name: str
     namespace: str
@@ -68,7 +68,7 @@ class Person:
         return self("status", run, "-o", "json").json()  # type: ignore[no-any-return]
 
     def through(self, server: str) -> Person:
-        """The same person, who reaches the same server by another address."""
+        """The same person, at another address of the same server."""
         found = yaml.safe_load(self.kubeconfig.read_text())
         found["clusters"][0]["cluster"] = {"server": server}
         other = self.kubeconfig.with_name("kubeconfig-through")
@@ -77,7 +77,7 @@ class Person:
 
 
 def admit(witness: Witness, name: str, namespace: str, home: Path, *, quick: bool = False) -> Person:
-    """Give somebody a namespace of their own, as an administrator does: what `rlctl render --admin` prints.
+    """Give a person a namespace of their own, as an administrator does: what `rlctl render --admin` prints.
 
     A namespace that is there already gets one researcher more.
     """

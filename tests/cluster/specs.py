@@ -40,7 +40,7 @@ def spec(run: str, *, actors: int = 1, envs: int = 8, **more: Any) -> dict[str, 
 
 
 def parked(who: Person, run: str = "parked", **more: Any) -> str:
-    """Write the spec of a run whose objects are all made and whose pods find no node; returns the file.
+    """Write the spec of a run with all objects made and pods that find no node; returns the file.
 
     Its pods wait, so the control plane alone is at work, whether the cluster has nodes or not.
     """

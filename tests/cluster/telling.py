@@ -1,4 +1,4 @@
-"""What is printed when a test fails, and at the end of a session: events, logs, and what was not run."""
+"""Text for a test that fails, and for the end of a session: events, logs, and what was not run."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def capture(test: str, people: list[Person]) -> None:
 
 @dataclass
 class Tally:
-    """What ran, and what could not."""
+    """Tests that ran, and those that could not."""
 
     cluster: str = ""  # which, and what it can; "" where none was looked at
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -66,7 +66,7 @@ class Tally:
         return own | {"ended": ended, "missing": missing}
 
     def add(self, other: Mapping[str, Any] | None) -> None:
-        """What another process has packed; None: it left nothing."""
+        """Add the counts that another process has packed; None: it left nothing."""
         if other is None:
             return
         self.cluster = self.cluster or other["cluster"]

@@ -1,4 +1,4 @@
-"""Fields that somebody else has set: told, kept, or taken over when that is asked for; and one command at a time."""
+"""Fields set by another manager: told, kept, or taken over when that is asked for; and one command at a time."""
 
 import pytest
 import yaml
@@ -102,7 +102,7 @@ def test_a_restart_survives_the_next_up_and_is_no_difference(ana: Person, witnes
 
 
 def _set(witness: Witness, who: Person, field: str, value: object) -> None:
-    """A field of the pods of the actors, by another manager, who insists."""
+    """Set a field of the pods of the actors as another manager, by force."""
     found = witness.get("Deployment", "parked-actor-0", who.namespace)
     assert found
     selector = found["spec"]["selector"]

@@ -1,4 +1,4 @@
-"""Who may do what: rights, quotas, Pod Security, and two people with one run name. Nobody here rules the cluster."""
+"""Rights of people: roles, quotas, Pod Security, and two people with one run name. None of them rules the cluster."""
 
 from collections.abc import Callable
 from pathlib import Path

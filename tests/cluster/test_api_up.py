@@ -1,4 +1,4 @@
-"""What `up`, `diff`, `rollback` and `down` write, as the API server sees it. No pod of these runs ever starts."""
+"""Writes of `up`, `diff`, `rollback` and `down`, as the API server sees them. No pod of these runs ever starts."""
 
 import pytest
 import yaml

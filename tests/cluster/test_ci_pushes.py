@@ -50,7 +50,7 @@ def serve(
     person: Callable[[str], Person], forge: Forge, contract: Contract, images: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Serve]:  # fmt: skip
-    """Starts the service on loopback, as somebody with rights in the namespace who has not started the run."""
+    """Starts the service on loopback, as a user with rights in the namespace who has not started the run."""
     monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
     started: list[Ci] = []
 
@@ -72,7 +72,7 @@ def serve(
 
 @pytest.fixture
 def run(ana: Person, forge: Forge, contract: Contract, images: dict[str, str], witness: Witness) -> Training:
-    """What somebody has started from the first commit, and what learns."""
+    """A run that a person has started from the first commit, and that learns."""
     forge.commit("first")
     overlay = ana.home / "images.yaml"
     with_code_of(contract, forge.copy / "spec.yaml", overlay, images)

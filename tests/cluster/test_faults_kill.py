@@ -33,7 +33,7 @@ def killed_at(number: int, gateway: Gateway, who: Person, *arguments: str) -> bo
 
 
 def writes(gateway: Gateway, who: Person, *arguments: str) -> int:
-    """How many writes a command has: it is run once, undisturbed."""
+    """Number of writes of a command: it is run once, undisturbed."""
     gateway.forget()
     who(*arguments)
     return gateway.done

@@ -69,7 +69,7 @@ def test_a_command_that_slept_through_the_end_of_its_lock_writes_nothing_any_mor
 
 
 def until_it_knows_us(who: Person, *command: str) -> None:
-    """A server that has just started knows nobody's rights for a second or two."""
+    """Wait: a server that has just started knows no user's rights for a second or two."""
     deadline = time.monotonic() + 60
     while (done := who(*command, code=None)).code and time.monotonic() < deadline:
         pass

@@ -1,4 +1,4 @@
-"""What a change does to a run that trains: the uids of its pods tell."""
+"""Changes to a run that trains: the uids of its pods tell what each one does."""
 
 from pathlib import Path
 

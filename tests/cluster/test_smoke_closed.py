@@ -1,4 +1,4 @@
-"""Who reaches what: nobody without keys, and over the network nobody but those of the role matrix.
+"""Access to processes: none without keys, and over the network only that of the role matrix.
 
 All look at one run, and leave it as it was.
 """

@@ -1,4 +1,4 @@
-"""What goes wrong on real nodes is said in words: at once where nothing can mend it, undone where that was asked.
+"""Faults on real nodes are said in words: at once where nothing can mend them, undone where that was asked.
 
 Trouble with the evaluator comes to one run in turn, each by another `up`, which takes the one before back.
 """

@@ -56,7 +56,7 @@ class Witness:
         self._core = client.CoreV1Api(self._api)
 
     def marker(self) -> Mapping[str, str]:
-        """What the cluster says it can; ends the session on one that was not made for tests."""
+        """The cluster's abilities as it states them; ends the session on one that was not made for tests."""
         found = self.get("ConfigMap", MARKER, "kube-system")
         if found is None:
             refuse(f"{self.server} carries no ConfigMap kube-system/{MARKER}: it may be somebody's production")

@@ -44,7 +44,7 @@ def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
 
 def _on_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Target]:
-    """A namespace of its own, as somebody with rights in that namespace alone sees it."""
+    """A namespace of its own, for a user with rights in that namespace alone."""
     context = os.environ.get("RLCTL_TEST_CONTEXT")
     if not context:
         pytest.skip(WITHOUT)

@@ -57,7 +57,7 @@ class Target(ABC):
 
     @abstractmethod
     def rendered(self, spec: Spec) -> tuple[Plan, list[Document]]:
-        """What `up` would send."""
+        """Plan and documents that `up` would send."""
 
     def up(self, **changes: Any) -> list[Applied]:
         """`rlctl up` of a spec that differs from the usual one in this."""

@@ -1,4 +1,4 @@
-"""What every target does with a run, from before its first `up` until nothing of it is left."""
+"""Life of a run on every target, from before its first `up` until nothing of it is left."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What every target says before it changes something, and how it goes back."""
+"""Revisions on every target: words before a change, and the way back."""
 
 import pytest
 

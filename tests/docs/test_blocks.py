@@ -64,7 +64,7 @@ FAULTY = f"sed -i 's/^        self.position = np.clip/        {ASSERTION}\\n&/' 
 
 
 class Setting(NamedTuple):
-    """What a page takes for granted, and what its commands are changed to so that they end in seconds."""
+    """Terms that a page takes for granted, and changes to its commands so that they end in seconds."""
 
     before: str = ""
     instead: Mapping[str, str] = {}

@@ -129,7 +129,7 @@ class Terminal:
         os.close(self._master)
 
     def _read(self, deadline: float) -> str:
-        """What has been said since; "" at the end, or when it is too late."""
+        """Output since the last call; "" at the end, or when it is too late."""
         if not select.select([self._master], [], [], max(0.0, deadline - time.monotonic()))[0]:
             return ""
         try:

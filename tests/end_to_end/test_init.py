@@ -24,7 +24,7 @@ SMALL = {
 def test_a_run_begins_with_the_weights_of_another_and_resumes_from_its_own(cli: Cli) -> None:
     cli("up", cli.spec("first", **SMALL))
     cli("pull", "first@best", "model")
-    still = {**SMALL, "algorithm": {"name": "impala", "batch_size": 320, "lr": 1e-30}}  # weights stay to the last bit
+    still = {**SMALL, "algorithm": {"name": "impala", "batch_size": 320, "lr": 1e-30}}  # weights stay, but for zeros
     parts = ["torso", "value_torso", "policy"]
     spec = cli.spec("second", **still, init={"run": "first@best", "parts": parts})
     checked = cli("lint", spec)
@@ -37,7 +37,7 @@ def test_a_run_begins_with_the_weights_of_another_and_resumes_from_its_own(cli: 
     given, after = (load_file(cli.folder / name / "policy.safetensors") for name in ("model", "after"))
     taken = {name for name in given if name.partition(".")[0] in parts}
     assert taken
-    assert all(torch.equal(given[name], after[name]) for name in taken)
+    assert all(torch.allclose(given[name], after[name], rtol=0.0, atol=1e-20) for name in taken)
     assert not torch.equal(given["value.weight"], after["value.weight"])
     status = cli.status("second")
     assert status["init"]["model"] == "first@best"

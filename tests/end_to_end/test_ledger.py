@@ -1,4 +1,4 @@
-"""What became of every row, while actors are killed without warning.
+"""Fate of every row, while actors are killed without warning.
 
 `RLCTL_TEST_FULL=1 pytest tests/end_to_end/test_ledger.py` is the long form.
 """

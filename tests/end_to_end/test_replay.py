@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,17 +24,24 @@ UNCOUNTED = 4 * SHARDS * BLOCK
 batches that were drawn ahead."""
 
 
-def books(cli: Cli) -> tuple[dict[str, Any], float]:
-    """Ledger, and agent steps."""
+class Books(NamedTuple):
+    """Of the run."""
+
+    ledger: dict[str, Any]
+    steps: float  # agent steps that the learner counts
+    stored: float  # agent steps among the rows that shards have taken: one a row, and none for the end of an episode
+
+
+def books(cli: Cli) -> Books:
     status = cli.status("replayed")
-    ledger = status["policies"]["main"]["ledger"]
+    ledger, totals = status["policies"]["main"]["ledger"], status["totals"]
     assert ledger["balanced"], ledger
-    return ledger, float(status["totals"]["consumed_steps"])
+    return Books(ledger, float(totals["consumed_steps"]), float(ledger["consumed"] - totals["episodes"]))
 
 
 def go_on(cli: Cli, more: int = 2000) -> None:
     """Wait until it has learned from so many steps more."""
-    steps = int(books(cli)[1])
+    steps = int(books(cli).steps)
     cli("wait", "replayed", "--for", f"consumed_steps={steps + more}", "--timeout", f"{LIMIT_S:g}s")
 
 
@@ -48,15 +55,14 @@ def kill(cli: Cli, role: str, index: int = 0) -> None:
     )  # fmt: skip
 
 
-def stored_while_paused(cli: Cli) -> int:
-    """Rows in the replay's books once the learner stands still: out of credit, actors wait, and nothing moves."""
+def stored_while_paused(cli: Cli) -> float:
+    """Agent steps in the replay's books once the learner stands still: actors are out of credit, and nothing moves."""
     os.kill(cli.pids("replayed", "learner")[0], signal.SIGSTOP)
-    since: dict[int, float] = {}  # rows -> time of the first status that said so
+    since: dict[float, float] = {}  # agent steps -> time of the first status that said so
 
     def still() -> bool:
-        status = cli.status("replayed")
-        rows, now = int(status["policies"]["main"]["ledger"]["consumed"]), float(status["time"])
-        return now - since.setdefault(rows, now) >= STILL_S
+        stored, now = books(cli).stored, float(cli.status("replayed")["time"])
+        return now - since.setdefault(stored, now) >= STILL_S
 
     wait_until(still, timeout_s=LIMIT_S, what="books that rest")
     return max(since)
@@ -92,7 +98,7 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     go_on(cli)
     wait_until(lambda: all_run(cli), timeout_s=LIMIT_S, what="both shards")
     go_on(cli)
-    assert books(cli)[0]["lost"] <= 2000, "what was on its way"
+    assert books(cli).ledger["lost"] <= 2000, "what was on its way"
 
     wait_until(lambda: bool(cli.status("replayed")["checkpoint"]), timeout_s=LIMIT_S, what="a generation")
     stored = stored_while_paused(cli)
@@ -100,20 +106,20 @@ def test_a_run_with_a_replay_survives_its_shards_its_learner_its_manager_and_a_r
     go_on(cli)
     resumed = cli.status("replayed")["resumed"]["steps"]
     forgotten = stored - resumed  # counted since that generation, whose learner is dead
-    assert books(cli)[0]["fenced"] == 0, "a replay's rows are of no life of the learner"
+    assert books(cli).ledger["fenced"] == 0, "a replay's rows are of no life of the learner"
     kill(cli, "manager")
     go_on(cli)
 
     cli("down", "replayed")
-    ledger, steps = books(cli)
-    assert ledger["in_flight"] <= HELD
-    assert 0 < resumed <= stored + ledger["lost"], "it may know more rows than a shard has lived to report"
-    apart = ledger["consumed"] - steps
-    assert abs(apart - forgotten) <= UNCOUNTED, f"{apart} rows are stored and not counted, {forgotten} were forgotten"
+    ended = books(cli)
+    assert ended.ledger["in_flight"] <= HELD
+    assert 0 < resumed <= stored + ended.ledger["lost"], "it may know more rows than a shard has lived to report"
+    apart = ended.stored - ended.steps
+    assert abs(apart - forgotten) <= UNCOUNTED, f"{apart} steps are stored and not counted, {forgotten} were forgotten"
     cli("up", spec, "-d")
-    cli("wait", "replayed", "--for", f"consumed_steps={int(steps) + 2000}", "--timeout", f"{LIMIT_S:g}s")
+    cli("wait", "replayed", "--for", f"consumed_steps={int(ended.steps) + 2000}", "--timeout", f"{LIMIT_S:g}s")
     cli("down", "replayed")
-    again, further = books(cli)
-    rows, counted = again["consumed"] - ledger["consumed"], further - steps
+    again = books(cli)
+    more, counted = again.stored - ended.stored, again.steps - ended.steps
     assert counted >= 2000
-    assert abs(rows - counted) <= UNCOUNTED, f"{rows} rows were stored and {counted} counted"
+    assert abs(more - counted) <= UNCOUNTED, f"{more} steps were stored and {counted} counted"

@@ -67,6 +67,10 @@ def test_two_shards_are_scaled_to_three_and_to_one_and_learning_goes_on(cli: Cli
     cli("up", spec, "-d")
     assert replay(cli)["shards"]["wanted"] == 3, "the spec says 2, and did before"
     scaled(cli, 1)
+    wait_until(
+        lambda: len(cli.status("sharded")["roles"]["replay"]) == 1,
+        timeout_s=LIMIT_S, what="the leases of both shards that ended to be over",
+    )  # fmt: skip
     told = replay(cli)
     assert 0 < told["dropped"] <= whole + 3 * BLOCK
     assert told["rows"] <= CAPACITY // 2 + BLOCK

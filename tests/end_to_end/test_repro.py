@@ -1,4 +1,4 @@
-"""A run whose environment fails in the middle of an episode, and the command that plays it again."""
+"""A run with an environment that fails in the middle of an episode, and the command that plays it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sweep of real runs whose command is killed in the middle, and the comparison of what they learned."""
+"""A sweep of real runs with its command killed in the middle, and the comparison of what they learned."""
 
 import json
 import subprocess

@@ -47,7 +47,7 @@ def reference(id: str, noops: list[list[int]], frames: int) -> SyncVectorEnv:
 
 
 def played_noops(game: str, native_noop_max: int, actions: list[Any]) -> list[list[int]]:
-    """How many no-ops ALE draws before each episode of each environment, by the frame number after its reset."""
+    """Numbers of no-ops that ALE draws before each episode of each environment, by the frame number after its reset."""
     twin = AtariVectorEnv(
         game,
         len(SEEDS),

@@ -72,7 +72,7 @@ def test_decisions_around_an_episodes_end_follow_next_step_autoreset(id: str) ->
 
 
 class Bent:
-    """Another environment whose answers are changed on their way out."""
+    """Another environment, with its answers changed on their way out."""
 
     def __init__(self, env: Any, bend: Callable[[Decisions, int], Decisions]) -> None:
         self.env, self.bend = env, bend

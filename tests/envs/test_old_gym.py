@@ -124,7 +124,7 @@ def used(env: Env) -> None:
 
 
 def told(name: str, *, kwargs: dict[str, Any] | None = None, limit: int | None = None) -> str:
-    """What is said of two environments while they are used."""
+    """Messages about two environments while they are used."""
     env = envs.make(f"{HERE}:{name}", envs=2, seeds=[7, 8], kwargs=kwargs, max_episode_steps=limit)
     with pytest.raises(EnvError) as caught:
         used(env)

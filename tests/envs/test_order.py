@@ -126,7 +126,7 @@ def answer(slot: list[int], *, first: list[bool], terminated: list[bool] | None 
 
 
 def breaks_a_rule(decisions: Decisions, playing: set[int], seats: int) -> bool:
-    """The rules as the protocol states them, slot by slot; keeps account of who plays."""
+    """Check the rules as the protocol states them, slot by slot; keeps account of the seats that play."""
     ended = set(decisions.slot[decisions.terminated | decisions.truncated].tolist())
     over = {slot // seats for slot in ended}
     for slot, first, reward in zip(

@@ -1,4 +1,4 @@
-"""What `python -m rlctl_agents probe` finds out and how it refuses."""
+"""Findings and refusals of `python -m rlctl_agents probe`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What an id that Gymnasium does not know was probably meant to be."""
+"""Suggestions for an id that Gymnasium does not know."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `rlctl init` writes: its environment works, and the goal of its spec can be reached."""
+"""Files that `rlctl init` writes: the environment works, and the goal of the spec can be reached."""
 
 import shutil
 from collections.abc import Iterator

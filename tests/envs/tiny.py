@@ -152,7 +152,7 @@ class Exam(Clock):
 
 
 class Turns:
-    """Two seats take 1 or 2 stones in turn; who takes the last one wins: +1 and -1. Seat 0 begins.
+    """Two seats take 1 or 2 stones in turn; the one that takes the last wins: +1 and -1. Seat 0 begins.
 
     Observation: one-hot of the stones left. Two seats in our own protocol; 2 is not legal with one stone left.
     """

@@ -1,4 +1,4 @@
-"""What a learner makes of an actor whose values cannot be, beside one in good order."""
+"""A learner with an actor that sends impossible values, beside one in good order."""
 
 from __future__ import annotations
 

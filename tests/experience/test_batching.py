@@ -33,7 +33,7 @@ NOW = ModelRef("main", lineage=1, version=10)
 def segment(
     streams: list[int], *, number: int = 0, version: int = 10, lineage: int = 1, policy: str = "main"
 ) -> SegmentBlock:
-    """A block whose every value tells its stream and segment number."""
+    """A block with its stream and segment number in every value."""
     mark = np.array(streams, np.float32) + 1000 * number
     b = len(streams)
     header = SegmentHeader(

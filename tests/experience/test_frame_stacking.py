@@ -30,7 +30,7 @@ def the_schema() -> Schema:
 
 
 class Game:
-    """Slots whose episodes last 1 to 7 steps and whose frames are numbered."""
+    """Slots with episodes of 1 to 7 steps and numbered frames."""
 
     def __init__(self) -> None:
         self._random = np.random.default_rng(0)

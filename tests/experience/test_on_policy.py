@@ -58,7 +58,7 @@ class Source(OnPolicySource):
 
 @pytest.fixture
 def intake(receiver: Receiver) -> Source:
-    """Whose batches are two columns."""
+    """A source with batches of two columns."""
     return Source(receiver, 2)
 
 

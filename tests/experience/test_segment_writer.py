@@ -1,4 +1,4 @@
-"""The writer against a list per slot, for environments whose slots move together and for seats that act in turn."""
+"""The writer against a list per slot, for environments with slots that move together and for seats that take turns."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def honest(schema: Schema, streams: int = B) -> tuple[np.ndarray[Any, Any], Arra
 
 
 def fault(spaces: Spaces, change: Callable[[Any], object], schema: Schema | None = None) -> str:
-    """What is found once one thing was changed."""
+    """Fault that is found once one thing was changed."""
     schema = schema or schema_for(spaces)
     version, fields = honest(schema)
     change(fields)

@@ -1,4 +1,4 @@
-"""The layer of the user's code: equal content is an equal layer, whoever packs it, where and when."""
+"""The layer of the user's code: equal content is an equal layer, on any machine, at any place and time."""
 
 import os
 import tarfile

@@ -45,7 +45,7 @@ images: {{actor: "{actor}"}}
 
 
 class Builder:
-    """What plays buildah."""
+    """Stands for buildah."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -193,7 +193,7 @@ def test_a_base_whose_registry_does_not_answer_is_recorded_by_name(rlctl: Rlctl,
 
 @pytest.fixture
 def spec(rlctl: Rlctl, registry: FakeRegistry) -> str:
-    """A project whose actor image is published, as one with code that lies over BELOW."""
+    """A project with an actor image that is published, as one with code that lies over BELOW."""
     project = rlctl.folder / "project"
     project.mkdir()
     (project / "lights.py").write_text("LIGHTS = 2\n")

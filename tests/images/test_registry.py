@@ -1,4 +1,4 @@
-"""What a registry is asked, over real HTTP on this machine."""
+"""Requests to a registry, over real HTTP on this machine."""
 
 import base64
 import hashlib

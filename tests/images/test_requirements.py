@@ -1,4 +1,4 @@
-"""What each image installs: enough for its roles, and versions that are tested."""
+"""Packages of each image: enough for its roles, and versions that are tested."""
 
 import importlib.metadata
 import json
@@ -160,7 +160,7 @@ def test_the_lock_names_the_files_of_every_platform() -> None:
 
 
 def resolved(requirements: Sequence[str], constraints: Sequence[str]) -> list[Release]:
-    """What an index would answer: torch needs sympy and, with CUDA, triton."""
+    """Answer of an index: torch needs sympy and, with CUDA, triton."""
     needs = {"torch": ["torch", "sympy", "triton"]}
     found = dict.fromkeys(name for one in requirements for name in needs.get(name_of(one), [name_of(one)]))
     versions = dict(one.split("==") for one in constraints)

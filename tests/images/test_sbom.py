@@ -59,7 +59,7 @@ def root(folder: Path) -> Path:
 
 
 def with_list(registry: Registry, repository: str, listed: Any = LISTED, spoil: bytes = b"") -> Reference:
-    """An image whose last layer holds a list, and next to nothing else."""
+    """An image with a list in its last layer, and next to nothing else."""
     base = registry.image(
         repository, "1", Labels={referrers.BASE_NAME: "python:3", "org.opencontainers.image.version": "7"}
     )
@@ -95,7 +95,7 @@ def sparse(size: int) -> bytes:
 
 
 def faults(content: dict[str, Any]) -> list[str]:
-    """What the published schema of CycloneDX 1.6 finds, with the two that it refers to."""
+    """Faults by the published schema of CycloneDX 1.6, with the two that it refers to."""
     folder = Path(str(resources.files("cyclonedx.schema") / "_res"))
     schemas = [
         json.loads((folder / f"{name}.SNAPSHOT.schema.json").read_text()) for name in ("bom-1.6", "spdx", "jsf-0.82")

@@ -1,4 +1,4 @@
-"""How many bytes a node pulls, asked of registries that answer, refuse or say nothing."""
+"""Bytes that a node pulls, asked of registries that answer, refuse or say nothing."""
 
 from __future__ import annotations
 

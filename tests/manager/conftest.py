@@ -22,7 +22,7 @@ def volume(monkeypatch: pytest.MonkeyPatch) -> Volume:
 
 @pytest.fixture
 def ended(tmp_path: Path) -> Run:
-    """A run that has done what was asked, and of which everybody has gone."""
+    """A run that has done what was asked, without any process left."""
     run = Run(tmp_path, stop={"eval_return": 5}, evaluation={"episodes": 2})
     everybody(run)
     run.learn(LEARNER, steps=5000, version=50)

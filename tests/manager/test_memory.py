@@ -1,4 +1,4 @@
-"""What outlives a manager, and what a full or damaged disk does to it."""
+"""State that outlives a manager, and the effects of a full or damaged disk on it."""
 
 from __future__ import annotations
 

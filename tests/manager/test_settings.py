@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager.settings import GIVEN, LiveSettings
+from rlctl_agents.manager.settings import SCALED, LiveSettings
 from rlctl_agents.runtime.process import Arguments
 from tests.manager.world import UID
 
@@ -59,7 +59,7 @@ def test_numbers_that_were_given_hold_until_those_of_the_file_change(tmp_path: P
 def test_a_number_that_the_file_has_replaced_does_not_come_back_with_the_file(
     tmp_path: Path, arguments: Arguments
 ) -> None:
-    """The run was down while its spec changed, and changed back: nobody told the manager."""
+    """A spec that changes twice while the run is down reaches the manager by live.json alone."""
     LiveSettings(arguments).reload(told(replay=4, evaluator=1))
     for replay, expected in ((2, 4), (3, 3), (2, 2)):
         mounted(tmp_path, replay=replay, evaluator=1)
@@ -68,7 +68,7 @@ def test_a_number_that_the_file_has_replaced_does_not_come_back_with_the_file(
 
 def test_a_number_that_cannot_be_stored_is_not_taken(arguments: Arguments) -> None:
     assert arguments.volume is not None
-    settings, stored = LiveSettings(arguments), Layout(arguments.volume).results / GIVEN
+    settings, stored = LiveSettings(arguments), Layout(arguments.volume).results / SCALED
     stored.mkdir()
     with pytest.raises(ValueError, match=r"replicas\.json"):
         settings.reload(told(replay=4))
@@ -80,7 +80,7 @@ def test_a_damaged_file_is_told_and_the_next_scale_mends_it(
     arguments: Arguments, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert arguments.volume is not None
-    stored = Layout(arguments.volume).results / GIVEN
+    stored = Layout(arguments.volume).results / SCALED
     stored.write_text("{")
     assert counts(arguments) == (2, 1)
     assert f"{stored}: " in caplog.text

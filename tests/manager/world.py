@@ -1,4 +1,4 @@
-"""What tests of the manager share: a clock that is told the time, and a manager without sockets."""
+"""Helpers of the manager's tests: a clock that is told the time, and a manager without sockets."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def commit(
 
 
 def order_evaluation(run: Run, version: int, *, judge: int = JUDGE) -> Match | None:
-    """What the evaluator is told to play when the modelpool holds that version."""
+    """Match that the evaluator is told to play when the modelpool holds that version."""
     run.report("modelpool", POOL, model=ref(version))
     return run.report("evaluator", judge).match
 
@@ -223,7 +223,7 @@ class Volume:
 
 
 class Waiting(threading.Event):
-    """Who waits for it lets time pass, and other things happen."""
+    """A flag of which each wait lets time pass, and other things happen."""
 
     def __init__(self, time: Time) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""In which numbers a torso is computed: who decides, and that actors and learners agree."""
+"""Precision of a torso: where it is decided, and that actors and learners agree."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ ENDED_RED = 1  # pytest: tests were run, and some failed
 
 
 def copy_tree(folder: Path) -> None:
-    """What tests read, without environments, caches and history."""
+    """Copy all that tests read, without environments, caches and history."""
     for name in COPIED:
         shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for path in ROOT.iterdir():
@@ -50,7 +50,7 @@ def passes(tree: Path, tests: Iterable[str]) -> tuple[int, str]:
 
 
 def survived(tree: Path, mutation: Mutation) -> str:
-    """Why a mutation is not killed; empty when it is."""
+    """Reason for which a mutation is not killed; empty when it is."""
     originals = {edit.file: (tree / edit.file).read_text() for edit in mutation.edits}
     try:
         for name, text in apply(mutation, originals).items():
@@ -63,7 +63,7 @@ def survived(tree: Path, mutation: Mutation) -> str:
 
 
 def check(tree: Path, mutations: Iterable[Mutation], say: Callable[[str], object]) -> list[str]:
-    """Names of the mutations whose tests do not tell right from wrong."""
+    """Names of the mutations with tests that do not tell right from wrong."""
     chosen = list(mutations)
     whole, _ = passes(tree, sorted({test for mutation in chosen for test in mutation.tests}))
     failed = []

@@ -108,7 +108,7 @@ def test_equals_generalised_advantage_estimation_when_policies_agree() -> None:
 
 
 def joined(before: dict[str, Tensor], after: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Two segments as one: the first row of `after` follows the last of `before`, whose bootstrap row it replaces."""
+    """Two segments as one: the first row of `after` follows the last of `before` and replaces its bootstrap row."""
     long = {name: torch.cat([before[name], after[name]]) for name in before}
     long["value"] = torch.cat([before["value"][:-1], after["value"]])
     return long

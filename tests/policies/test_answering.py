@@ -1,4 +1,4 @@
-"""What programs with a stored model say of an environment that has changed, and of a disk that is full."""
+"""Messages of programs with a stored model about an environment that has changed, and about a disk that is full."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ REPLAYED: dict[str, tuple[Spaces, dict[str, Any], Any]] = {
 
 
 def made(spaces: Spaces, network: dict[str, Any], config: Any = None) -> tuple[PolicyFile, Algorithm]:
-    """A policy whose moments and heads are not those of the beginning."""
+    """A policy with other moments and heads than those of the beginning."""
     config, settings = config or Impala(), Network.model_validate(network)
     kind = algorithms.find(config.name)
     algorithm = kind(config, settings, spaces, seed=5)
@@ -100,7 +100,7 @@ def made(spaces: Spaces, network: dict[str, Any], config: Any = None) -> tuple[P
 
 
 def described_by(file: Path) -> dict[str, Any]:
-    """What the file says of itself."""
+    """Description that the file holds of itself."""
     if file.suffix == ".pt2":
         extra = {"policy.json": ""}
         torch.export.load(file, extra_files=extra)
@@ -164,6 +164,9 @@ def test_a_policy_that_looks_at_the_last_reward_asks_for_it() -> None:
         policy.act(obs, state)
     memory = [policy.act(obs, state, reward=reward)[1].memory["core.h"] for reward in (0.0, 1.0)]
     assert not torch.equal(*memory)
+    for wrong in ([1.0, 2.0], "x", float("nan"), {"a": 1}):
+        with pytest.raises(ValueError, match=r"reward is .*, not one finite number or 1 of them"):
+            policy.act(obs, state, reward=wrong)  # type: ignore[arg-type]
     policy.act(np.zeros((2, 4), np.float32), policy.act(np.zeros((2, 4), np.float32))[1], first=np.ones(2, np.bool_))
 
 

@@ -1,4 +1,4 @@
-"""What an administrator sends once."""
+"""Objects that an administrator sends once."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_no_text_of_a_spec_adds_anything_to_a_document(env_id: str) -> None:
 
 
 def _shape(value: Any) -> Any:
-    """What a document holds without its texts."""
+    """Form of a document without its texts."""
     if isinstance(value, dict):
         return {key: _shape(below) for key, below in value.items()}
     return [_shape(item) for item in value] if isinstance(value, list) else type(value)

@@ -1,4 +1,4 @@
-"""What a good platform engineer would look for in the objects of a run, as code."""
+"""Checks that a good platform engineer would make of the objects of a run, as code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user lays over our objects."""
+"""Patches that a user lays over our objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the pods of a run may do: to their node, to the API server, to each other."""
+"""Rights of the pods of a run: on their node, at the API server, to each other."""
 
 from __future__ import annotations
 

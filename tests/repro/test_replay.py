@@ -20,7 +20,7 @@ STICKY = {"name": "StickyAction", "kwargs": {"repeat_action_probability": 0.5}}
 
 
 def again(header: Header, chunks: list[Chunk]) -> tuple[Outcome, str]:
-    """How it goes by way of its file, and what is said meanwhile."""
+    """Outcome by way of its file, and what is said meanwhile."""
     said = io.StringIO()
 
     class Quiet(Telling):

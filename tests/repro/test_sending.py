@@ -31,7 +31,7 @@ class Member:
 
 
 def failed(member: Any) -> str:
-    """What the process says at its end."""
+    """Message of the process at its end."""
     env = recorder({"id": f"{HERE}:Lamps"}, 2, training=True)
     with pytest.raises(EnvError) as caught:
         drive(env, 100_000)

@@ -1,4 +1,4 @@
-"""What the core image lacks is imported by none of its roles."""
+"""Packages that the core image lacks are imported by none of its roles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves of a run, shown to whoever may look."""
+"""Curves of a run, shown to those that may look."""
 
 from __future__ import annotations
 

@@ -28,6 +28,13 @@ GOAL = ("stop", "eval_return")
         ({"id": "tests.acting.owned:Choices", "algorithm": {"name": "sac"}}, {"obs": ("float32 [3]", "mlp")}),
         ({"id": "CartPole-v1", "algorithm": {"name": "tests.acting.owned_nets:Mine"}}, {"obs": ("float32 [4]", "mlp")}),
         (
+            {
+                "id": "CartPole-v1",
+                "algorithm": {"name": "tests.acting.owned_nets:Bringing", "max_lag_versions": 0},
+            },
+            {"obs": ("float32 [4]", "mlp")},
+        ),
+        (
             {"model": {"torso": "tests.acting.owned_nets:Sound"}},
             {"obs": ("float32 [3]", "tests.acting.owned_nets:Sound")},
         ),
@@ -91,6 +98,12 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),
+        (
+            {"algorithm": {"name": "tests.acting.owned_nets:Drawing"}},
+            ALGORITHM,
+            "an algorithm of your own cannot use the replay role yet, whose shards know the settings of rlctl's own"
+            " alone; derive from ppo, appo or impala, or bring a `source` of its own",
+        ),
         (
             {"algorithm": {"name": "tests.acting.owned_nets:Mine", "params": {"lrr": 1}}},
             ALGORITHM,

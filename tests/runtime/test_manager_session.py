@@ -12,7 +12,7 @@ import pytest
 from rlctl.spec.schema import Env, Spec
 from rlctl_agents.runtime.manager_session import Member, Snapshot
 from rlctl_agents.runtime.process import Process
-from rlctl_agents.types.control import Experience, Match, Origin, Sampling
+from rlctl_agents.types.control import Account, Experience, Match, Origin, Sampling
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.sockets import Wire
@@ -100,6 +100,24 @@ def test_a_report_carries_metrics_and_books_and_the_last_one_comes_when_we_end(
         assert (last.pending, last.model, last.index) == (2, ModelRef("main", 1, 2), 0)
 
 
+def test_accounts_are_told_when_they_change_and_to_a_new_manager_all_of_them(
+    folder: Path, wire: Wire, process: Process
+) -> None:
+    gone, live = Account(Ledger(5, 0, 5), received=5, consumed=5), Account(Ledger(1, 0, 1), received=1, queued=1)
+    books = {"gone": gone, "live": live}
+    with Manager(folder, term=1) as manager:
+        member = joined(process, wire, Snapshot(accounts=books))
+        wait_until(lambda: len(manager.reports) >= 2, "two reports")
+        assert [one.accounts for one in manager.reports[:2]] == [books, {}]
+        changed = {"gone": gone, "live": Account(Ledger(1, 0, 1), received=1, consumed=1)}
+        member.snapshot = lambda: Snapshot(accounts=changed)
+        wait_until(lambda: bool(manager.reports[-1].accounts), "what has changed")
+        assert manager.reports[-1].accounts == {"live": changed["live"]}
+    with Manager(folder, term=2, boot="manager2") as manager:
+        wait_until(lambda: any(one.accounts == changed for one in manager.reports), "all of them")
+        member.close()
+
+
 def test_orders_are_followed_as_they_change(folder: Path, wire: Wire, process: Process) -> None:
     with Manager(folder) as manager:
         member = joined(process, wire)
@@ -159,7 +177,7 @@ def test_a_process_whose_index_went_to_somebody_else_stops_and_says_so(
         member = joined(process, wire)
         manager.index, manager.known = 9, False
         wait_until(process.stop.is_set, "the end")
-        assert "index 0 went to somebody else" in member.moved
+        assert "index 0 went to another process" in member.moved
         member.close()
 
 

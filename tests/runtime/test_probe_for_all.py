@@ -1,4 +1,4 @@
-"""What may be seen from other machines, and what may not."""
+"""Pages that may be seen from other machines, and those that may not."""
 
 from __future__ import annotations
 

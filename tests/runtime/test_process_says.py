@@ -1,4 +1,4 @@
-"""What a role process says of itself: log lines, metrics, probes."""
+"""Output of a role process about itself: log lines, metrics, probes."""
 
 from __future__ import annotations
 

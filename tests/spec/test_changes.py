@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -386,3 +387,42 @@ def test_scaling_is_judged_by_what_runs_and_by_all_that_is_wanted_together(
 def test_every_leaf_has_a_mark_that_names_only_roles_of_the_full_spec() -> None:
     there = {role.role for role in plan(FULL).roles}
     assert all(set(leaf.applies.roles) <= there for leaf in leaves(FULL))
+
+
+EMPTY = ": it begins empty, no generation holds its rows"
+FORM = ": rows that its generations hold have another form, it begins empty"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"algorithm.unroll_length": 20}, "algorithm.unroll_length: 40 -> 20" + FORM),
+        ({"algorithm.sequence_length": 120}, "algorithm.sequence_length: 80 -> 120" + FORM),
+        ({"algorithm.burn_in": 0}, "algorithm.burn_in: 40 -> 0" + FORM),
+        ({"algorithm.n_step": 3}, "algorithm.n_step: 5 -> 3"),
+        ({"replay.capacity": 5000}, "replay.capacity: 9000 -> 5000: the newest rows that fit stay"),
+        ({"replay.capacity": 10_000}, "replay.capacity: 9000 -> 10000"),
+        ({"replay.checkpoint": "none"}, "replay.checkpoint: full -> none" + EMPTY),
+        ({"roles.replay.replicas": 1}, "roles.replay.replicas: 2 -> 1: rows of the shards that go are dropped"),
+        ({"roles.replay.replicas": 3}, "roles.replay.replicas: 2 -> 3"),
+    ],
+)  # fmt: skip
+def test_rows_that_a_replay_loses_by_a_change_are_told_before(change: dict[str, Any], why: str) -> None:
+    def replayed(checkpoint: str, **more: Any) -> Spec:
+        sections: dict[str, Any] = {
+            "run": "r", "env": {"id": "-"}, "algorithm": {"name": "r2d2"},
+            "replay": {"checkpoint": checkpoint, "capacity": 9000}, "roles": {"replay": {"replicas": 2}},
+        }  # fmt: skip
+        for path, value in more.items():
+            inner = sections
+            *above, key = path.split(".")
+            for name in above:
+                inner = inner[name]
+            inner[key] = value
+        return Spec.model_validate(sections)
+
+    told = {one.role: one.why for one in changes(replayed("full"), replayed("full", **change))}
+    assert told.get("replay", told.get("manager")) == why
+    assert all(EMPTY not in text and FORM not in text for role, text in told.items() if role != "replay")
+    for one in changes(replayed("none"), replayed("none", **change)):
+        assert one.why.endswith(EMPTY) == (one.role == "replay" and one.action == "restart")

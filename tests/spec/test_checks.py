@@ -53,6 +53,16 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             " or 6",
         ),
         (
+            "algorithm: {name: ppo, batch_size: 1000}",  # what it is to choose is accepted then
+            "4:24: algorithm.batch_size: must hold whole blocks of an actor for each learner, roles.actor.envs x"
+            " unroll_length = 16 x 32 = 512 steps, or the rest of a block is dropped; got 1000; choose 512 or 1024",
+        ),
+        (
+            "sync: true\nalgorithm: {name: ppo, batch_size: 1000}",
+            "5:24: algorithm.batch_size: must be a multiple of unroll_length, got 1000 = 31 x 32 + 8; choose 992 or"
+            " 1024",
+        ),
+        (
             "algorithm: {weight_decay: 0.01}",
             "4:13: algorithm.weight_decay: is of optimizer adamw, got 0.01 with adam",
         ),
@@ -72,17 +82,11 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "roles: {actor: {replicas: 9, max_replicas: 8}}",
             "4:30: roles.actor.max_replicas: must be at least roles.actor.replicas, got 8 < 9",
         ),
-        (
-            "evaluation: {episodes: 25}",
-            "4:14: evaluation.episodes: each environment plays the same number of episodes, and 25 / 10"
-            " (evaluation.envs by default) leaves 5 over; choose 20 or 30 episodes, or other evaluation.envs",
-        ),
-        (
-            "evaluation: {episodes: 5, envs: 8}",
-            "4:14: evaluation.episodes: each environment plays the same number of episodes, and 5 / 8 leaves 5 over;"
-            " choose 8 episodes, or other evaluation.envs",
-        ),
         ("replay: {}", "4:1: replay: not used by impala; remove it"),
+        (
+            "algorithm: {name: 'mine:Mine'}\ncode: {path: .}\nroles: {replay: {replicas: 2}}",
+            "6:9: roles.replay: not used by mine:Mine; remove it",
+        ),
         (
             "sync: true\nroles: {actor: {envs: 8}}",  # of the defaults, 16, it is
             "1:1: algorithm.batch_size: with sync a batch is one segment of every environment: actors x envs x"
@@ -162,11 +166,14 @@ def test_what_cannot_work_together_is_refused_with_the_arithmetic(lint: Lint, li
     [
         "sync: true\nalgorithm: {batch_size: 1280}\nroles: {actor: {replicas: 4}}",
         "evaluation: {episodes: 7}",
-        "evaluation: {episodes: 24, envs: 8}",
+        "evaluation: {episodes: 30}",
+        "evaluation: {episodes: 24, envs: 7}",
+        "evaluation: {episodes: 5, envs: 8}",
         "algorithm: {c_max: 1, rho_max: 1}",
         "algorithm: {name: appo, reuse: 2, buffer_batches: 5}",
         "algorithm: {optimizer: adamw, weight_decay: 0.01}",
         "algorithm: {max_lag_versions: 2}",
+        "algorithm: {name: ppo, batch_size: 1024}",
         "roles: {actor: {replicas: 8, max_replicas: 8}}",
         "code: {path: .}",
         "policies: {main: {algorithm: {lr: 0.1}}}",

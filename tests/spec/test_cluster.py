@@ -1,4 +1,4 @@
-"""What only a cluster asks for."""
+"""Faults that only a cluster has."""
 
 import re
 from pathlib import Path
@@ -53,7 +53,7 @@ def test_a_spec_for_a_cluster_is_accepted(lint: Lint, lines: str) -> None:
         ),
         (
             "kubernetes: {expose: loadbalancer, source_ranges: [0.0.0.0/1], proxy: {image: '" + image("p") + "'}}",
-            "6:52: kubernetes.source_ranges.0: 0.0.0.0/1 is everybody; name the ranges that may call",
+            "6:52: kubernetes.source_ranges.0: 0.0.0.0/1 is much of the Internet; name the ranges that may call",
         ),
     ],
 )
@@ -61,10 +61,16 @@ def test_what_cannot_work_on_a_cluster_is_refused(lint: Lint, lines: str, fault:
     assert lint(TOP + MADE + lines) == [f"spec.yaml:{fault}"]
 
 
+def test_ranges_of_which_one_is_wrong_are_not_called_missing(lint: Lint) -> None:
+    section = "{expose: loadbalancer, source_ranges: [here], proxy: {image: '" + image("p") + "'}}"
+    (fault,) = lint(TOP + MADE + f"kubernetes: {section}")
+    assert ": kubernetes.source_ranges.0: " in fault
+
+
 def test_a_load_balancer_needs_a_proxy_and_known_callers(lint: Lint) -> None:
     assert lint(TOP + MADE + "kubernetes: {expose: loadbalancer}") == [
-        "spec.yaml:6:1: kubernetes.proxy: loadbalancer needs a proxy that asks who is there, as in `proxy: {image: ...,"
-        " args: [...]}`",
+        "spec.yaml:6:1: kubernetes.proxy: loadbalancer needs a proxy that authenticates callers, as in `proxy: {image:"
+        " ..., args: [...]}`",
         "spec.yaml:6:1: kubernetes.source_ranges: loadbalancer needs the ranges that may call, as in `source_ranges:"
         " [203.0.113.0/24]`",
     ]

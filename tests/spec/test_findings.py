@@ -1,4 +1,5 @@
 import importlib.util
+import json
 from pathlib import Path
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from rlctl.backends.local import LocalBackend
 from rlctl.plan import make
 from rlctl.spec import Machine, load
+from rlctl.spec.algorithms import BUILT
+from rlctl.spec.fields import resolved
 from rlctl.spec.problems.findings import simulator_missing
 from tests.spec.conftest import Lint, Load
 
@@ -50,6 +53,30 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
             "5:10: replay.capacity: 1,000, but nothing can be drawn before 24 rows of an environment lie side by side,"
             " and 30 environments send to a shard: at least 1,440, or fewer environments",
         ),
+        (
+            "algorithm: {name: dqn}\nreplay: {capacity: 4000, learning_starts: 4001}",
+            "5:26: replay.learning_starts: 4,001 is more than capacity 4,000: the oldest are overwritten before the"
+            " first draw",
+        ),
+        *(
+            (
+                f"algorithm: {{name: {name}}}\nmodel: {{gaussian: {{std: network}}}}",
+                f"5:20: model.gaussian.std: has no effect: {name} has no Gaussian",
+            )
+            for name in ("dqn", "r2d2", "td3")
+        ),
+        (
+            "algorithm: {name: sac, temperature: 0.1, temperature_lr: 1e-3}",
+            "4:42: algorithm.temperature_lr: has no effect with temperature 0.1; say `temperature: auto`",
+        ),
+        (
+            "policies: {main: {algorithm: {name: sac, temperature: 1, target_entropy: -3}}}",
+            "4:58: policies.main.algorithm.target_entropy: has no effect with temperature 1; say `temperature: auto`",
+        ),
+        (
+            "algorithm: {name: apex_dqn, prioritized: false, priority_beta: 1}",
+            "4:49: algorithm.priority_beta: has no effect with `prioritized: false`",
+        ),
         ("roles: {learner: {gpu: 3}}", "4:19: roles.learner.gpu: a learner uses one GPU, the other 2 stay idle"),
         (
             "algorithm: {lr_schedule: {agent_steps: 400}}",
@@ -57,6 +84,10 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
         ),
         (
             "algorithm: {name: ppo, lr_schedule: {agent_steps: 400}}",
+            "4:24: algorithm.lr_schedule: the learning rate is 0 for the last 600 of stop.agent_steps = 1000",
+        ),
+        (
+            "algorithm: {name: sac, lr_schedule: {agent_steps: 400}}",
             "4:24: algorithm.lr_schedule: the learning rate is 0 for the last 600 of stop.agent_steps = 1000",
         ),
         (
@@ -77,6 +108,13 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
 )
 def test_what_is_hardly_meant_is_a_finding(lint: Lint, lines: str, finding: str) -> None:
     assert lint(TOP + lines) == [f"spec.yaml:{finding}"]
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_a_spec_with_every_default_written_out_has_no_finding(lint: Lint, load_text: Load, name: str) -> None:
+    text = f"{TOP}algorithm: {{name: {name}}}\n"
+    assert lint(text) == []
+    assert lint(json.dumps(resolved(load_text(text).spec))) == []
 
 
 def test_modules_of_ones_own_are_looked_for_without_importing_them(lint: Lint, tmp_path: Path) -> None:

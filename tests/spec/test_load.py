@@ -44,6 +44,16 @@ roles:
     ]
 
 
+def test_a_fault_in_a_list_hides_no_rule_over_several_fields(lint: Lint) -> None:
+    text = "algorithm: {name: ppo, batch_size: 1000}\nmodel: {hidden: [64, 0]}\nroles: {learner: {replicas: 4}}\n"
+    assert lint(GOOD + text) == [
+        "spec.yaml:4:24: algorithm.batch_size: must hold whole blocks of an actor for each learner, roles.actor.envs x"
+        " unroll_length = 16 x 32 = 512 steps, or the rest of a block is dropped; got 1000; choose 2048",
+        "spec.yaml:5:22: model.hidden.1: must be at least 1, got 0",
+        "spec.yaml:6:19: roles.learner.replicas: each learner needs an actor, at most roles.actor.replicas, got 4 > 1",
+    ]
+
+
 def test_the_smallest_spec_loads_and_takes_its_defaults(load_text: Load) -> None:
     loaded = load_text(GOOD)
     assert loaded.spec == Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "stop": {"agent_steps": 1000}})

@@ -1,4 +1,4 @@
-"""What this process may use of a machine."""
+"""Share of a machine that this process may use."""
 
 import os
 from pathlib import Path

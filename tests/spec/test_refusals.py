@@ -93,6 +93,50 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "algorithm: {betas: [0.9, 0.99]}",
             "4:13: algorithm.betas: unknown key; here it is `adam_beta1`",
         ),
+        *(
+            (f"algorithm: {{name: {name}, {key}: 1}}", f"4:{21 + len(name)}: algorithm.{key}: unknown key; {words}")
+            for name, key, words in (
+                ("sac", "ent_coef", "here it is `temperature`"),
+                ("sac", "alpha", "here it is `temperature`"),
+                ("dqn", "train_batch_size", "here it is `minibatch_size`"),
+                ("ppo", "train_batch_size", "here it is `batch_size`"),
+                ("dqn", "exploration_fraction", "here it is `epsilon_steps: exploration_fraction x stop.agent_steps`"),
+                ("apex_dqn", "exploration_fraction", "it belongs to dqn, where it is `epsilon_steps`"),
+                (
+                    "td3",
+                    "train_freq",
+                    "here it is `replay.samples_per_insert: minibatch_size x gradient_steps / train_freq`",
+                ),
+                (
+                    "dqn",
+                    "target_update_interval",
+                    "here it is `target_every_updates`, in versions, each of batch_size / minibatch_size optimizer"
+                    " steps",
+                ),
+                (
+                    "sac",
+                    "target_network_frequency",
+                    "it belongs to appo, dqn, apex_dqn or r2d2, where it is `target_every_updates`, and sac moves its"
+                    " target networks by tau after each optimizer step",
+                ),
+                (
+                    "td3",
+                    "target_network_frequency",
+                    "it belongs to appo, dqn, apex_dqn or r2d2, where it is `target_every_updates`, and td3 moves its"
+                    " target networks by tau each policy_every optimizer steps",
+                ),
+                ("ppo", "anneal_lr", "here it is `lr_schedule: {kind: linear, agent_steps: ...}`"),
+                (
+                    "ppo",
+                    "kl_coeff",
+                    "no algorithm has a penalty on KL; `target_kl` of ppo and appo ends the steps of a batch",
+                ),
+                ("ppo", "policy_kwargs", "here it is `model`"),
+                ("ppo", "device", "here it is `roles.learner.gpu`"),
+            )
+        ),
+        ("ent_coef: 0.1\nalgorithm: {name: sac}", "4:1: ent_coef: unknown key; here it is `algorithm.temperature`"),
+        ("max_steps: 9", "4:1: max_steps: unknown key; here it is `stop.agent_steps`"),
         ("algorithm: {gamma: 1.01}", "4:13: algorithm.gamma: must be at most 1, got 1.01"),
         ("algorithm: {lr: 0}", "4:13: algorithm.lr: must be more than 0, got 0"),
         ("algorithm: {rmsprop_decay: 1}", "4:13: algorithm.rmsprop_decay: must be less than 1, got 1"),
@@ -375,3 +419,9 @@ def test_wrappers_are_written_short_or_whole_and_the_preset_takes_none(lint: Lin
         "spec.yaml:5:3: env.wrappers: the preset atari steps its games together and takes none; remove them, or write"
         " out what it would do"
     ]
+
+
+@pytest.mark.parametrize("key", ["time_limit", "max_steps"])
+def test_the_limit_of_an_episode_is_that_of_the_environment(lint: Lint, key: str) -> None:
+    text = f"run: a\nenv: {{id: CartPole-v1, {key}: 9}}\nstop: {{agent_steps: 1000}}\n"
+    assert lint(text) == [f"spec.yaml:2:24: env.{key}: unknown key; here it is `max_episode_steps`"]

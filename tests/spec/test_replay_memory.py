@@ -1,4 +1,4 @@
-"""What a replay comes to beside what a machine has, and what a pod asks for."""
+"""Memory of a replay beside what a machine has, and what a pod asks for."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ def test_what_generations_hold_of_it_is_told_with_the_one_that_is_written() -> N
 
 
 def test_all_shards_with_their_processes_must_find_room_on_a_machine() -> None:
-    assert too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.5 * 1024)) is None
+    assert too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.75 * 1024)) is None
     found = too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.4 * 1024))
     assert found is not None
     assert found.path == ("replay", "capacity")
     assert found.message == (
-        "1,000,000 rows in 2 shards of 2.0Gi, 4.0Gi in all; this machine has 4.4Gi; replay.capacity 770,000 would fit"
+        "1,000,000 rows in 2 shards of 2.0Gi, 4.0Gi in all; this machine has 4.4Gi; replay.capacity 720,000 would fit"
     )
 
 
@@ -51,11 +51,11 @@ def test_a_replay_that_generations_hold_needs_room_to_be_read_too() -> None:
         spec(2, "3Gi", capacity=10_000_000),
         2 * GIB,
     )
-    reading, machine = 50 * 5_000_000, Machine(cores=2, memory_mib=4.6 * 1024)
+    reading, machine = 50 * 5_000_000, Machine(cores=2, memory_mib=4.8 * 1024)
     assert too_large(none, rows, machine) is None
     assert too_large(held, rows, machine) is not None
-    assert (too_little(none, 2700 * 2**20), shortage(none, rows, rows, 2)) == (None, "")
-    assert too_little(held, 2700 * 2**20) is not None
+    assert (too_little(none, 2600 * 2**20), shortage(none, rows, rows, 2)) == (None, "")
+    assert too_little(held, 2600 * 2**20) is not None
     assert shortage(held, rows, rows + reading, 2) == ""
     assert "would fit" in shortage(held, rows, rows + reading - 1, 2)
 
@@ -79,13 +79,13 @@ def test_where_not_even_a_process_fits_nothing_is_suggested() -> None:
 
 
 def test_a_pod_asks_for_its_arrays_and_its_process() -> None:
-    assert too_little(spec(memory="2304Mi"), 2 * GIB) is None
+    assert too_little(spec(memory="2432Mi"), 2 * GIB) is None
     found = too_little(spec(memory="2Gi"), 2 * GIB)
     assert found is not None
     assert found.path == ("roles", "replay", "memory")
     assert found.message == (
         "2Gi, but replay.capacity is 1,000,000 rows in 1 shard of 2.0Gi: ask for 3Gi; with 2Gi replay.capacity "
-        "700,000 would fit"
+        "650,000 would fit"
     )
 
 

@@ -1,4 +1,4 @@
-"""Trackers in a spec: what is refused, what is missing, and that nobody but the manager reads of them."""
+"""Trackers in a spec: what is refused, what is missing, and that the manager alone reads of them."""
 
 import importlib.util
 from pathlib import Path

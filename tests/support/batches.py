@@ -1,4 +1,4 @@
-"""Batches on the CPU whose memory a test has filled."""
+"""Batches on the CPU in memory that a test has filled."""
 
 from __future__ import annotations
 

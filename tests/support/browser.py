@@ -33,7 +33,7 @@ FAINT: Final = """() => {
   }
   return found;
 }"""
-"""What has less contrast than WCAG AA asks for."""
+"""Elements with less contrast than WCAG AA asks for."""
 WAITS_MS: Final = 60_000
 """For what a page does by itself: a browser on a busy machine takes its time."""
 expect.set_options(timeout=WAITS_MS)
@@ -49,7 +49,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(url: str, chromium: Browser, *, quiet: bool = True, **settings: Any) -> Iterator[Page]:
-    """A window that asks nobody but the service, and in which nothing is refused or goes wrong."""
+    """A window that asks the service alone, and in which nothing is refused or goes wrong."""
     context = chromium.new_context(base_url=url, **settings)
     context.set_default_timeout(WAITS_MS)
     wrong: list[str] = []

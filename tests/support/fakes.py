@@ -17,6 +17,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.process import Arguments, Process, new_boot
 from rlctl_agents.types.control import (
+    Account,
     Commit,
     EvalResult,
     Experience,
@@ -87,6 +88,7 @@ class Manager:
         self.next_lineage = 1
         self.hellos: list[Hello] = []
         self.reports: list[Report] = []
+        self._accounts: dict[str, dict[str, Account]] = {}  # boot of a receiver -> all that it has told
         self.commits: list[Commit] = []
         self.again = 0  # so many times a learner that commits is told to ask again
         self.asked = 0  # to commit
@@ -120,7 +122,9 @@ class Manager:
         self._served.close()
 
     def newest(self, role: str) -> Report | None:
-        return next((report for report in reversed(self.reports) if report.role == role), None)
+        """The newest report of a role, with accounts that earlier ones brought."""
+        found = next((report for report in reversed(self.reports) if report.role == role), None)
+        return found and replace(found, accounts=dict(self._accounts[found.boot]))
 
     def _hello(self, hello: Hello, _: Buffers) -> tuple[Lease, Buffers]:
         self.hellos.append(hello)
@@ -143,6 +147,7 @@ class Manager:
         return lease, ()
 
     def _report(self, report: Report, _: Buffers) -> tuple[Orders, Buffers]:
+        self._accounts.setdefault(report.boot, {}).update(report.accounts)
         self.reports.append(report)
         orders = Orders(
             term=self.term,

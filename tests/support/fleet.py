@@ -101,7 +101,7 @@ def told(
     slices: int = 16,
     skill: Callable[[float], float] = plateau,
 ) -> list[list[Told]]:
-    """What is found at the end of every slice."""
+    """Findings at the end of every slice."""
     rng, time = np.random.default_rng(seed), Time()
     outliers = Outliers(time)
     found = []

@@ -28,7 +28,7 @@ def watched(environ: Mapping[str, str]) -> list[Path]:
 
 
 def listing(places: Iterable[Path]) -> Listing:
-    """What lies in the places now. A run that the user left running writes on: files below `runs/` are left out."""
+    """Files in the places now. A run that the user left running writes on: files below `runs/` are left out."""
     found: Listing = {}
     for place in places:
         for path in [place, *place.rglob("*")] if place.is_dir() else [place]:
@@ -44,7 +44,7 @@ def listing(places: Iterable[Path]) -> Listing:
 
 
 def changes(before: Listing, after: Listing) -> list[str]:
-    """What was made, changed or removed in between, a line each."""
+    """Changes in between: made, changed or removed, a line each."""
     made = [f"made {path}" for path in after.keys() - before.keys()]
     gone = [f"removed {path}" for path in before.keys() - after.keys()]
     changed = [f"changed {path}" for path in before.keys() & after.keys() if before[path] != after[path]]

@@ -307,11 +307,11 @@ class MemoryBackend(Remembering):
         self._known(run).records.append((previous, record))
 
     def posts(self, run: str) -> list[tuple[str, Mapping[str, Any]]]:
-        """What was posted to the manager."""
+        """Posts to the manager."""
         return self._known(run).posts
 
     def answer(self, run: str, path: str, *answers: Any) -> None:
-        """What the manager answers to this path, one after the other; the last one for ever."""
+        """Let the manager answer so to this path, one after the other; the last one for ever."""
         self._known(run).answers[path] = list(answers)
 
     def _end(self, run: str, phase: Literal["finished", "failed"], failure: Failure | None) -> None:

@@ -1,4 +1,4 @@
-"""What the memory target remembers of each changed `up`, and what it answers when asked about itself."""
+"""Revisions that the memory target keeps, one of each changed `up`, and its answers when asked about itself."""
 
 from __future__ import annotations
 

@@ -49,5 +49,5 @@ def sample(name: str, points: Sequence[T], most: int) -> list[T]:
 
 
 def size(sampled: int, full: int) -> int:
-    """How much of something is tried."""
+    """Number of cases that are tried."""
     return full if FULL else sampled

@@ -94,7 +94,7 @@ def fresh(seed: int = 1, piece_rows: int | None = None, *, name: str = "impala")
 
 
 def recorded(step: int, learning: Trainer, first: int = 0, count: int = STREAMS) -> Batch:
-    """BatchMemory first..first+count of the batch of one step: the same, whoever asks."""
+    """Columns first..first+count of the batch of one step: the same for every caller."""
     rng, whole = np.random.default_rng(step), memory(SCHEMA, STREAMS)
     rows, shape = SCHEMA.unroll_length, (SCHEMA.unroll_length, STREAMS)
     whole.fields["obs"][:] = rng.normal(size=(rows + 1, STREAMS, 2))
@@ -175,7 +175,7 @@ def enlisted(line: RpcClient, rank: int, world: int) -> Place:
 
 
 def serve(children: list[int], world: int, address: str) -> int:
-    """What the manager does for groups, until all children have ended; how many failed."""
+    """Serve groups as the manager does, until all children have ended; how many failed."""
     groups = Groups(time.monotonic, lambda *_, **__: None)
     live = [Holder("learner", rank, boot(rank), 0.0, 0.0) for rank in range(world)]
     answers: dict[type[Struct], Handler] = {

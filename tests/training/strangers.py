@@ -1,4 +1,4 @@
-"""Processes of tests/training/test_strangers.py: two learners that meet, and another user who is there first.
+"""Processes of tests/training/test_strangers.py: two learners that meet, and another user's process that is first.
 
 The stranger knows what every user of the machine can know: that somebody listens, and which numbers gloo's ranks have.
 It answers with what it hears, which is what a member that has the same to say would answer.

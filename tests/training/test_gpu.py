@@ -48,7 +48,7 @@ NETWORKS = {
     "pixels in bf16": (PIXELS, Network(width=16, precision="bf16")),
 }
 ON_A_CPU = {"inductor": "aot_eager", "cudagraphs": "eager"}
-"""What takes the same graph as a backend for GPUs, and makes no kernels."""
+"""Backends that take the same graph as those for GPUs, and make no kernels."""
 VIEWS_COPIES = TorchVersion(torch.__version__) >= TorchVersion("2.13")
 """Inductor views a copy of words as bytes: pytorch/pytorch#185515. Seen failing with 2.11, compiling with 2.13."""
 EVERY_NETWORK = pytest.mark.parametrize("name", NETWORKS)
@@ -192,7 +192,7 @@ def test_updates_of_other_algorithms_are_those_of_a_cpu(name: str, device: torch
 
 
 def random_rows(memory: BatchMemory, seed: int) -> BatchMemory:
-    """What any algorithm may be given, of no meaning."""
+    """Rows as any algorithm may be given, of no meaning."""
     rng = np.random.default_rng(seed)
     for name, values in memory.fields.items():
         if values.dtype == bool:

@@ -1,4 +1,4 @@
-"""What learners that step together have to know of their network before the first update."""
+"""Facts that learners that step together have to know of their network before the first update."""
 
 from __future__ import annotations
 

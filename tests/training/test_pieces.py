@@ -24,7 +24,7 @@ def learned(algorithm: Impala, schema: Schema, batch: Batch, most_rows: int) -> 
 
 
 def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Batch]:
-    """An algorithm, and a batch some of whose rows are not valid."""
+    """An algorithm, and a batch with some rows that are not valid."""
     config = Settings(unroll_length=STEPS, advantage_norm=advantage_norm)
     network = Network.model_validate({"hidden": [8], "core": core, "width": 6})
     schema = Impala.schema(config, network, SPACES)

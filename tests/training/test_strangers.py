@@ -1,4 +1,4 @@
-"""What another user of the machine gets from learners that step together: docs/learners.md says the same in words."""
+"""Another user of the machine beside learners that step together: docs/learners.md says the same in words."""
 
 import json
 import subprocess
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 
 
 def meet(when: str, folder: Path) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """What the two ranks say, and what the stranger has."""
+    """Results of the two ranks, and of the stranger."""
     subprocess.run(
         [sys.executable, "-m", "tests.training.strangers", when, str(folder)], check=True, timeout=250, cwd=ROOT
     )

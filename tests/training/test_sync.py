@@ -1,4 +1,4 @@
-"""Lock-step: equal seeds give equal bits, whoever is late."""
+"""Lock-step: equal seeds give equal bits, whichever process is late."""
 
 from __future__ import annotations
 

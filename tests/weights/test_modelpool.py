@@ -32,7 +32,7 @@ def weights(version: int, size: int = 100) -> bytes:
 
 
 class World:
-    """A pool whose notices are written down."""
+    """A pool with its notices written down."""
 
     def __init__(self, folder: Path, budget_bytes: int = 10**7) -> None:
         self.folder, self.budget_bytes, self.boots = folder, budget_bytes, 0

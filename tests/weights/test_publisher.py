@@ -165,7 +165,7 @@ def test_a_publisher_that_is_dead_says_so(folder: Path) -> None:
             try:
                 publisher.require_life()
             except RuntimeError as error:
-                return str(error) == "nobody publishes weights any more"
+                return str(error) == "weights are not published any more"
             return False
 
         wait_until(ended, "its end")

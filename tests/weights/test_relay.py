@@ -51,7 +51,7 @@ BELOW = FAN_OUT + 1
 
 
 class Tree(Manager):
-    """Names to everybody whom the real manager would."""
+    """A manager that names peers to each pool as the real one does."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -74,7 +74,7 @@ class Tree(Manager):
 
 
 class World:
-    """Modelpools of the product, each in a thread of its own, and whoever brings and fetches weights."""
+    """Modelpools of the product, each in a thread of its own, and the clients that bring and fetch weights."""
 
     def __init__(self, folder: Path, wire: Wire, stack: ExitStack) -> None:
         self.folder, self.wire, self._stack = folder, wire, stack
@@ -307,7 +307,7 @@ def test_a_modelpool_does_not_go_on_when_nobody_follows_any_more() -> None:
             try:
                 relay.require_life()
             except RuntimeError as error:
-                return str(error) == "nobody follows main any more"
+                return str(error) == "main is not followed any more"
             return False
 
         wait_until(ended, "its end")

@@ -1,4 +1,4 @@
-"""Weights that take far longer on their way than anybody stands still for."""
+"""Weights that take far longer on their way than any process stands still for."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def strangers(folder: Path, size: int, clients: int = 3) -> Memory:
 
 
 def one_message(folder: Path, frames: int, size: int, within_s: float) -> Memory:
-    """One message of so many frames of that size, by who has the actor key.
+    """One message of so many frames of that size, from a holder of the actor key.
 
     Args:
         within_s: longest watch; it ends when the memory is that of before again, or the message never came.
@@ -135,7 +135,7 @@ class Throughput(NamedTuple):
 
 
 def starved(folder: Path, what: str, seconds: float) -> Throughput:
-    """An honest sender alone, then beside an attack by who has the actor key, for so long each.
+    """An honest sender alone, then beside an attack by a holder of the actor key, for so long each.
 
     Raises:
         TimeoutError: no attack was seen.

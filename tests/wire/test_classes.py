@@ -1,4 +1,4 @@
-"""What an actor's key may not do, however well it speaks the protocol."""
+"""Requests that an actor's key may not make, however well it speaks the protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sockets that use keys: who gets a session, who does not, and how each side learns why."""
+"""Sockets that use keys: which peers get a session, which do not, and how each side learns why."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def test_who_has_keys_says_that_somebody_else_listens_where_it_connects(
 def test_the_reason_is_part_of_a_calls_time_out(open_wire: Open) -> None:
     _, address = open_wire(None).bind(zmq.ROUTER, ANY)
     client = RpcClient(open_wire("actor"), address, "client")
-    with pytest.raises(TimeoutError, match="no answer to Add in time; whoever listens there does not use CURVE"):
+    with pytest.raises(TimeoutError, match="no answer to Add in time; the process there does not use CURVE"):
         client.call(Add(1), Sum, deadline_s=1.0)
 
 

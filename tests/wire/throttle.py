@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def throttled(near: Path, far: Path, bytes_per_s: float) -> Iterator[None]:
-    """Whoever connects to `near` reaches `far`; everything in both directions shares so many bytes per second."""
+    """Lead clients of `near` to `far`; everything in both directions shares so many bytes per second."""
     stop = threading.Event()
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(near))

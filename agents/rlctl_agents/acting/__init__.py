@@ -1,1 +1,1 @@
-"""Policies that act in environments, and the episodes that come of it."""
+"""Acting of policies in environments, and the episodes that result."""

@@ -1,4 +1,4 @@
-"""Start of actors and evaluators: environments, lease, reports; and what every role makes from the spec."""
+"""Start of actors and evaluators: environments, lease, reports; and making of algorithms, for every role."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Worker(Protocol):
     """An actor or an evaluator."""
 
     env: Env
-    """What it steps now; closed after it."""
+    """The environments that it steps now; closed after the worker."""
 
     def snapshot(self) -> Snapshot:
         """For a report; called by another thread."""
@@ -41,7 +41,7 @@ class Worker(Protocol):
         """Work until the process is asked to stop."""
 
     def close(self) -> None:
-        """Say what is left to say, and close the sockets."""
+        """Send what is left to send, and close the sockets."""
 
 
 def work(process: Process, count: int, make: Callable[[Process, Wire, Member, Env], Worker]) -> None:
@@ -86,7 +86,7 @@ def make_env(spec: Spec, count: int, *, training: bool = True) -> Env:
     """The environments of the spec, not reset.
 
     Args:
-        training: False: whole games, whose lives end nothing.
+        training: False: whole games; the loss of a life ends no episode.
 
     Raises:
         UserFault: they cannot be made as the spec asks.
@@ -132,7 +132,7 @@ def decided(network: Network, spec: Spec, spaces: Spaces, *, gpu: bool) -> Netwo
 
 
 def seed_torch(seed: int, role: str, index: int) -> None:
-    """Let what draws from torch's own generators draw the same in every equal run. Nothing of ours does: a network or
+    """Seed torch's own generators, for equal numbers in every equal run. Nothing in rlctl draws from them: a network or
     an algorithm of the user's own may."""
     digest = hashlib.sha256(f"rlctl torch {seed} {role} {index}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little"))

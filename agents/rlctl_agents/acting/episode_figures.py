@@ -41,7 +41,7 @@ class EpisodeFigures:
         self._flat = self._counts.reshape(-1)
         self._row = np.arange(self._counted, dtype=np.int64) * len(found)
         self._entries = _entries(found)
-        self._over = np.zeros(0, np.int64)  # slots whose present decision ends an episode
+        self._over = np.zeros(0, np.int64)  # slots in which the present decision ends an episode
         self._moments = np.zeros((3, 2 + len(found)))  # count, mean, m2
 
     def ended(self, over: NDArray[np.int64], returns: NDArray[np.float64]) -> None:

@@ -42,12 +42,12 @@ def play(
     metrics: Metrics,
     keep_going: Callable[[], bool],
 ) -> Played | None:
-    """Play until every environment has finished its share. One that has rests if it can, else what it plays beyond it
-    counts nowhere.
+    """Play until every environment has finished its share. One that has rests if it can, else its further games do
+    not count.
 
     Args:
         env: reset with `seeds`, one per environment.
-        table, players: who sits where.
+        table, players: the policy of each slot.
         episodes: that count, over all environments.
         keep_going: called once per step.
 

@@ -1,4 +1,4 @@
-"""Policies: decisions to actions, whatever decides; and which of them acts for which slot."""
+"""Policies, which choose actions for decisions, and the table of the policy that acts for each slot."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 
 
 class Chosen(NamedTuple):
-    """Decisions of a policy, as arrays that are the caller's until the next ones."""
+    """Chosen actions of a policy, in arrays that stay valid until the next call."""
 
     action: dict[str, NDArray[Any]]  # leaf name -> [K, ...]
     record: dict[str, NDArray[Any]]  # further fields of the row -> [K, ...]

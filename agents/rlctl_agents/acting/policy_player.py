@@ -1,4 +1,4 @@
-"""The policy of a network in this process: weights that are followed, memory, noise and last steps of its slots."""
+"""Policy of a network in this process: its current weights, and the memory, noise and last steps of its slots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Uniform numbers that depend on nothing but seed, stream and row: not on the actor, the batch or the order."""
+"""Uniform random numbers that depend on seed, stream and row alone: not on the actor, the batch or the order."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def environment_seeds(seed: int, stream: NDArray[np.int64]) -> list[int]:
 class Noise:
     """Noise for the decisions of some slots, made for whole segments at a time.
 
-    Every slot's next decision takes the numbers of its next row, whoever else acts beside it.
+    Every slot's next decision takes the numbers of its next row, whichever other slots act beside it.
 
     Args:
         seed: of the run.

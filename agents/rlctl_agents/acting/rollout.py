@@ -1,4 +1,4 @@
-"""Environments stepped by policies, rows into segments, segments to learners. Knows no process and no manager."""
+"""Rollout: policies step environments, rows become segments for learners. Knows no process and no manager."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from rlctl_agents.weights.client import Follower
 from rlctl_agents.wire.experience import ExperienceSender
 
 RECENT_EPISODES = 100
-"""Over so many the return of training episodes is averaged."""
+"""Number of newest training episodes over which the return is averaged."""
 WAIT_S = 0.05
-"""Longest wait for credit between two looks at the stop flag."""
+"""Longest wait for credit, between two checks of the stop flag."""
 
 
 @dataclass
@@ -32,7 +32,7 @@ class Seated:
     player: Policy
     follower: Follower | None  # None: it has no weights that change
     stream: NDArray[np.int64]  # [slots]
-    writer: SegmentWriter | None = None  # None: nobody learns from this player
+    writer: SegmentWriter | None = None  # None: no learner learns from this player
     sender: ExperienceSender | None = None
     segments: int = 0  # finished since the present lineage began
     lag: int = 1  # versions, in lock-step
@@ -40,7 +40,7 @@ class Seated:
 
     @property
     def ref(self) -> ModelRef:
-        """The weights that it acts with: whose rows are learned from, it has some."""
+        """The weights that it acts with; every player with a writer has some."""
         assert self.follower is not None
         assert self.follower.ref is not None
         return self.follower.ref
@@ -59,7 +59,7 @@ class Rollout:
     Args:
         env: not reset yet.
         seeds: one per environment.
-        table: who sits where.
+        table: the player of each slot.
         seated: the players in the table's order, their weights loaded.
         metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds, train_return and info.*.
         keep_going: called before every step and while waiting, by the thread that steps; waits end when it says no.
@@ -92,7 +92,7 @@ class Rollout:
         self._decisions: Decisions | None = None
         self._return = np.zeros(env.envs * self._seats)
         learning = [self._table.slots[n] for n, one in enumerate(self._seated) if one.writer is not None]
-        self._watched = np.zeros(env.envs * self._seats, np.bool_)  # slots whose returns are reported
+        self._watched = np.zeros(env.envs * self._seats, np.bool_)  # slots with returns that are reported
         for slots in learning:
             self._watched[slots] = True
         self.figures = EpisodeFigures(env.spaces.action, self._watched)
@@ -108,7 +108,7 @@ class Rollout:
 
         Raises:
             EnvError: of the environment.
-            NotTogether: lock-step, and somebody did not act.
+            NotTogether: lock-step, and a slot did not act.
         """
         self._keep_going()
         decisions = self._decisions
@@ -186,7 +186,7 @@ class Rollout:
         return time.perf_counter() - started
 
     def _waiting(self, one: Seated) -> bool:
-        """Between two looks for weights: a receiver that calls credit back needs an answer."""
+        """Poll the sender while waiting for weights: a receiver that calls credit back needs an answer."""
         if one.sender is not None:
             one.sender.poll(0.0)
         return self._keep_going()

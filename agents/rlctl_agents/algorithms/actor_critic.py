@@ -48,7 +48,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     on_policy = True
     settings: ClassVar[type[specs.ActorCritic]]
-    """A class of the user's own may name its own settings here."""
+    """Class of the hyperparameters; a class of the user's own may name its own."""
     tunables: ClassVar[tuple[str, ...]] = COEFFICIENTS
     """Names of the hyperparameters that `coefficients` holds."""
     coefficients: ClassVar[type[Coefficients]] = Coefficients
@@ -69,7 +69,7 @@ class ActorCriticAlgorithm(Algorithm):
             raise AlgorithmError(str(error)) from error
         self.noise_width = self.net.distribution.noise_width
         self.max_grad_norm = self.config.max_grad_norm
-        # clipped rewards have a known scale. Actors, which do not know of it, hold the moments all the same
+        # clipped rewards have a known scale. Actors, which do not know the clip, hold the moments all the same
         self.moves_returns = network.normalize.returns is True or self.config.reward_clip is None
         self.tunable = self.coefficients(**{name: getattr(self.config, name) for name in self.tunables})
 
@@ -123,7 +123,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.scheduled = now
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Any of the learning rate and those of `coefficients`; with a schedule, it starts from the new value."""
+        """Change the learning rate or those of `coefficients`; a schedule starts from the new value."""
         unknown = sorted(values.keys() - {name.removesuffix("_") for name in (*self.tunables, "lr")})
         if unknown:
             raise AlgorithmError(f"{self.config.name} cannot change {', '.join(unknown)} while it runs")
@@ -159,7 +159,7 @@ class ActorCriticAlgorithm(Algorithm):
 def off_policy_targets(
     config: specs.OffPolicy, tunable: Coefficients, fields: Tensors, reward: Tensor, log_rho: Tensor, value: Tensor
 ) -> VTrace:
-    """V-trace as the hyperparameters say.
+    """V-trace with the clips and factors of the hyperparameters.
 
     Args:
         reward: [T, B] as learned from.
@@ -209,7 +209,7 @@ def standardised_by(summed: Tensor, x: Tensor, valid: Tensor) -> Tensor:
 
 
 def off_policy_metrics(log_rho: Tensor, valid: Tensor, count: Tensor, rho_max: float) -> Tensors:
-    """How far the learner's policy is from the actors': all are means over the valid rows, log_rho 0 elsewhere.
+    """Distances of the learner's policy from the actors': means over the valid rows; log_rho is 0 elsewhere.
 
     `kl` estimates KL(actor || learner) by (rho - 1) - log rho, which is unbiased and never negative
     (Schulman 2020, joschu.net/blog/kl-approx.html).
@@ -221,7 +221,7 @@ def off_policy_metrics(log_rho: Tensor, valid: Tensor, count: Tensor, rho_max: f
 
 
 def off_policy_rows(log_rho: Tensor, rho_max: float) -> Tensors:
-    """Rows whose means are `off_policy_metrics`, [T, B] each; its `kl` is `kl_actors` here."""
+    """Per-row values of `off_policy_metrics`, [T, B] each; its `kl` is `kl_actors` here."""
     rho = log_rho.exp()
     return {"rho": rho, "rho_clipped": (rho > rho_max).to(rho.dtype), "kl_actors": rho - 1 - log_rho}
 

@@ -19,7 +19,7 @@ STREAMS_PER_LEASE = 1_000_000
 """A stream's id is that of its actor's lease times this, and the slot's number (`acting.policy_player.stream_ids`)."""
 GOLDEN = (5**0.5 - 1) / 2
 BITS = 20
-"""Of a slot's number."""
+"""Bits of a slot's number."""
 
 
 class ApexDqn(QLearning):
@@ -39,7 +39,7 @@ class ApexDqn(QLearning):
 
 def places(stream: Tensor) -> Tensor:
     """[K] float32 in [0, 1) of streams [K] int64: spread evenly however many actors with however many slots there are,
-    and the same whoever comes or goes.
+    and the same whichever actors come or go.
 
     The slots of an actor are at the van der Corput points of base 2, moved round by the actor's number times the golden
     ratio.

@@ -26,14 +26,14 @@ from rlctl_agents.types.spaces import Spaces
 class Appo(ClippedAlgorithm):
     """Asynchronous clipped actor-critic for every action space, with or without memory.
 
-    A version is learned from the newest batch and from older ones that it holds copies of; what it holds is not saved.
+    A version is learned from the newest batch and from copies of older ones; the copies are not saved.
     """
 
     settings = specs.Appo
     config: specs.Appo
     memory_steps = 25_600  # 2 % of a batch of 512, which its settings were chosen with
     shown = ("rho", "rho_clipped", "kl_actors")
-    """How far the target network is from the actors; `kl` is from the target network."""
+    """Distances of the target network from the actors; `kl` is that from the target network."""
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)

@@ -1,4 +1,4 @@
-"""What a role needs of an algorithm: a schema, actions, a loss. The roles never look inside."""
+"""Interface of algorithms to the roles: a schema, actions, a loss."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from rlctl_agents.types.spaces import Box, Spaces, choices, leaf_array, leaves
 
 Tensors = dict[str, Tensor]  # dotted name -> tensor
 HEAVY_BYTES = 4096
-"""Of one column of a field, which is gathered for each minibatch then."""
+"""A field with more bytes in one column is gathered for each minibatch."""
 Config = TypeVar("Config", bound=specs.Algorithm)
 
 
 class AlgorithmError(ValueError):
-    """The algorithm and what it is given do not fit: the user's own fault, said in one sentence."""
+    """The algorithm does not fit its config, network or spaces: a mistake of the user, told in one sentence."""
 
 
 class ActInputs(NamedTuple):
@@ -37,7 +37,7 @@ class ActInputs(NamedTuple):
     state: Tensors  # as `initial_state`, from each slot's previous decision
     noise: Tensor  # [K, noise_width] float32, strictly between 0 and 1
     legal: Tensor | None = None  # [K, n] bool where the spaces have masks, n the options of all choices
-    greedy: bool = False  # the best action instead of a sampled one; the noise is not looked at
+    greedy: bool = False  # the best action instead of a sampled one; the noise is not used
     progress: int = 0  # agent steps that these weights were learned from, as published with them
     last_action: Tensors | None = (
         None  # leaf name -> [K, ...] the slot's previous choice, 0 where `first`; if asked for
@@ -63,18 +63,18 @@ class Delivery(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """B segments of T rows side by side: what one version is learned from."""
+    """B segments of T rows side by side, from which one version is learned."""
 
     fields: Tensors  # [T, B, ...] per row, [T+1, B, ...] per row+1, [B, ...] per segment, as the schema says
     version: Tensor  # [T, B] int64, version of the weights that chose each action
     segment_fields: frozenset[str] = frozenset()  # names of the fields per segment
-    columns: Tensor | None = None  # [B] int64, of a minibatch: which columns of the whole batch these are
+    columns: Tensor | None = None  # [B] int64, of a minibatch: its columns in the whole batch
     delivery: Delivery | None = None  # None: every row is new, and counted from the tensors
     all_valid: bool = False  # known to have valid rows alone, and no row after the last
 
     @property
     def books(self) -> Delivery:
-        """As its source has kept them, else of a batch whose rows are all new, from the tensors."""
+        """Books as the batch's source kept them, else from the tensors, with all rows as new ones."""
         if self.delivery is not None:
             return self.delivery
         valid, version = self.fields["valid"].cpu().numpy(), self.version.cpu().numpy()
@@ -115,7 +115,7 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """The caller divides `total` by the valid rows of all learners before it goes backward."""
+    """Loss of a batch; the caller divides `total` by the valid rows of all learners before it goes backward."""
 
     total: Tensor  # scalar, sum over the valid rows, differentiable
     rows: Tensor  # scalar float32, number of valid rows
@@ -130,7 +130,7 @@ class Algorithm(ABC):
         config: the algorithm's section of the spec. A class outside this package gets `specs.External` and reads its
             own hyperparameters with `hyperparameters`.
         network: the `model` section of the spec.
-        spaces: what one seat sees and does.
+        spaces: observation and action space of one seat.
         seed: of the initial weights; equal seeds give equal weights.
 
     Raises:
@@ -138,12 +138,12 @@ class Algorithm(ABC):
     """
 
     on_policy: ClassVar[bool]
-    """The learner throws away experience once learned from, and actors wait rather than drop."""
+    """True if the learner learns from each row once, and actors wait rather than drop segments."""
     source: ClassVar[str] = "on_policy"
-    """Where its batches come from: a kind that `experience.sources` knows, or `package.module:factory` of the
+    """Source of its batches: a kind that `experience.sources` knows, or `package.module:factory` of the
     algorithm's own, which is called with `experience.sources.Needs` in the learner and returns a `BatchSource`."""
     needs_last: ClassVar[frozenset[str]] = frozenset()
-    """Of {"action", "reward"}: what `act` is given of each slot's previous decision. Recording it is up to `act`."""
+    """Of {"action", "reward"}: the parts of each slot's previous decision that `act` gets, and has to record."""
 
     net: nn.Module
     """The published part: the modelpool carries its state dict. The roles put it into eval mode once it is made, to
@@ -154,8 +154,8 @@ class Algorithm(ABC):
     """The learner clips the norm of the gradient of the mean loss to this; math.inf switches it off."""
 
     additive: bool = False
-    """The loss of a batch is the sum of those of its segments, so that a large batch may be learned from in pieces.
-    A class that changes the loss of another says it anew, once that one is made."""
+    """True if the loss of a batch is the sum of those of its segments, so that a large batch may be learned in pieces.
+    A subclass that changes the loss sets it anew, after the base class's `__init__`."""
     batch_metrics: Mapping[str, float] = {}
     """Means over the valid rows of all learners' batches that `prepare` was called with last: shown with those of the
     loss, and equal on all learners."""
@@ -173,7 +173,7 @@ class Algorithm(ABC):
     @classmethod
     @abstractmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
-        """What the segments hold. Called where there is a simulator; needs no network to be built."""
+        """Schema of the segments. Called where there is a simulator; needs no network to be built."""
 
     @abstractmethod
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None: ...
@@ -192,10 +192,10 @@ class Algorithm(ABC):
 
     @abstractmethod
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """A fresh optimizer over what is trained of `modules`, after these have been moved to their device."""
+        """A fresh optimizer over the trained parameters of `modules`, after these have been moved to their device."""
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:  # noqa: B027
-        """Apply schedules before the batch that follows `consumed_steps` agent steps, and say so in `scheduled`."""
+        """Apply schedules before the batch that follows `consumed_steps` agent steps, and fill `scheduled`."""
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Change hyperparameters of a running learner. Those that the loss reads are tensors, which are filled anew: a
@@ -227,7 +227,7 @@ class Algorithm(ABC):
         return (batch,)
 
     def ends_early(self, means: Mapping[str, float]) -> bool:
-        """Whether the other minibatches of this batch are left out.
+        """True if the other minibatches of this batch are to be left out.
 
         Args:
             means: metrics of the last step over all learners, so that all of them agree.
@@ -268,7 +268,7 @@ class Tunable(nn.Module):
 
     @torch.no_grad()
     def change(self, values: Mapping[str, float]) -> None:
-        """Fill those that are here; others are left to the caller. The key of `lambda_` is `lambda`, as in the spec."""
+        """Set those that have a scalar here; others are ignored. The key of `lambda_` is `lambda`, as in the spec."""
         for name, scalar in self.named_buffers():
             if (key := name.removesuffix("_")) in values:
                 scalar.fill_(values[key])
@@ -353,7 +353,7 @@ def hyperparameters(config: specs.Algorithm, kind: type[Config]) -> Config:
         raise AlgorithmError(
             "; ".join(f"algorithm.params.{name}: every algorithm has it, say algorithm.{name}" for name in misplaced)
         )
-    for name in shared.keys() - config.model_fields_set:  # an actor is not told what the learner alone reads
+    for name in shared.keys() - config.model_fields_set:  # an actor lacks the fields that the learner alone reads
         if get_origin(kind.model_fields[name].annotation) is Literal:
             del shared[name]  # kind allows its own alone
     if not kind.model_fields["name"].is_required():

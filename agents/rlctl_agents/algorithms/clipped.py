@@ -1,4 +1,4 @@
-"""The clipped surrogate: what PPO and APPO learn from a batch, once its advantages and targets are known.
+"""The clipped surrogate: loss of PPO and APPO on a batch with known advantages and targets.
 
 Schulman et al. 2017, arXiv:1707.06347, equation 7.
 """
@@ -32,7 +32,7 @@ noisy."""
 
 
 class ClippedCoefficients(Coefficients):
-    """With the bound of the ratio."""
+    """Coefficients with the bound of the ratio."""
 
     clip: Tensor
 
@@ -50,7 +50,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
     tunable: ClippedCoefficients
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """Estimates whose means are shown, and which minibatches do without."""
+    """Estimates that are only shown, as means; minibatches do not hold them."""
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
@@ -63,9 +63,9 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         with those of `shown`."""
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
-        """With estimates by the weights as they are now, and advantages of one scale.
+        """The batch with estimates by the present weights, and advantages of one scale.
 
-        What does not change between the minibatches of a batch is computed here, once: observations as the network
+        Values that all minibatches of a batch share are computed here, once: observations as the network
         sees them, targets and old values in units of its head, and `batch_metrics`.
         """
         made = {} if batch is None else self.estimates(batch)
@@ -176,7 +176,7 @@ class Surrogate(torch.autograd.Function):
         far = (beyond.abs() > tunable.clip).to(ratio.dtype)
         rows = torch.stack([torch.maximum(cost, bound), half_square, entropy, beyond - log_ratio, far])
         if valid is not None:
-            # where, not a product: what stands in a row that is not valid may be anything
+            # where, not a product: a row that is not valid may hold any number
             rows, by_log_prob, by_value = (torch.where(valid, one, 0.0) for one in (rows, by_log_prob, by_value))
         summed = rows.flatten(1).sum(1)
         ctx.save_for_backward(by_log_prob, by_value, tunable.entropy_coef, tunable.value_coef)
@@ -211,5 +211,5 @@ def rows_apart(batch: Batch) -> Batch:
 
 
 def _rows(x: Tensor, steps: int) -> Tensor:
-    """Without the row after the last."""
+    """The rows without the one after the last."""
     return x if len(x) == steps else x[:steps]

@@ -1,4 +1,4 @@
-"""IMPALA: an actor-critic whose experience may come from older policies, corrected by V-trace.
+"""IMPALA: an actor-critic for experience of older policies, corrected by V-trace.
 
 docs/algorithms/impala.md has the mathematics and every deviation from the paper (Espeholt et al. 2018,
 arXiv:1802.01561).
@@ -28,19 +28,19 @@ from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.spaces import Spaces
 
 VALUE_BATCHES = 8
-"""Of the pass that moves the value alone, where value and policy have a torso each."""
+"""Batches of the pass that moves the value alone, where value and policy have a torso each."""
 METRICS = (
     "policy_loss", "value_loss", "entropy", "rho", "rho_clipped", "kl", "explained_variance", "target_shift",
     "target_spread",
 )  # fmt: skip
-"""Of the loss; the last two where returns are normalised."""
+"""Metrics of the loss; the last two where returns are normalised."""
 
 
 class Impala(ActorCriticAlgorithm):
     """V-trace actor-critic for every action space, with or without memory.
 
     A batch makes one optimizer step for policy and value; then a pass over it and older ones, of which copies are held,
-    may move the value alone. What is held is not saved.
+    may move the value alone. The copies are not saved.
     """
 
     settings = specs.Impala
@@ -49,7 +49,7 @@ class Impala(ActorCriticAlgorithm):
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
         require_clips(self.config)
-        # neither what another class makes of the loss, nor advantage_norm, which looks at all rows of the batch
+        # not a subclass's own loss, nor advantage_norm, which takes all rows of the batch
         self.additive = type(self).loss is Impala.loss and not self.config.advantage_norm
         own, asked = self.net.value_torso is not None, self.config.value_batches
         ours = type(self).loss is Impala.loss and type(self).minibatches is Impala.minibatches
@@ -75,7 +75,7 @@ class Impala(ActorCriticAlgorithm):
         return optimizer
 
     def _hold_policy(self) -> None:
-        """In steps of the value alone no moment of the optimizer moves the policy."""
+        """Keep the optimizer's moments from moving the policy in steps of the value alone."""
         if self._step > 0:
             for one in self._of_policy:
                 one.grad = None
@@ -107,7 +107,7 @@ class Impala(ActorCriticAlgorithm):
         return rows_apart(Batch(self.net.seen(below(fields, "obs")) | made, batch.version))
 
     def ends_early(self, means: Mapping[str, float]) -> bool:
-        """After a policy's step whose loss is not finite. The metrics shown are those of that step."""
+        """True after a policy's step with a loss that is not finite. The metrics shown are those of that step."""
         self._step += 1
         if self._step == 1 and self._batches:
             self.batch_metrics = dict(means)
@@ -122,7 +122,7 @@ class Impala(ActorCriticAlgorithm):
         self._newest = None
 
     def loss(self, batch: Batch) -> Loss:
-        """Policy gradient, value regression and entropy, summed over the valid rows; of a `_regression` that alone."""
+        """Policy gradient, value regression and entropy, summed over valid rows; for a `_regression` the value."""
         if "value_target" in batch.fields:
             return self._value_loss(batch)
         config, tunable, fields = self.config, self.tunable, batch.fields
@@ -136,7 +136,7 @@ class Impala(ActorCriticAlgorithm):
         rows = valid.sum().to(torch.float32)
         advantage = standardised(advantage, valid, rows) if config.advantage_norm else self.in_units(advantage)
         error = self.in_units(target - value[:-1])
-        # where, not a product: what stands in a row that is not valid may be anything
+        # where, not a product: a row that is not valid may hold any number
         policy_loss = -torch.where(valid, log_prob * advantage, 0.0).sum()
         value_loss = torch.where(valid, 0.5 * error.square(), 0.0).sum()
         entropy_sum = torch.where(valid, entropy, 0.0).sum()

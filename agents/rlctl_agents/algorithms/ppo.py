@@ -1,4 +1,4 @@
-"""PPO: several epochs of clipped policy gradients on each batch, which the newest policy alone has gathered.
+"""PPO: several epochs of clipped policy gradients on each batch of the newest policy's experience.
 
 docs/algorithms/ppo.md has the mathematics and every deviation from the paper (Schulman et al. 2017, arXiv:1707.06347).
 """

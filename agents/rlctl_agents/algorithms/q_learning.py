@@ -1,4 +1,4 @@
-"""Q-learning with a target network: acting, targets and loss, to which DQN and Ape-X add how they explore."""
+"""Q-learning with a target network: acting, targets and loss, to which DQN and Ape-X add exploration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class QLearning(ReplayedAlgorithm):
-    """Q-learning for Discretes and MultiDiscretes, together too. A subclass says at which rate a slot explores."""
+    """Q-learning for Discretes and MultiDiscretes, together too. A subclass gives the exploration rate of each slot."""
 
     config: specs.QLearning
     network: ClassVar[type[QNetwork]] = QNetwork
@@ -28,13 +28,13 @@ class QLearning(ReplayedAlgorithm):
 
     @classmethod
     def recorded(cls, config: specs.Replayed) -> tuple[Field, ...]:
-        """Of what first priorities are made: the value of the action that was taken, and of the best."""
+        """Fields for first priorities: the value of the action that was taken, and of the best."""
         return (Field("q", "float32", (), "row"), Field("q_max", "float32", (), "row")) if config.prioritized else ()
 
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
         self.net = self.network(spaces, network, dueling=self.config.dueling, seed=seed)
         self.target = copy.deepcopy(self.net).requires_grad_(False)
-        self.target.observed = None  # it sees what the network sees
+        self.target.observed = None  # it gets the network's normalised observations
         self.choices = Choices(spaces.action)
         self.noise_width = 1 + self.choices.count
         self._weights: tuple[list[Tensor], list[Tensor]] = ([*self.target.parameters()], [*self.net.parameters()])
@@ -65,12 +65,12 @@ class QLearning(ReplayedAlgorithm):
         return Act(self.choices.split(chosen), record, state)
 
     def values(self, inputs: ActInputs) -> tuple[Tensor, Tensors, Tensors]:
-        """[K, options] of the slots that act, what is recorded of them besides, and their memory afterwards."""
+        """[K, options] action values of the slots that act, further fields to record, and their memory afterwards."""
         return self.net(self.net.seen(inputs.obs)), {}, {}
 
     def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
-        """`column` of what was chosen, and `target`: what it bootstraps from does not change within a batch, but for
-        the choice of `double`, which is that of the network as the batch begins."""
+        """`column` of the chosen actions, and `target`, which does not change within a batch: `double` chooses by the
+        network as the batch begins."""
         legal = fields["legal"][1] if "legal" in fields else None
         q = self.target(after)
         if self.config.double:

@@ -1,4 +1,4 @@
-"""R2D2: Ape-X with a memory, learned from stored sequences whose first rows only bring the memory up to date.
+"""R2D2: Ape-X with a memory, learned from stored sequences, of which the first rows only warm up the memory.
 
 docs/algorithms/r2d2.md has the mathematics and every deviation from the paper (Kapturowski et al. 2019,
 openreview.net/forum?id=r1lyTjAqYX).
@@ -52,7 +52,7 @@ class R2d2(ApexDqn):
         return self.net.core.initial_state(slots)
 
     def values(self, inputs: ActInputs) -> tuple[Tensor, Tensors, Tensors]:
-        """With a step of the memory; records the last action and reward."""
+        """Values after a step of the memory; the last action and reward are recorded."""
         assert inputs.last_action is not None, "of needs_last"
         assert inputs.last_reward is not None, "of needs_last"
         action, reward = inputs.last_action, inputs.last_reward
@@ -66,7 +66,7 @@ class R2d2(ApexDqn):
 
         Args:
             obs, first, state: as in `ActInputs`.
-            action, reward: the last ones, which do not matter where `first`.
+            action, reward: the last ones, ignored where `first`.
         """
         last = torch.cat([self.choices.codes(action), self.scaled(reward).unsqueeze(1)], 1) * ~first.unsqueeze(1)
         seen = {name: leaf.unsqueeze(0) for name, leaf in net.seen(obs).items()}

@@ -1,4 +1,4 @@
-"""Algorithms that learn from a replay: what they make of the rows that are drawn, their optimizer and moments."""
+"""Algorithms that learn from a replay: preparation of drawn rows, optimizer and moments."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class ReplayedAlgorithm(Algorithm):
     """Learns from rows that were drawn from a replay. A subclass makes its networks and adds acting and the loss.
 
     A batch of the replay holds B rows, each the first of a window of up to n steps: `obs.*` and `legal` [2, B, ...] of
-    its beginning and of what comes after its k steps, `action.*` [1, B, ...], `rewards` [B, n], `steps` [B] k,
+    its beginning and of the row after its k steps, `action.*` [1, B, ...], `rewards` [B, n], `steps` [B] k,
     `terminated` [1, B], `weight` [B] the importance weights.
     """
 
     on_policy = False
     source = "rlctl_agents.experience.replay.source:replay"
     settings: ClassVar[type[specs.Replayed]]
-    """A class of the user's own may name its own settings here."""
+    """Class of the hyperparameters; a class of the user's own may name its own."""
     net: Observing
 
     @classmethod
@@ -75,7 +75,7 @@ class ReplayedAlgorithm(Algorithm):
 
     @abstractmethod
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
-        """Make `net` and what else is trained.
+        """Make `net` and the other trained modules.
 
         Raises:
             ModelError: network and spaces do not fit.
@@ -102,7 +102,7 @@ class ReplayedAlgorithm(Algorithm):
         self.scheduled = {"lr": lr * factor}
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Any that the spec marks as mutable; a schedule starts from the new value."""
+        """Change any that the spec marks as mutable; a schedule starts from the new value."""
         known = {name for name, field in self.settings.model_fields.items() if MUTABLE in field.metadata}
         if unknown := sorted(values.keys() - known):
             raise AlgorithmError(f"{self.config.name} cannot change {', '.join(unknown)} while it runs")
@@ -144,7 +144,7 @@ class ReplayedAlgorithm(Algorithm):
         """
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """A prepared batch as its minibatches: rows as they were drawn, which was by chance."""
+        """A prepared batch as its minibatches, in the order of the draw, which was random."""
         each, more = divmod(batch.version.shape[1], self.steps_per_batch)
         return batch.split([each + (at < more) for at in range(self.steps_per_batch)])
 

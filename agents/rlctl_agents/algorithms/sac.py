@@ -23,7 +23,7 @@ from rlctl_agents.ops.td import regression
 from rlctl_agents.types.spaces import Box, Spaces, leaves
 
 LIKELY = 0.5
-"""Share of the entropy of an even choice that is aimed at by default."""
+"""Default target entropy, as a share of the entropy of a uniform choice."""
 
 
 class Temperature(nn.Module):
@@ -35,7 +35,7 @@ class Temperature(nn.Module):
 
 
 class SoftActorCritic(TwinCriticsAlgorithm):
-    """What both kinds of soft actor-critic share: the temperature, and what is trained."""
+    """Base of both kinds of soft actor-critic: the temperature, and the trained parameters."""
 
     settings = specs.Sac
     config: specs.Sac
@@ -123,7 +123,7 @@ class Sac(SoftActorCritic, BoundedActions):
 
 
 class DiscreteSac(SoftActorCritic):
-    """Soft actor-critic for Discretes and MultiDiscretes: what is sampled otherwise is an exact expectation.
+    """Soft actor-critic for Discretes and MultiDiscretes, with exact expectations in place of samples.
 
     The choices of an action are independent given the observation, and its value is the sum of theirs, so that both
     expectations are sums over the options.
@@ -155,7 +155,7 @@ class DiscreteSac(SoftActorCritic):
         return Act(distribution.sample(logits, inputs.noise, inputs.legal)[0], {}, {})
 
     def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
-        """Beside what others have, with masks: the entropy that each row is to have, by the options that are legal."""
+        """The base class's fields and, with masks, the target entropy of each row by its legal options."""
         made = super().made(fields, first, after, reward, discount)
         if "legal" in made and self.config.target_entropy == "auto":
             legal = [part.sum(1).clamp(min=1) for part in made["legal"].split_with_sizes(self.net.sizes, 1)]

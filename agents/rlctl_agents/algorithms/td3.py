@@ -32,7 +32,7 @@ class Td3(BoundedActions):
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
         super().make_networks(network, spaces, seed)
         self.target_policy = copy.deepcopy(self.net).requires_grad_(False)
-        self.target_policy.observed = None  # it sees what the network sees
+        self.target_policy.observed = None  # it gets the network's normalised observations
         followers, sources = paired(self.target_policy, self.net)
         self._pairs = (self._pairs[0] + followers, self._pairs[1] + sources)
         self.moving = self.config.policy_every
@@ -62,7 +62,7 @@ class Td3(BoundedActions):
         return self._optimizer
 
     def _hold_policy(self) -> None:
-        """In steps of the critics alone no moment of the optimizer moves the policy."""
+        """Keep the optimizer's moments from moving the policy in steps of the critics alone."""
         self._policy_moves = (self._steps + 1) % self.moving == 0
         if self._optimizer is not None:
             self._optimizer.param_groups[0]["held"] = not self._policy_moves

@@ -1,5 +1,5 @@
-"""Actor-critics with two critics that learn from a replay: networks and targets; exploration and noise of those whose
-actions are real numbers."""
+"""Actor-critics with two critics that learn from a replay: networks and targets; exploration and noise of those for
+real-valued actions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class TwinCriticsAlgorithm(ReplayedAlgorithm):
-    """Policy and two critics, whose targets follow them."""
+    """Policy and two critics, with target critics that follow them."""
 
     config: specs.Continuous
     moving: int = 1
@@ -70,7 +70,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
         return super().prepare(batch, all_reduce)
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterator[Batch]:
-        """Each with the targets of its rows as the networks are by then."""
+        """Minibatches, each with targets by the networks of its moment."""
         drawn = self.noise(len(batch.fields["reward"]), rng)
         fields = batch.fields | {name: one.to(batch.version.device) for name, one in drawn.items()}
         whole = batch._replace(fields=fields, segment_fields=frozenset(fields))
@@ -91,7 +91,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
 
     @abstractmethod
     def target(self, fields: Tensors) -> Tensor:
-        """[B] what both critics move to."""
+        """[B] targets of both critics."""
 
 
 class BoundedActions(TwinCriticsAlgorithm):
@@ -99,7 +99,7 @@ class BoundedActions(TwinCriticsAlgorithm):
     actors."""
 
     bounds: Bounds
-    """Taken by `make_policy`."""
+    """Bounds of the actions; `make_policy` sets them."""
 
     def make_critics(self, network: Network, spaces: Spaces, seed: int) -> TwinCritics:
         self.noise_width = self.bounds.count
@@ -124,7 +124,7 @@ class BoundedActions(TwinCriticsAlgorithm):
 
 
 def paired(target: nn.Module, source: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters of a target network, and what they follow."""
+    """Parameters of a target network, and those that they follow."""
     return [*target.parameters()], [*source.parameters()]
 
 

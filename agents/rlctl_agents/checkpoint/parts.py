@@ -1,4 +1,4 @@
-"""Parts of a checkpoint: immutable files, whole or not there, named by what they hold."""
+"""Parts of a checkpoint: immutable files, whole or absent, named by policy, generation, content and checksum."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _NAME = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*-[0-9a-f]{12}\.(?:safetensors|
 _HALF = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*(?:-[0-9a-f]{12})?\.(?:safetensors|json)\.tmp\..+")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEMPORARY = ".tmp."
-"""In the names of files that are being written."""
+"""Mark in the names of files that are being written."""
 
 
 FORMAT = 1
 KEY = "rlctl"
-"""Of the plain data in the header of a safetensors file, as JSON with its FORMAT."""
+"""Key of the plain data in the header of a safetensors file, as JSON with its FORMAT."""
 LENGTH_BYTES = 8
-"""Before that header: how long it is."""
+"""Bytes before that header that hold its length."""
 
 
 class StateError(ValueError):
@@ -42,7 +42,7 @@ class PartError(Exception):
 
 
 class NoRoom(PartError):
-    """The volume, or our share of it, is full. Nothing half-written stays."""
+    """The volume, or this user's quota of it, is full. Nothing half-written stays."""
 
 
 class Corrupt(PartError):
@@ -128,7 +128,7 @@ def write_part(folder: Path, name: str, data: bytes | memoryview) -> Part:
 
 @contextlib.contextmanager
 def refused(path: Path, size: int) -> Iterator[None]:
-    """What the file system refuses, as an error of a part.
+    """Turn a refusal of the file system inside the block into an error of a part.
 
     Raises:
         NoRoom: the disk is full.
@@ -167,7 +167,7 @@ def remove_leftovers(folder: Path) -> int:
     removed = 0
     for path in folder.glob(f"*{TEMPORARY}{socket.gethostname()}.*"):
         pid = path.name.rpartition(".")[2]
-        # a predecessor in a container had our own number: each is process 1
+        # a predecessor in a container had this process's number: each is process 1
         if pid.isdigit() and (int(pid) == os.getpid() or not _alive(int(pid))):
             with contextlib.suppress(OSError):
                 path.unlink()

@@ -1,4 +1,4 @@
-"""Self-description of a stored policy: what it takes to load, evaluate, export or carry on the tensors beside it."""
+"""Self-description of a stored policy: all that is needed to load, evaluate, export or resume the tensors beside it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema  # of segments
     network: dict[str, Any]  # the `model` section of the spec
     algorithm: dict[str, Any]  # the `algorithm` section of the spec, its `name` included
-    tensors: str = ""  # file beside this one: of a generation, whose `weights/` are the network's; else of these alone
+    tensors: str = ""  # file beside this one: a generation, where `weights/` are the network's; else these alone
     sha256: str = ""  # of that file, 64 hex digits; "": the manifest of the generation knows it
 
 

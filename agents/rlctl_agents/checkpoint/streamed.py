@@ -32,9 +32,9 @@ from rlctl_agents.checkpoint.parts import (
 )
 
 LEFT_BYTES = 64 << 20
-"""Of the volume that stay free: others have to write as well."""
+"""Bytes of the volume that stay free: other processes have to write as well."""
 HASHED_BYTES = 1 << 24
-"""Read at once for a checksum."""
+"""Bytes that are read at once for a checksum."""
 
 
 class StreamedPart:
@@ -73,14 +73,16 @@ class StreamedPart:
         self._path = folder / f"{name}{TEMPORARY}{socket.gethostname()}.{os.getpid()}"
         self._file = -1
         with self._or_nothing():
-            if (free := shutil.disk_usage(folder).free) < self.nbytes + LEFT_BYTES:
+            self._path.unlink(missing_ok=True)  # of a predecessor in a container, with this process's number
+            self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
+            os.ftruncate(self._file, self.nbytes)  # other writers that begin now count it as taken
+            free, promised = shutil.disk_usage(folder).free, _promised(folder, but=self._path)
+            if free < self.nbytes + LEFT_BYTES + promised:
                 raise NoRoom(
                     f"cannot write {folder / name}: {free} bytes are free, it needs {self.nbytes} beside the "
                     f"{LEFT_BYTES} that stay free for others"
+                    + (f" and {promised} of parts that are being written" if promised else "")
                 )
-            self._path.unlink(missing_ok=True)  # of a predecessor in a container, whose number was ours
-            self._file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o666)
-            os.ftruncate(self._file, self.nbytes)
         self._write(0, len(text).to_bytes(LENGTH_BYTES, "little") + text)
 
     def put(self, name: str, first: int, values: bytes | memoryview) -> None:
@@ -138,9 +140,19 @@ class StreamedPart:
             self._file = -1
 
 
+def _promised(folder: Path, *, but: Path) -> int:
+    """Bytes that parts in a folder which are being written do not take yet and will."""
+    found = 0
+    for path in folder.glob(f"*{TEMPORARY}*"):
+        with contextlib.suppress(FileNotFoundError):  # it is whole by now, or was given up
+            told = path.lstat()
+            found += 0 if path == but else max(0, told.st_size - 512 * told.st_blocks)
+    return found
+
+
 class StoredArrays:
     """Arrays and plain data of a streamed part, read where they are wanted: not mapped, so that a volume that fails is
-    an error and not the end of the process. Closed by whoever made it.
+    an error and not the end of the process. Closed by the caller that made it.
 
     Raises:
         Corrupt: missing, cut short or changed.

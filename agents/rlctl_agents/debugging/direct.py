@@ -20,7 +20,7 @@ from rlctl_agents.wire.experience import Outcome
 
 T = TypeVar("T", bound=np.generic)
 VERSIONS = 3
-"""Of the weights that are kept: actors in lock-step are at most two updates behind."""
+"""Versions of the weights that are kept: actors in lock-step are at most two updates behind."""
 
 
 class DirectReceiver:
@@ -32,7 +32,7 @@ class DirectReceiver:
     def __init__(self, spaces: Spaces, schema: Schema) -> None:
         self.least_version = 0
         self.elsewhere = False
-        """Another thread has polled."""
+        """True once another thread has polled."""
         self._codec, self._check = BlockCodec(schema), ValueCheck(spaces, schema)
         self._thread = threading.get_ident()
         self._blocks: deque[SegmentBlock] = deque()
@@ -70,7 +70,7 @@ class DirectReceiver:
         """Do nothing: no thread waits for blocks."""
 
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
-        """Rows of a block are done with.
+        """Note that rows of a block are settled.
 
         Raises:
             ValueError: more rows than the block still has.
@@ -84,19 +84,19 @@ class DirectReceiver:
             del self._unsettled[block.header.sequence]
 
     def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
-        """Nothing is bounded here: actors act when more is wanted."""
+        """Do nothing: nothing is bounded here, and actors act when more is wanted."""
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 class DirectSender:
-    """The sending end: what `acting.rollout` needs of an `ExperienceSender`."""
+    """The sending end: the part of `ExperienceSender` that `acting.rollout` uses."""
 
     def __init__(self, receiver: DirectReceiver, name: str) -> None:
         self._receiver, self._name = receiver, name
         self.blocks = 0
-        """So many were sent."""
+        """Number of blocks sent."""
 
     @property
     def least_version(self) -> int:
@@ -112,7 +112,7 @@ class DirectSender:
         return True
 
     def reserve(self, rows: int) -> bool:
-        """There is always room."""
+        """True: there is always room."""
         return True
 
     def poll(self, timeout_s: float) -> None:
@@ -120,7 +120,7 @@ class DirectSender:
 
 
 class DirectWeights:
-    """The newest versions of the weights: what `weights.client.Follower` needs of a `Pool`.
+    """The newest versions of the weights: the part of `Pool` that `weights.client.Follower` uses.
 
     Args:
         update: makes the next version; called where an actor asks for one that is not there yet.
@@ -140,11 +140,11 @@ class DirectWeights:
         self._models.append(model)
 
     def notice(self) -> ModelRef:
-        """Name of the newest."""
+        """Reference of the newest model."""
         return self.newest.ref
 
     def newer(self, policy: str, have: ModelRef | None, wait_s: float | None = None) -> Model | None:
-        """The newest; None when it is the one we have."""
+        """The newest model; None when the caller has it."""
         return None if self.newest.ref == have else self.newest
 
     def exact(self, policy: str, version: int, lineage: int = 0) -> Model | None:
@@ -155,7 +155,7 @@ class DirectWeights:
 
 
 def _read_only(array: NDArray[T]) -> NDArray[T]:
-    """As a learner gets it: a view on a message."""
+    """A read-only view, as a learner gets arrays of a message."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,4 +1,4 @@
-"""`python -m rlctl_agents debug SPEC...`: what `rlctl debug` becomes; an IDE may start it itself, as this module.
+"""`python -m rlctl_agents debug SPEC...`: the program that `rlctl debug` runs; an IDE may start this module directly.
 
 stdin, stdout and stderr stay the terminal's, and so do Ctrl-C and Ctrl-Z. With --json, stdout has one JSON object a
 line, and whatever else is printed goes to stderr.
@@ -39,7 +39,7 @@ from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.trainer import Updated
 
 SHOWN = ("policy_loss", "value_loss", "entropy", "grad_norm")
-"""Metrics of a line beside the loss, where there are such; --json has all."""
+"""Metrics beside the loss that a line shows, where they exist; --json has all."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class DebugAnswer(Telling):
         )  # fmt: skip
 
     def summary(self, session: DebugSession) -> None:
-        """Tell what was done."""
+        """Tell the totals of the session."""
         episodes, mean = session.episodes()
         steps, seconds = session.trainer.consumed_steps, time.monotonic() - self.began
         of = "" if mean is None else f", mean return {mean:.4g}"
@@ -154,7 +154,7 @@ def learn(session: DebugSession, telling: DebugAnswer, updates: int, episodes: i
 
 
 def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, stay: bool) -> int:
-    """Tell an exception: of the user's own code with all frames, another fault of theirs in a sentence.
+    """Tell an exception: of the user's own code with all frames, another mistake of the user in a sentence.
 
     Args:
         code: folder of the user's code.

@@ -54,7 +54,7 @@ class DirectReplay:
     """A shard of the whole capacity, and the learner's end of it, for the thread that calls `step`.
 
     Args:
-        needs: whose receiver takes what actors send.
+        needs: its receiver takes the blocks of the actors.
     """
 
     def __init__(self, spec: Spec, spaces: Spaces, needs: Needs) -> None:
@@ -62,7 +62,7 @@ class DirectReplay:
         assert isinstance(config, Replayed), "the built-in replay is for these"
         spec = fields.normal(spec)
         assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
-        shards = spec.roles.replay.replicas if spec.roles.replay else 1
+        shards = spec.replay_shards
         starts = spec.replay.learning_starts
         shard = Shard(needs.schema, shard_settings(config), capacity=shard_capacity(spec) * shards, seed=spec.seed)
         shared = SharedShard(

@@ -44,7 +44,7 @@ from rlctl_agents.wire.experience import ExperienceSender
 
 CPU = torch.device("cpu")
 FRAMES = 20
-"""Of a call from one actor's step, by way of an update that it waits for, to the next one's."""
+"""Python frames of one nesting: from an actor's step, by an update that it waits for, to the next actor's step."""
 ONE = "rlctl debug has one"
 
 
@@ -60,7 +60,7 @@ class OwnTorch:
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Have them for the time of the block; blocks of several roles may lie within each other."""
+        """Use them inside the block; blocks of several roles may be nested."""
         before, threads = torch.get_rng_state(), torch.get_num_threads()
         torch.set_rng_state(self._state)
         torch.set_num_threads(self._threads)
@@ -84,7 +84,7 @@ class DebugActor:
     """One actor: its environments, policy, rollout and sender.
 
     Args:
-        weights: the first are there.
+        weights: the first version is there.
     """
 
     def __init__(self, spec: Spec, index: int, receiver: DirectReceiver, weights: DirectWeights) -> None:
@@ -136,7 +136,7 @@ class DebugSession:
     """
 
     current: DebugSession | None = None
-    """The newest: at a breakpoint, `from rlctl_agents.debugging.session import DebugSession`."""
+    """The newest session: at a breakpoint, `from rlctl_agents.debugging.session import DebugSession`."""
 
     def __init__(self, arranged: Arranged, base: Path = Path()) -> None:
         DebugSession.current = self
@@ -146,7 +146,7 @@ class DebugSession:
         self._learner, self._evaluator = OwnTorch(spec.roles.learner.cpu), OwnTorch(spec.roles.evaluator.cpu)
         self.updates = 0
         self.updated: Updated | None = None
-        """Outcome of the newest."""
+        """Outcome of the newest update."""
         self.actors: list[DebugActor] = []
         with self._learner(), as_users_fault(AlgorithmError, NotInitial):
             schema = algorithms.schema_of(spec, spaces, self.name)
@@ -169,7 +169,7 @@ class DebugSession:
                 self.source, self._step = replay.source, replay.step
             else:
                 self.source = source = make_source(needs)
-                if isinstance(source, OnPolicySource):  # whose thread is not wanted: it is stepped here
+                if isinstance(source, OnPolicySource):  # its thread is not started: it is stepped here
                     self._step = partial(source.step, 0.0)
                 else:
                     source.start()
@@ -182,8 +182,8 @@ class DebugSession:
     def update(self) -> Updated:
         """Learn from the next batch; actors act until there is one.
 
-        An actor of an algorithm whose segments are of the newest version alone (PPO) asks for that from within its
-        step: the update is made there, and other actors that have to act before it act there too.
+        An actor of an algorithm that learns from the newest version alone (PPO) asks for that version within its step:
+        the update is made there, and other actors that have to act before it act there too.
 
         Raises:
             NotTogether: `sync` is set, and seats of the environment act in turn.
@@ -252,8 +252,8 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
     """The spec as one process can follow it; an environment is made to know its spaces.
 
     It is in lock-step, and where the spec is not, there are as many environments as make a batch of one segment each.
-    An algorithm with a source of its own is not, since that decides when it learns from what; nor is an environment
-    whose seats act in turn: each actor in turn makes segments with the newest weights.
+    Not in lock-step are an algorithm with a source of its own, which decides when it learns from what, and an
+    environment with seats that act in turn: each actor in turn makes segments with the newest weights.
 
     Args:
         in_turn: seats of the environment do.
@@ -263,7 +263,7 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
     """
     config, actor, learner = spec.policy(spec.policy_names[0]).algorithm, spec.roles.actor, spec.roles.learner
     if not actor.replicas:
-        raise UserFault("roles.actor.replicas is 0: nobody would act")
+        raise UserFault("roles.actor.replicas is 0: no process would act")
     with as_users_fault(AlgorithmError):
         source = algorithms.find(config.name).source
     with OwnTorch(actor.cpu)():
@@ -301,4 +301,4 @@ def _always() -> bool:
 
 
 def _never(seconds: float) -> None:
-    raise AssertionError("nobody waits in one thread")
+    raise AssertionError("nothing waits in one thread")

@@ -1,4 +1,4 @@
-"""A program that has become what the user called, in their terminal: its answer, its failures, the debugger."""
+"""Terminal of a program that has replaced the user's command: its answer, its failures, the debugger."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Telling:
 
 
 def answers(as_json: bool) -> TextIO:
-    """Where the answer goes; as JSON, whatever else is printed goes to stderr from now on."""
+    """Stream of the answer; with JSON, all other output goes to stderr from now on."""
     if not as_json:
         return sys.stdout
     out = os.fdopen(os.dup(1), "w")
@@ -63,8 +63,8 @@ def answers(as_json: bool) -> TextIO:
 
 
 def go_to(code: Path | None) -> None:
-    """Stand where actors and learners of this machine stand: in `code.path`, with its modules, and no others of the
-    user's."""
+    """Enter the folder in which actors and learners of this machine run: `code.path`, with its modules and no others of
+    the user's."""
     if sys.path[:1] == [os.getcwd()]:  # as `python -m` has put it
         del sys.path[0]
     if code is not None:

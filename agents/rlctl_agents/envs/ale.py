@@ -3,7 +3,7 @@
 The preset is what Gymnasium's `AtariPreprocessing` and `FrameStackObservation` compute (a test holds them equal, pixel
 for pixel): four frames a step, the larger of the last two, grey, 84x84 by area, four of them stacked with zeros before
 the first. No sticky actions, the game's own actions, whole games, raw rewards, no FIRE at reset, at most 108,000 frames
-an episode. At reset 0 to 30 no-ops are played. Fields of the spec beside it change what they name: `frame_stack`,
+an episode. At reset 0 to 30 no-ops are played. Fields of the spec beside it replace these values: `frame_stack`,
 `action_repeat`, `resize`, `episodic_life`.
 
 Source: Mnih et al. 2015 (doi:10.1038/nature14236), methods; Machado et al. 2018, arXiv:1709.06009, on whole games.
@@ -42,7 +42,7 @@ STANDARD: dict[str, Any] = {
     "full_action_space": False,
     "use_fire_reset": False,
 }
-"""The preset; `env.kwargs` may say otherwise."""
+"""Options of the preset; `env.kwargs` may override them."""
 EPISODE_FRAMES = 108_000  # half an hour of play at 60 frames a second
 
 
@@ -78,7 +78,7 @@ def make_shown(
     wrapping: Wrapping,
     render_mode: RenderMode,
 ) -> tuple[Env, int]:
-    """The same games by Gymnasium's `AtariPreprocessing`, one by one, for looking at: ALE's vector shows none.
+    """The same games by Gymnasium's `AtariPreprocessing`, one by one, to be rendered: ALE's vector renders none.
 
     Returns:
         The environments, and how many of their frames are stacked.
@@ -116,7 +116,7 @@ def _options(
     frame_stack: int | None,
     wrapping: Wrapping,
 ) -> tuple[str, dict[str, Any], int]:
-    """Name of the game, the preset with what the spec says otherwise, and the frames of an episode.
+    """Name of the game, the preset with the spec's overrides, and the frames of an episode.
 
     Raises:
         EnvRefused: as `make`.

@@ -76,7 +76,7 @@ def raised(verb: str, env: Any, error: Exception) -> str:
 
     Args:
         verb: which of the two.
-        env: that was called, with all its wrappers.
+        env: the environment that was called, with all its wrappers.
         error: what it raised.
     """
     inner = env.unwrapped
@@ -87,7 +87,7 @@ def raised(verb: str, env: Any, error: Exception) -> str:
             "write def reset(self, *, seed=None, options=None), call super().reset(seed=seed) and return obs, {}"
         )
     if wrapped and "unpack" in str(error):
-        # a wrapper such as TimeLimit unpacked in vain, and the error tells neither what nor whose; the process ends
+        # a wrapper such as TimeLimit unpacked in vain, and its error names neither value nor method; the process ends
         # of it, so that one more step does no harm
         with suppress(Exception):
             answer = inner.reset() if verb == "reset" else inner.step(inner.action_space.sample())
@@ -98,7 +98,7 @@ def raised(verb: str, env: Any, error: Exception) -> str:
 
 
 def _takes(reset: Any, wrapped: bool) -> bool:
-    """True if it can be called as we do, or as a wrapper does, which passes everything on."""
+    """True if it can be called as rlctl does, or as a wrapper does, which passes everything on."""
     given = {"seed": 0, "options": None} if wrapped else {"seed": 0}
     try:
         inspect.signature(reset).bind(**given)

@@ -34,7 +34,7 @@ class EnvError(Exception):
 
 
 class EnvRefused(EnvError):
-    """The environment cannot be made as the spec asks: the user's own fault, starting again cannot help."""
+    """The environment cannot be made as the spec asks: a mistake of the user, starting again cannot help."""
 
 
 class Wrapping(NamedTuple):
@@ -75,7 +75,7 @@ class Env(Protocol):
     `step` or `reset`: copy what you keep. Arrays handed in are not kept and not changed.
 
     An episode ends at the same time for every seat that has acted in it; a seat that has not does not see its end. A
-    seat's first decision brings no reward. In every answer each environment has somebody waiting. (Vectors of
+    seat's first decision brings no reward. In every answer each environment has a waiting slot. (Vectors of
     Gymnasium's that reset in the same step have an answer with their new episodes alone; see `gymnasium.Resetting`.)
 
     A class of one's own is named `module:Class` in the spec, is called with `envs` and the spec's `env.kwargs`, and can
@@ -102,7 +102,7 @@ class Env(Protocol):
                 those that `make` was given (a class of one's own is always given seeds).
 
         Returns:
-            Everyone who acts first: `first` is set, rewards are 0, nobody has ended.
+            The slots that act first: `first` is set, rewards are 0, no episode has ended.
         """
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
@@ -113,7 +113,7 @@ class Env(Protocol):
             action: leaf name (`action`, or `action.0` ...) -> [K, ...]. The row of a slot that has ended is ignored.
 
         Returns:
-            The slots that wait now. A slot whose episode ended appears once with its final observation and a flag;
+            The slots that wait now. When a slot's episode ends, it appears once with its final observation and a flag;
             answered, it begins the next episode and appears again as `first` with reward 0 when it has to act.
 
         Raises:
@@ -125,19 +125,19 @@ class Env(Protocol):
 
 
 RenderMode = Literal["human", "rgb_array"]
-"""Gymnasium's names: a window, or frames as arrays."""
+"""Gymnasium's render modes: a window, or frames as arrays."""
 
 
 @runtime_checkable
 class Renders(Protocol):
-    """A vector whose first environment can be looked at, as it was asked for when it was made."""
+    """A vector that renders its first environment, in the mode given when it was made."""
 
     @property
     def frames_per_s(self) -> float:
-        """Steps of a second, as it is meant to be looked at."""
+        """Steps of a second, at the speed at which it is meant to be watched."""
 
     def frame(self) -> NDArray[np.uint8] | None:
-        """[height, width, 3], as the simulator draws it, whatever the policy is shown; None: it shows a window."""
+        """[height, width, 3], as the simulator draws it, whatever the policy observes; None: it shows a window."""
 
 
 @runtime_checkable
@@ -145,9 +145,9 @@ class Rests(Protocol):
     """A vector that need not simulate all its environments: the games of an evaluation do not end together."""
 
     def rest(self, env: NDArray[np.int64]) -> None:
-        """Leave environments as they are until the next reset: they answer with no reward, no end, and what was
-        observed last. A vector that holds one that cannot rest goes on with it.
+        """Leave environments as they are until the next reset: they answer with no reward, no end, and their
+        last observation. A vector that holds one that cannot rest goes on with it.
 
         Args:
-            env: numbers of environments whose episode has just ended.
+            env: numbers of environments that have just ended an episode.
         """

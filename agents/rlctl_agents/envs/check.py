@@ -1,4 +1,4 @@
-"""Is it an environment? What a `Decisions` must hold, and a drive through an environment that checks every step."""
+"""Checks of environments: of one `Decisions`, and of every step of a drive through an environment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rlctl_agents.types.spaces import (
 
 
 def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | None:
-    """Fault in one answer of an environment, looked at alone.
+    """Fault in one answer of an environment, judged by itself.
 
     Returns:
         The fault in words and the environment that it concerns; None when there is none.
@@ -41,7 +41,7 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
     if slot[0] < 0 or slot[-1] >= envs * spaces.seats:
         return f"slots must be from 0 to {envs * spaces.seats - 1}, got {slot.tolist()}", 0
     env = slot // spaces.seats
-    # they ascend; finding out who is missing takes ten times as long
+    # they ascend; finding the missing ones takes ten times as long
     if 1 + np.count_nonzero(env[1:] != env[:-1]) < envs:
         return "nobody waits for an action", int(np.setdiff1d(np.arange(envs), env)[0])
     count = len(slot)
@@ -174,7 +174,7 @@ def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *,
         repeatable: drive twice and compare; False for a simulator that keeps something over a reset.
 
     Returns:
-        What it saw; look at `episodes`, a drive in which none ended has checked little.
+        The drive; see `episodes`: one in which none ended has checked little.
 
     Raises:
         EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, stacked

@@ -1,4 +1,4 @@
-"""Gymnasium's spaces to ours, observations in and actions out."""
+"""Conversion of Gymnasium's spaces, observations and actions to rlctl's and back."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rlctl_agents.envs.base import EnvRefused
 from rlctl_agents.types import spaces as ours
 from rlctl_agents.types.experience import Array, Arrays
 
-WIDER = {"uint16": "int32", "uint32": "int64"}  # what torch computes with
+WIDER = {"uint16": "int32", "uint32": "int64"}  # torch computes with these
 MOST_BOUNDED_ENTRIES = 4096
-"""Observations of more entries keep one pair of bounds: nothing computes with more, and spaces travel in messages."""
+"""Larger observations keep one pair of bounds: nothing computes with more, and spaces travel in messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class GymLeaf:
-    """One leaf of a Gymnasium space: where it lies in a value, and how it looks as an array of ours."""
+    """One leaf of a Gymnasium space: its path in a value, and its dtype and shape as an array of ours."""
 
     name: str  # dotted
     path: tuple[str | int, ...]

@@ -13,15 +13,16 @@ from rlctl_agents.types.experience import Decisions
 from rlctl_agents.types.spaces import Box, Spaces, leaves
 
 SELDOM = 100
-"""One answer in so many, of those that are not looked at whole, has a slot that is compared with its next decision."""
+"""Of the answers that are not checked whole, one in so many has a slot that is compared with its next decision."""
 
 
 class Frames:
-    """A decision shows the frames of the slot's last one, moved on by one; an episode's first, zeros before its frame.
+    """Check that a decision shows the frames of the slot's last one, moved on by one, and an episode's first only zeros
+    before its frame.
 
     Args:
         spaces, envs: of the environment.
-        whole: so many answers are looked at whole, later ones where an episode begins and, now and then, in one slot.
+        whole: so many answers are checked whole, later ones where an episode begins and, now and then, in one slot.
     """
 
     def __init__(self, spaces: Spaces, envs: int, *, whole: float = math.inf) -> None:
@@ -36,7 +37,7 @@ class Frames:
         }
 
     def fault(self, decisions: Decisions) -> tuple[str, int] | None:
-        """Fault in an answer after those before it; looked at alone it is right (`check.fault`).
+        """Fault in an answer, given those before it; by itself it is right (`check.fault`).
 
         Returns:
             The rule that it breaks, in words, and the environment that it concerns; None when there is none.
@@ -60,7 +61,7 @@ class Frames:
         return None
 
     def _chosen(self, slot: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The row whose frames are kept for its slot's next decision, if any; the one watched before has come."""
+        """Row with frames to keep for its slot's next decision, if any; the watched slot is free once it has come."""
         if self._watched in slot:
             self._watched = -1
         if self._watched >= 0 or not slot.size or self._random.randrange(SELDOM):

@@ -32,9 +32,9 @@ from rlctl_agents.types.spaces import Box, Spaces, choices, leaves
 Flags = NDArray[np.bool_]
 PLAIN = Wrapping()
 FRAMES_PER_S = 30.0
-"""Of a simulator that does not say how fast it is to be looked at."""
+"""Speed of rendering for a simulator that does not state one."""
 MASK = "action_mask"
-"""In `info`: truths of the actions that are legal, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
+"""Key in `info` of the mask of legal actions, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
 
 
 def make(
@@ -46,7 +46,7 @@ def make(
     wrapping: Wrapping = PLAIN,
     render_mode: RenderMode | None = None,
 ) -> Env:
-    """By registered id, `Id-v0` or `module:Id-v0`.
+    """Environments by registered id, `Id-v0` or `module:Id-v0`.
 
     Raises:
         EnvRefused: not registered, a package is missing, its constructor failed, or a space is not supported.
@@ -76,7 +76,7 @@ def make_from(
     wrapping: Wrapping = PLAIN,
     render_mode: RenderMode | None = None,
 ) -> Env:
-    """By a class or a function of the user's own that gives one Gymnasium environment, or by a class of vectors.
+    """Environments of a user's own class or function that gives one Gymnasium environment, or of a class of vectors.
 
     Raises:
         EnvRefused: it failed, gave something else, or a space is not supported.
@@ -264,7 +264,7 @@ class Batched(_Vector):
         self._vector.close()
 
     def _reset(self, **given: Any) -> Arrays:
-        """Observations that the vector's reset answers with."""
+        """Observations that the vector's reset returns."""
         try:
             answer = self._vector.reset(**given)
         except Exception as error:
@@ -311,7 +311,7 @@ class Batched(_Vector):
         return self._obs.observations(picked)
 
     def _column(self, name: str, values: Any) -> NDArray[Any]:
-        """One number of each environment; what cannot be one is refused."""
+        """One number of each environment; other values are refused."""
         column = np.asarray(values)
         if column.shape != (self.envs,) or column.dtype.kind not in "biuf":
             raise self._fault(
@@ -325,14 +325,14 @@ class Batched(_Vector):
 class Resetting(Batched):
     """A vector that begins new episodes at once (SAME_STEP) or when it is told to (DISABLED).
 
-    It goes on only with an action for the beginning of every new episode. So these are decided for alone, in an answer
-    of their own after the one with the ends; meanwhile the actions of the others are held.
+    It goes on only with an action for the beginning of every new episode. So first decisions come alone, in an answer
+    of their own after the one with the ends; meanwhile the actions of the other environments are held.
     """
 
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int]) -> None:
         super().__init__(name, vector, seeds)
         self._at_once = vector.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-        self._begins: Arrays = {}  # what all environments saw after the newest ends, whole
+        self._begins: Arrays = {}  # observations of all environments after the newest ends, whole
         self._held: dict[str, NDArray[Any]] | None = None  # actions of all, while some new episodes wait for theirs
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
@@ -524,7 +524,7 @@ def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
 def _masks(env: Any, action: Any) -> bool:
     """True if the environment tells which actions are legal, in `info["action_mask"]`, and has any to choose from.
 
-    A reset finds it out. One that fails says so at the first reset that counts.
+    A reset shows it. If that fails, the first reset of use fails too and tells why.
     """
     with suppress(Exception):
         return bool(choices(to_ours(action, "action"))) and MASK in env.reset(seed=0)[1]

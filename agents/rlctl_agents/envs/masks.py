@@ -1,4 +1,4 @@
-"""Masks of legal actions as `Space.sample(mask)` of Gymnasium takes them, to one row of truths."""
+"""Flattening of masks of legal actions, in the form of Gymnasium's `Space.sample(mask)`, to one row of truths."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def _entries(space: MultiDiscrete, mask: Any, name: str) -> Iterator[NDArray[np.
 
 
 def _rows(mask: Any) -> Iterator[Any]:
-    """Masks of the entries, however they are nested, or one of all."""
+    """Masks of the entries, nested in any way, or one mask of all."""
     nested = isinstance(mask, (tuple, list)) and not all(np.isscalar(one) for one in mask)
     if nested or (isinstance(mask, np.ndarray) and (mask.ndim > 1 or mask.dtype == object)):
         for one in mask:

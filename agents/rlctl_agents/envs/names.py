@@ -43,7 +43,7 @@ def missing(what: str, error: BaseException) -> EnvRefused:
 
 
 def attribute(id: str) -> Any | None:
-    """Object that `module:attribute` names; None for an id of Gymnasium's, which `module:Id-v0` is too.
+    """Object that `module:attribute` names; None for an id of Gymnasium's, such as `module:Id-v0`.
 
     Raises:
         EnvRefused: no such module or attribute, not callable, or the module fails while it is imported.

@@ -1,4 +1,4 @@
-"""The order of decisions that the protocol `Env` promises, followed from answer to answer."""
+"""Check of the order of decisions that the protocol `Env` promises, from answer to answer."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rlctl_agents.types.experience import Decisions
 
 
 class Order:
-    """First decisions come first and bring no reward; an episode ends at once for all seats that have acted in it.
+    """Check that first decisions come first and bring no reward, and an episode ends at once for all seats that acted.
 
-    It looks at every step of a training: a few passes over the slots, into arrays that are used again.
+    It runs at every step of a training: a few passes over the slots, into arrays that are used again.
 
     Args:
         envs: environments side by side.
@@ -30,7 +30,7 @@ class Order:
         self._playing[:] = False
 
     def fault(self, decisions: Decisions) -> tuple[str, int] | None:
-        """Fault in an answer after those before it; looked at alone it is right (`check.fault`).
+        """Fault in an answer, given those before it; by itself it is right (`check.fault`).
 
         Returns:
             The rule that it breaks, in words, and the environment that it concerns; None when there is none. After a
@@ -56,7 +56,7 @@ class Order:
         self._playing[slot] = odd
         if not ended.any():
             return None
-        # nobody plays on in an episode that has ended: neither who was left out, nor who acts all the same
+        # no slot plays on in an episode that has ended: neither one that was left out, nor one that acts all the same
         self._final[:] = False
         self._final[slot] = ended
         np.any(self._final.reshape(-1, self._seats), axis=1, out=self._over)

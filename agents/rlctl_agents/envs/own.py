@@ -1,4 +1,4 @@
-"""Environments that speak our own protocol, named `module:attribute`: several seats, turns, masks of legal actions."""
+"""Environments of rlctl's own protocol, named `module:attribute`: several seats, turns, masks of legal actions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlctl_agents.types.figures import info_numbers
 from rlctl_agents.types.spaces import Spaces
 
 STACKS_CHECKED = 300
-"""Answers whose stacks are all compared with those before; of later ones, beginnings of episodes and samples are."""
+"""Number of answers in which all stacks are checked; later, beginnings of episodes and samples are."""
 
 
 def make(
@@ -52,7 +52,7 @@ def make(
 
 
 class Own:
-    """Checks every answer, so that a fault is told where it arises and not where it is felt."""
+    """Wrapper that checks every answer, so that a fault is told where it arises and not where it does harm."""
 
     def __init__(self, name: str, env: Env, seeds: Sequence[int]) -> None:
         self._name = name

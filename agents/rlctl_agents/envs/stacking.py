@@ -1,4 +1,4 @@
-"""The last frames of any environment, stacked: a Box with `stack`, whose frames travel once."""
+"""Stacking of the last frames of any environment: a Box with `stack`, of which each frame travels once."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from rlctl_agents.envs.base import EnvRefused, Wrapping
 from rlctl_agents.envs.names import attribute, missing
 
 LIFE = "_life_lost"
-"""In `info` of an end that is one of a life alone."""
+"""Key in `info` of an end that is the loss of a life alone."""
 
 
 def around(env: Any, wrapping: Wrapping) -> Any:
-    """The environment with everything that is put around it.
+    """The environment with all of its wrappers.
 
     Raises:
         EnvRefused: something does not fit, or is not there.
@@ -76,7 +76,7 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
     def __init__(self, env: Any) -> None:
         super().__init__(env)
         self._lives = 0
-        self._left: Any = None  # what a game that goes on was left with
+        self._left: Any = None  # last observation and info of a game that goes on
 
     def reset(self, **given: Any) -> Any:
         left, self._left = self._left, None

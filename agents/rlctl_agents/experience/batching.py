@@ -1,4 +1,4 @@
-"""Blocks of segments into preallocated memory of batches, column by column."""
+"""Batching: blocks of segments are copied into preallocated memory of batches, column by column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_OF_ALL = "algorithm.batch_size must be roles.actor.replicas x envs x seats 
 
 
 class Settled(NamedTuple):
-    """What became of rows of a segment: the receiver's account and credits wait for it."""
+    """Outcome of rows of a segment, for the receiver's account and credits."""
 
     segment: SegmentBlock
     outcome: Outcome
@@ -34,8 +34,8 @@ class BatchMemory:
     fields: dict[str, NDArray[Any]]  # [T, B, ...], [T+1, B, ...] or [B, ...], as the schema says
     version: NDArray[np.int64]  # [T, B]
     used: int = 0  # columns filled
-    parts: list[tuple[SegmentBlock, int]] = field(default_factory=list)  # whose columns, and how many of each
-    stacked: frozenset[str] = frozenset()  # fields whose frames a segment holds once
+    parts: list[tuple[SegmentBlock, int]] = field(default_factory=list)  # source of the columns, and how many of each
+    stacked: frozenset[str] = frozenset()  # fields of which a segment holds each frame once
     segment_fields: frozenset[str] = frozenset()  # fields per segment: the first axis is that of the columns
     there: object | None = None  # the same batch on a device, where there is one; see `staging`
 
@@ -57,7 +57,7 @@ class BatchMemory:
             self.parts.append((segment, count))
 
     def clear(self) -> list[Settled]:
-        """Empty it; its rows have been learned from."""
+        """Empty the memory; its rows have been learned from."""
         steps = self.version.shape[0]
         settled = [Settled(segment, "consumed", count * steps) for segment, count in self.parts]
         self.used, self.parts = 0, []
@@ -71,7 +71,7 @@ class Assembler(Protocol):
         """Take a segment that has arrived."""
 
     def fill(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
-        """Fill up the batch as far as what has arrived goes.
+        """Fill up the batch with the segments that have arrived.
 
         Args:
             present: the weights that the batch will be learned with.
@@ -92,10 +92,10 @@ class Assembler(Protocol):
 
 
 class ArrivalOrder:
-    """Batches in the order of arrival; what is too old is given up. A block may end in the next batch.
+    """Batches in the order of arrival; segments that are too old are given up. A block may end in the next batch.
 
     Args:
-        max_lag_versions: segments whose first row was chosen with weights older than this are stale.
+        max_lag_versions: a segment is stale when the weights of its first row are older by more than this.
     """
 
     def __init__(self, schema: Schema, max_lag_versions: int) -> None:
@@ -134,9 +134,9 @@ class ArrivalOrder:
 
 
 class LockStep:
-    """Batches of the next segment of every stream, in the order of the streams: independent of who came first.
+    """Batches of the next segment of every stream, in the order of the streams, whatever order they arrive in.
 
-    Which streams there are is known as soon as as many have been seen as a batch has columns.
+    The set of streams is known once as many have been seen as a batch has columns.
 
     Raises:
         LockStepError: (from `add`) more streams than columns.

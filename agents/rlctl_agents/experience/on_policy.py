@@ -1,4 +1,4 @@
-"""The on-policy source: blocks into batches, in a thread of its own, while the learner learns; each row once."""
+"""The on-policy source: makes batches of blocks in a thread of its own, while the learner learns; each row once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlctl_agents.experience.staging import Staging
 from rlctl_agents.types.experience import ModelRef, Schema
 
 POLL_S = 0.5
-"""Longest wait for segments; what the learner says ends it."""
+"""Longest wait for segments; a message of the learner ends it."""
 BATCHES = 2
-"""One is learned from while the other is filled."""
+"""Memories of batches: one is learned from while the other is filled."""
 
 
 def on_policy(needs: Needs) -> OnPolicySource:
@@ -44,7 +44,7 @@ def limits(config: specs.Algorithm, rows: int, *, lock_step: bool = False) -> tu
 
 
 class OnPolicySource(BatchSource):
-    """Owns the receiver: fills one batch while the learner has the other, and settles every row when its fate is known.
+    """Source that owns the receiver: fills one batch while the learner has the other, and settles every row in the end.
 
     Args:
         receiver: used by the source's thread alone.
@@ -105,7 +105,7 @@ class OnPolicySource(BatchSource):
         self._tell(partial(self._take_back, self._taken.pop(at)[1], self._weights()))
 
     def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
-        """Nothing is drawn twice."""
+        """Do nothing: no row is drawn twice."""
 
     def passed_by(self) -> None:
         self._tell(partial(self._hear, self._weights()))
@@ -183,7 +183,7 @@ class OnPolicySource(BatchSource):
         self._limit()
 
     def _limit(self) -> None:
-        """Let in what is asked for, and what it takes to fill a batch from before the move."""
+        """Set the receiver's limits as asked for, but wide enough to fill a batch from before the move."""
         budget_rows, rows, queue_rows = self._limits
         batch_size = max(rows, *(memory.version.size for memory in (*self._free, *self._instead)))
         batches = min(budget_rows // max(rows, 1), 2)
@@ -193,7 +193,7 @@ class OnPolicySource(BatchSource):
     def _fill(self) -> None:
         while self._free:
             memory = self._free[0]
-            # what is filled now will be learned after the batches before it, each of which makes one version
+            # a batch filled now is learned from after those before it, each of which makes one version
             present = ModelRef(self._present.policy, self._present.lineage, self._present.version + self._ahead)
             self._settle(self._assembler.fill(memory, present))
             if memory.used < memory.version.shape[1]:

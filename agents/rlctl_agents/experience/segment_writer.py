@@ -1,4 +1,4 @@
-"""Decisions and chosen actions, row by row, into segments."""
+"""Writing of segments, row by row, from decisions and chosen actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OUTCOME = ("reward", "terminated", "truncated")
 
 @dataclass(slots=True)
 class FinishedBlock:
-    """Segments of B slots that were completed by the same decision. Its arrays belong to whoever holds it."""
+    """Segments of B slots that were completed by the same decision. Its arrays belong to the holder."""
 
     slot: NDArray[np.int64]  # [B] ascending
     row0: NDArray[np.int64]  # [B] number of the first row in the slot's stream

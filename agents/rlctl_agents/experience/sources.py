@@ -19,7 +19,7 @@ from rlctl_agents.wire.sockets import Wire
 BUILT_IN = {"on_policy": "rlctl_agents.experience.on_policy:on_policy"}
 """Kind -> factory."""
 QUEUED_BATCHES = 3
-"""No sender begins a new segment while so much experience is here: one batch to learn from, one full, one to spare."""
+"""Batches received, above which no sender begins a new segment: one to learn from, one full, one to spare."""
 
 
 class Receiver(Protocol):
@@ -35,10 +35,10 @@ class Receiver(Protocol):
         """End the wait; from any thread."""
 
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
-        """Rows of a block are done with: their sender may send as many."""
+        """Record the outcome of rows of a block: their sender may send as many."""
 
     def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
-        """Other limits from now on."""
+        """Set other limits from now on."""
 
     def close(self) -> None:
         """Stop listening."""
@@ -52,7 +52,7 @@ class BatchSource(Protocol):
     """
 
     leads: bool = True
-    """This learner is the first of those that step together: rows of which all draw are counted by it alone."""
+    """True for rank 0 of learners that step together: it alone counts the rows from which all draw."""
 
     def start(self) -> None:
         """Begin to receive."""
@@ -64,7 +64,7 @@ class BatchSource(Protocol):
         segments as `Needs.streams`, or the newest `resize`, said when it was begun.
 
         Raises:
-            Exception: whatever ended the source.
+            Exception: the one that ended the source.
         """
 
     def give_back(self, batch: Batch) -> None:

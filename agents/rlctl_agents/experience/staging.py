@@ -1,4 +1,4 @@
-"""Batches on their way to a GPU: pinned memory here, memory that stays there, copied while another is learned from."""
+"""Staging of batches for a GPU: pinned memory here, fixed memory there, copied while another is learned from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _There:
 
     batch: Batch
     copied: torch.cuda.Event | None  # recorded behind the copy
-    full: bool = False  # what lies there is what lies in the memory
+    full: bool = False  # the device holds what the memory holds
 
 
 class Staging:
@@ -53,7 +53,7 @@ class Staging:
         return memory
 
     def begin(self, memory: BatchMemory) -> None:
-        """A batch is full: begin to copy it. From any thread; does not wait."""
+        """Begin to copy a full batch. From any thread; does not wait."""
         there = memory.there
         if there is None:
             return

@@ -1,7 +1,7 @@
-"""Values of experience that no actor in good order sends: checked once, when a block is taken in.
+"""Check of experience for values that no sound actor sends: once, when a block is taken in.
 
-Shapes and dtypes are the wire's to check; this is what is in the arrays. One such value ends a learner (an action
-outside its space), or goes through gradients into everybody's weights.
+The wire checks shapes and dtypes, this module the values. One such value ends a learner (an action
+outside its space), or goes through gradients into the weights of all.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _each(sizes: tuple[int, ...]) -> _Check:
 
 
 def _choices(spaces: Spaces) -> Iterator[tuple[str, int | None, slice]]:
-    """Of everything that masks are about: leaf of the action, entry of a MultiDiscrete, its place in the masks."""
+    """Of each choice that masks cover: leaf of the action, entry of a MultiDiscrete, its place in the masks."""
     at = 0
     for name, leaf in leaves(spaces.action, "action"):
         for entry, size in enumerate(choices(leaf)):
@@ -158,7 +158,7 @@ def _out_of_order(fields: Arrays) -> str:
 
 
 def _unsigned(values: NDArray[Any]) -> NDArray[Any]:
-    """The same bits, so that what is below 0 is larger than any limit: one pass instead of two."""
+    """The same bits as unsigned integers, so that a negative one is above any limit: one pass instead of two."""
     return values.view(f"u{values.itemsize}") if values.dtype.kind == "i" else values
 
 

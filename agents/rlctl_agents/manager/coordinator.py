@@ -99,7 +99,7 @@ class Coordinator:
         self.life = ManagerLife(run, uid, boot, term)
         self.checkpoints = Checkpoints(
             manifests, progress, clock.monotonic, standing_term=lambda: standing_term(layout.run, term),
-            owners=self._shard_parts,
+            owners=self._shard_parts, every_s=lambda: self.settings.checkpoint.every,
         )  # fmt: skip
         self.learners = Learners(
             {name: settings.policy(name).population for name in settings.policy_names},
@@ -173,7 +173,7 @@ class Coordinator:
     def report(self, report: Report) -> Orders:
         """Orders for a process that says how it stands."""
         boot, leases = report.boot, self.members.leases
-        if leases.is_other(boot, report.role):  # nobody speaks for another role
+        if leases.is_other(boot, report.role):  # no process speaks for another role
             return Orders(self.term, known=False, peers={})
         if leases.refused(boot):
             return Orders(self.term, known=True, peers={}, stop=True)
@@ -267,7 +267,7 @@ class Coordinator:
         return Said(True)
 
     def _fault(self, part: str, told: Contribute) -> str:
-        """Why what a shard names is not its part: that is absent then, and holds up nobody else's."""
+        """Fault of the part that a shard names, "" without one: a faulty part is absent, and holds up no other."""
         own = Path(name_of(self.settings.policy_names[0], told.number, part)).stem
         try:
             self.checkpoints.manifests.require_part(part, told.file)
@@ -277,10 +277,10 @@ class Coordinator:
         return "" if ours else f"part {part}: {told.file!r} is a file of others"
 
     def commit_held(self, *, last: bool = False) -> None:
-        """Commit generations whose parts are there or given up.
+        """Commit generations with all parts there or given up.
 
         Args:
-            last: nobody is left who could write one.
+            last: no process is left that could write one.
         """
         end: End = "last" if last else "ending" if self.stop.phase != "running" else ""
         for generation in self.checkpoints.assembly.ready(end):
@@ -344,7 +344,7 @@ class Coordinator:
         self.commit_held()
         self.beginning.look(self.events, begun=any(map(self.checkpoints.manifests.of, self.learners.policies)))
         members, live = self.members, self.members.leases.live()
-        members.addresses.alive((one.role, one.index) for one in live)
+        members.addresses.alive((one.role, one.index) for one in live if not one.leaving)
         if self.stop.phase == "running":
             for policy in self.learners.policies:
                 if self.checkpoints.due(policy, self.learners.steps(policy), self.settings.checkpoint.every):

@@ -138,13 +138,21 @@ class RunningLoop:
         coordinator, term = self._coordinator, self._coordinator.term
         if self._context.process.stop.is_set():
             coordinator.stop.leave()
-        if self._term.due() and (newest := standing_term(self._context.layout.run, term)) != term:
+        if self._term.due() and (newest := self._standing_term(term)) != term:
             self._curves.outcome = "replaced"
             raise Fenced(f"a manager of term {newest} has taken over from term {term}")
         for every, do in self._due:
             if every.due():
                 do()
                 every.spent()
+
+    def _standing_term(self, own: int) -> int:
+        """Of the newest manager; our own where the volume cannot be read: a commit asks it again."""
+        try:
+            return standing_term(self._context.layout.run, own)
+        except OSError as error:
+            log.error("the newest manager's term cannot be read: %s", error.strerror or error)
+            return own
 
     def end(self) -> None:
         """Store everything, and that the run is finished, if it is.

@@ -17,30 +17,30 @@ from rlctl_agents.runtime.storage import read_file, replace_file
 
 log = logging.getLogger(__name__)
 
-GIVEN = "replicas.json"
+SCALED = "replicas.json"
 
 
-class Given(msgspec.Struct, frozen=True):
-    """results/replicas.json: numbers of replicas that /reload brought, where live.json has others.
+class Scaled(msgspec.Struct, frozen=True):
+    """results/replicas.json: numbers of replicas that `rlctl scale` brought, where live.json has others.
 
-    On a cluster nobody writes live.json for a `scale`, and a manager that is started again reads it.
+    On a cluster no client writes live.json for a `scale`, and a manager that is started again reads it.
     """
 
     replicas: dict[str, int] = {}  # role -> as given
     instead_of: dict[str, int] = {}  # role -> as live.json had it then
 
     @classmethod
-    def instead(cls, given: Mapping[str, Any], live: Mapping[str, Any]) -> Given:
+    def instead(cls, given: Mapping[str, Any], live: Mapping[str, Any]) -> Scaled:
         """Numbers that /reload brings, as far as live.json has others."""
         mounted = replicas(live)
         others = {role: count for role, count in replicas(given).items() if count != mounted.get(role, count)}
         return cls(others, {role: mounted[role] for role in others})
 
-    def held(self, live: Mapping[str, Any]) -> Given:
+    def held(self, live: Mapping[str, Any]) -> Scaled:
         """Those of roles of which live.json still says what it said then."""
         now = replicas(live)
         roles = [role for role, count in self.instead_of.items() if now.get(role) == count]
-        return Given({role: self.replicas[role] for role in roles}, {role: now[role] for role in roles})
+        return Scaled({role: self.replicas[role] for role in roles}, {role: now[role] for role in roles})
 
     def over(self, live: Mapping[str, Any]) -> dict[str, Any]:
         """Values of live.json with these in place of its own."""
@@ -57,7 +57,7 @@ class LiveSettings:
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments
         self._live: Mapping[str, Any] | None = None  # what /reload brought last
-        self._stored = None if arguments.volume is None else Layout(arguments.volume).results / GIVEN
+        self._stored = None if arguments.volume is None else Layout(arguments.volume).results / SCALED
 
     def read(self) -> Spec:
         """Settings with the live values that were given last.
@@ -78,7 +78,7 @@ class LiveSettings:
             now = self._in_place(mounted) if live is None and mounted is not None else live
             found = settings(self._arguments.run_file, mounted, now)
             if live is not None and live is not self._live and mounted is not None:
-                self._store(Given.instead(live, in_file(mounted)))
+                self._store(Scaled.instead(live, in_file(mounted)))
         except (UserFault, OSError) as fault:
             raise ValueError(str(fault)) from fault
         self._live = live
@@ -89,19 +89,19 @@ class LiveSettings:
         values = in_file(mounted)
         try:
             data = None if self._stored is None else read_file(self._stored)
-            given = Given() if data is None else msgspec.json.decode(data, type=Given)
-            held = given.held(values)
+            scaled = Scaled() if data is None else msgspec.json.decode(data, type=Scaled)
+            held = scaled.held(values)
             self._store(held)  # what the file says otherwise once is no longer given, even if it says it again
         except (msgspec.MsgspecError, OSError) as error:
             log.error("%s: %s: replicas are as the spec has them until `rlctl scale` again", self._stored, error)
             return values
         return held.over(values)
 
-    def _store(self, given: Given) -> None:
+    def _store(self, scaled: Scaled) -> None:
         if self._stored is None:
             return
-        before, data = read_file(self._stored), msgspec.json.encode(given)
-        if data != before and (given.replicas or before is not None):
+        before, data = read_file(self._stored), msgspec.json.encode(scaled)
+        if data != before and (scaled.replicas or before is not None):
             replace_file(self._stored, data, durable=True)
 
 

@@ -19,7 +19,7 @@ NEWEST, PREVIOUS = "progress.json", "progress.json.1"
 HISTORY = 2000
 """Points of the learning curve that are kept; every second one goes when there are more."""
 LINEAGES = 64
-"""Learner boots whose lineage is remembered."""
+"""Learner boots that are remembered with their lineage."""
 
 TRAINING = 1
 """Id of the one training match; evaluations count from 2."""
@@ -113,7 +113,7 @@ class Progress(msgspec.Struct):
             lost: newer progress was stored and is gone; lineages that it gave away must not be given away again.
         """
         committed = max((one.ref.lineage for one in generations), default=0)
-        lost = lost or (committed > 0 and policy not in self.lineages)  # somebody moved the files away
+        lost = lost or (committed > 0 and policy not in self.lineages)  # the files were moved away
         if lost:
             self.lineages[policy] = max(self.lineages.get(policy, 0), committed) + APART
         if generations and policy not in self.steps:

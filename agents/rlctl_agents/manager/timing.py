@@ -15,7 +15,7 @@ SHARE = 0.1
 
 @dataclass(frozen=True)
 class Clock:
-    """Where time comes from."""
+    """Source of time: a monotonic clock and the Unix time, in seconds."""
 
     monotonic: Callable[[], float]
     unix: Callable[[], float]
@@ -40,7 +40,7 @@ class Every:
         self._last = -float("inf")
 
     def due(self) -> bool:
-        """Whether the period has gone by since the last time that this said so."""
+        """True if the period has gone by since the last time that this said so."""
         now = self._clock()
         if now - self._last < self.period_s:
             return False

@@ -1,4 +1,4 @@
-"""Actions that algorithms with a replay can choose, told without torch."""
+"""Checks, without torch, that an algorithm with a replay can choose the actions of a space."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, choic
 
 
 def require_bounds(space: Space) -> None:
-    """Look whether an action holds real numbers with bounds alone, as TD3 chooses them, and SAC.
+    """Check that an action holds real numbers with bounds alone, as TD3 and SAC choose them.
 
     Raises:
         ModelError: it holds anything else; every such leaf is named.
@@ -35,7 +35,7 @@ def _unbounded(name: str, leaf: object) -> str:
 
 
 def require_bounds_or_choices(space: Space) -> None:
-    """Look whether SAC can choose an action: real numbers with bounds alone, or options alone.
+    """Check that SAC can choose an action: real numbers with bounds alone, or options alone.
 
     Raises:
         ModelError: it cannot, and why.

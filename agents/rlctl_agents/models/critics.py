@@ -65,7 +65,7 @@ class Bounds(nn.Module):
 
 
 class SquashedPolicy(Observing):
-    """Means and log deviations of a Gaussian whose samples pass through tanh, one for each number of an action."""
+    """Means and log deviations of a Gaussian squashed by tanh, one for each number of an action."""
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
         super().__init__(spaces, network, seed=seed)

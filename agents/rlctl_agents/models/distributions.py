@@ -1,8 +1,8 @@
 """Action distributions over any action space, from one flat vector of parameters.
 
-Written out rather than taken from torch.distributions, whose checks and objects cost more than a small network.
-Every method works on any leading shape `...` and takes the parameters as `[..., outputs + free]`: what the network
-computes for each observation, then what does not depend on the observation (the log deviations of Gaussians, unless
+Written out, since the checks and objects of torch.distributions cost more than a small network.
+Every method works on any leading shape `...` and takes the parameters as `[..., outputs + free]`: those that
+the network computes for each observation, then those that do not depend on it (the log deviations of Gaussians, unless
 the network computes them).
 """
 
@@ -25,11 +25,11 @@ from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDis
 LOWEST, HIGHEST = 2.0**-24, 1.0 - 2.0**-23
 """Uniforms are clamped to this: one step closer to 1, and float32 rounds u * sum(p) up to sum(p) itself."""
 LARGEST_MEAN = 5.0
-"""Of a squashed Gaussian, before tanh; bent from 1 before it on: tanh(5) is 0.9999."""
+"""Largest mean of a squashed Gaussian, before tanh; bent from 1 before it on: tanh(5) is 0.9999."""
 LARGEST_TANH = 1 - 1e-6
 """A squashed action this close to a bound counts as this close: further out float32 cannot tell samples apart."""
 NODES = 16
-"""Of the quadrature for the entropy of a squashed Gaussian."""
+"""Nodes of the quadrature for the entropy of a squashed Gaussian."""
 
 
 class Choice(NamedTuple):
@@ -43,7 +43,7 @@ class Score(NamedTuple):
 
 
 class LeafDistribution(nn.Module, ABC):
-    """The distribution of one leaf. A module only so that what it holds moves to the device of the network: it has
+    """The distribution of one leaf. A module only so that its buffers move to the device of the network: it has
     neither parameters nor anything in the state dict."""
 
     outputs: int  # parameters that depend on the observation

@@ -8,18 +8,18 @@ from typing import Final, NamedTuple
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaf_array, leaves
 
 SMALLEST_NATURE_PIXELS: Final = 36
-"""Below this the Nature CNN's strides leave nothing."""
+"""Pixels of a side below which the Nature CNN's strides leave nothing."""
 SMALLEST_GRID: Final = 5
-"""Rows and columns of the smallest grid that `auto` takes for one."""
+"""Rows and columns of the smallest array that `auto` takes for a grid."""
 KERNEL: Final = 3
 """Side of the kernel of small_cnn."""
 LARGEST_ONE_HOT: Final = 65_536
 SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-"""Of an entry with bounds; closer ones count as equal, wider ones as missing: float32 would make them 0 or infinite."""
+"""Half widths between bounds: closer ones count as equal, wider ones as missing, as float32 gives 0 or infinity."""
 
 
 class ModelError(ValueError):
-    """The network and the spaces do not fit: the user's own fault, said in one sentence."""
+    """The network and the spaces do not fit: a mistake of the user, told in one sentence."""
 
 
 class Image(NamedTuple):
@@ -59,14 +59,14 @@ def nets(space: Space, torso: str) -> dict[str, str]:
 
     `auto` sends bytes from 0 to 255 of at least 36x36 pixels through nature_cnn, with or without an axis of fewer
     channels first or last; smaller grids of unsigned bytes, or bits, with an axis of channels through small_cnn; and
-    whatever cannot be either through the mlp. It refuses what may be an image of the larger kind or not.
+    all others through the mlp. It refuses a leaf that may or may not be an image of the larger kind.
 
     Args:
         space: of the observations.
         torso: `auto` or one of ours.
 
     Raises:
-        ModelError: the leaves and the torso do not fit, or what a leaf is cannot be known.
+        ModelError: the leaves and the torso do not fit, or a leaf may or may not be an image.
 
     Example:
         Of a Dict with `camera`, uint8 [84, 84, 3], and `speed`, float32 [2], `auto` makes
@@ -130,8 +130,8 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
 
 
 def coded(leaf: Leaf) -> int | None:
-    """Axis of the channels of a small grid whose bytes have no other bounds than their type's, as MiniGrid's codes of
-    objects, colours and states; None for any other leaf. What its numbers are is to be seen in them alone."""
+    """Axis of the channels of a small grid of bytes without narrower bounds than their type's, as MiniGrid's codes of
+    objects, colours and states; None for any other leaf. Only the values show the range of the codes."""
     image = Image.of(leaf)
     if image is None or not isinstance(leaf, Box) or _large(leaf) or not (_grid(leaf, image) and _bytes(leaf)):
         return None
@@ -144,7 +144,7 @@ def _large(box: Box) -> bool:
 
 
 def _grid(box: Box, image: Image) -> bool:
-    """True if a small array is one of cells with several channels each: unsigned bytes or bits of three axes, of which
+    """True if a small array is a grid of cells of several channels each: unsigned bytes or bits of three axes, of which
     two are alike or long enough for rows and columns, or a stack of such."""
     outer, sides = box.outer(), (image.height, image.width)
     certain = image.height == image.width or image.channels // image.frames <= image.shortest
@@ -175,7 +175,7 @@ def continuous(space: Space) -> bool:
 
 
 def require_distribution(space: Space, *, squash: bool) -> None:
-    """Look whether every leaf of an action has a distribution.
+    """Check that every leaf of an action has a distribution.
 
     Args:
         squash: `model.gaussian.squash`.

@@ -18,7 +18,7 @@ LARGEST_BYTE = 255.0
 SMALLEST_VARIANCE = 1e-8
 SMALLEST_DEVIATION = 1e-3
 MEMORY_STEPS = 100_000
-"""Agent steps that the moments of returns remember, unless the algorithm says other: returns grow while it learns."""
+"""Agent steps that the moments of returns remember, unless the algorithm sets others: returns grow while it learns."""
 
 AllReduce = Callable[[Tensor], Tensor]
 """The sum of a tensor over all learners that step together, equal on all of them."""
@@ -157,7 +157,7 @@ class ReturnMoments(nn.Module):
     ) -> None:
         """Move towards the moments of the newest targets, and rewrite the head.
 
-        The n-th batch has a share of 1/n, until that is what its agent steps are of memory_steps.
+        The n-th batch has a share of 1/n, until that is the share of its agent steps in memory_steps.
 
         Args:
             shift, spread: means of target - mean and of its square, over the valid rows of all learners.

@@ -19,17 +19,17 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class Recurrent(nn.Module, ABC):
-    """A recurrent layer whose state is emptied wherever an episode begins.
+    """A recurrent layer that empties its state wherever an episode begins.
 
-    A cell rather than a layer of torch: a reset may fall between any two rows of any stream. What the inputs contribute
-    is one product over all rows; only the recurrent part runs row by row.
+    A cell rather than a layer of torch: a reset may fall between any two rows of any stream. The inputs' part is one
+    product over all rows; only the recurrent part runs row by row.
     """
 
     gates: ClassVar[int]
     state: ClassVar[tuple[str, ...]]
     """Fields of the state, each [streams, width]; the first is the output."""
     open: ClassVar[int]
-    """Gate whose bias starts at 1, so that the state is kept at first."""
+    """Gate with a bias that starts at 1, so that the state is kept at first."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Recurrent(nn.Module, ABC):
 
     @abstractmethod
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """One row: what the inputs contribute [B, gates * width] and the state before -> the state after."""
+        """One row: the inputs' part [B, gates * width] and the state before -> the state after."""
 
 
 class Lstm(Recurrent):
@@ -104,7 +104,7 @@ class Gru(Recurrent):
 
 
 CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}
-"""By `model.core`."""
+"""Recurrent layers by `model.core`."""
 
 
 class ActorCritic(nn.Module):
@@ -113,7 +113,7 @@ class ActorCritic(nn.Module):
     It is in eval mode and stays there, acting or learning: see `hold_still`.
 
     Args:
-        network: precision `auto` is fp32 here: who makes the network decides (`precision.choose`).
+        network: precision `auto` is fp32 here: the caller decides with `precision.choose`.
         seed: of the initial weights; the random state of the process stays as it is.
 
     Raises:

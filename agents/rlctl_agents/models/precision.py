@@ -1,6 +1,6 @@
 """Precision of torsos: float32, or bfloat16 where the processor multiplies that faster.
 
-Only the torso: weights, memory, heads, losses and V-trace are float32 always, so what leaves a torso is, too.
+Only the torso: weights, memory, heads, losses and V-trace are float32 always, and so are a torso's outputs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WITH_BF16 = ("amx_bf16", "avx512_bf16")
 LARGE = frozenset({"nature_cnn", "impala_cnn"})
 """Nets that take more time than the conversion of their inputs."""
 WORTH_KEEPING = 1 << 15
-"""Weights of so many numbers are kept in bfloat16 while one acts; converting smaller ones costs next to nothing."""
+"""Weights of so many numbers are kept in bfloat16 for acting; converting smaller ones costs next to nothing."""
 
 
 class Precision(NamedTuple):
@@ -67,7 +67,7 @@ def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) 
 
 
 class Bf16:
-    """Computes torsos in bfloat16. What it keeps are copies: the torsos and their weights stay as they are."""
+    """Computes torsos in bfloat16. It keeps copies: the torsos and their weights stay as they are."""
 
     def __init__(self) -> None:
         self._kept: dict[nn.Module, _Kept] = {}
@@ -81,7 +81,7 @@ class Bf16:
         return features.float()
 
     def _converted(self, torso: nn.Module) -> nn.Module:
-        """The torso with its large weights in bfloat16, for as long as nobody has written to them."""
+        """The torso with its large weights in bfloat16, converted anew after each write to them."""
         kept = self._kept.get(torso)
         if kept is None:
             kept = self._kept[torso] = _Kept(torso)
@@ -107,7 +107,7 @@ class _Kept:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Follow the weights; torch counts what is written to a tensor."""
+        """Follow the weights; torch counts the writes to a tensor."""
         versions = [weight._version for weight in self._large]
         if versions != self._versions:
             for mine, weight in zip(self._converted, self._large, strict=True):

@@ -29,7 +29,7 @@ def seeded(seed: int) -> Iterator[None]:
 
 
 class Observing(nn.Module):
-    """A torso behind running moments of what is observed, without memory; a subclass may have one.
+    """A torso behind running moments of the observations, without memory; a subclass may have one.
 
     It is in eval mode and stays there, acting or learning: see `hold_still`. A subclass adds heads.
 
@@ -81,7 +81,7 @@ def plain_layers(space: Space, torso: nn.Module) -> list[nn.Linear]:
 
 
 class QNetwork(Observing):
-    """Torso and a head for the options of all choices; with `dueling` that is of advantages, and another of the value.
+    """Torso and a head for the options of all choices; with `dueling` it gives advantages, and another head the value.
 
     The value of an action is the sum of those of its choices, so that the best option of each is the best action. With
     `dueling` it is V + sum over the choices of (A - mean of A over their options): Wang et al. 2016, arXiv:1511.06581,
@@ -115,7 +115,7 @@ class QNetwork(Observing):
         return outputs @ self.centring + value / self._choices
 
     def _head_inputs(self, network: Network, options: int) -> int:
-        """Width of what the heads are given, whose layers may be made here."""
+        """Width of the heads' inputs; a subclass may make the layers before the heads here."""
         return self.width
 
 
@@ -150,7 +150,7 @@ class RecurrentQNetwork(QNetwork):
     def remember(
         self, seen: dict[str, Tensor], last: Tensor, first: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `unroll`: what the heads are given, [T, B, width], and the state after the last row."""
+        """As `unroll`: the heads' inputs, [T, B, width], and the state after the last row."""
         features = self.features({name: leaf.flatten(0, 1) for name, leaf in seen.items()})
         return self.core(torch.cat([features.view(*first.shape, -1), last], -1), first, state)  # type: ignore[no-any-return]
 
@@ -236,12 +236,12 @@ class Choices(nn.Module):
         return found
 
     def columns(self, action: dict[str, Tensor]) -> Tensor:
-        """[N, D] columns of what actions as the space has them chose."""
+        """[N, D] columns of the options chosen by actions in the form of the space."""
         parts = [action[name].unsqueeze(-1).flatten(1) for name, _ in self._leaves]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)) + self.begin
 
     def codes(self, action: dict[str, Tensor]) -> Tensor:
-        """[N, options] float32: 1 at what actions as the space has them chose, else 0."""
+        """[N, options] float32: 1 at the options chosen by actions in the form of the space, else 0."""
         columns = self.columns(action)
         options = torch.arange(self.options, device=columns.device)
         return (columns.unsqueeze(2) == options).any(1).to(torch.float32)

@@ -1,4 +1,4 @@
-"""From observations to features: one vector per row, whatever the observation space."""
+"""Torsos, which map observations of any space to features: one vector per row."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Mlp(nn.Module):
 
 
 def gain(network: Network, default: float = math.sqrt(2)) -> float:
-    """Of the torso's initial weights."""
+    """Gain of the torso's initial weights."""
     return default if network.gains.hidden is None else network.gains.hidden
 
 
@@ -121,7 +121,7 @@ class Pixels(NamedTuple):
 
 
 def computed_in(device: torch.device) -> torch.dtype:
-    """float32, or what convolutions of this thread are computed in anyway (autocast)."""
+    """float32, or the dtype of autocast, in which this thread computes convolutions anyway."""
     kind = device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
 

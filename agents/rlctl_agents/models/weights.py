@@ -1,4 +1,4 @@
-"""Weights as bytes: a network's state dict in the safetensors format, and in its header what they were learned from."""
+"""Weights as bytes: a network's state dict in the safetensors format, with its agent steps in the header."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adam for small networks, whose arithmetic takes less time than what `torch.optim.Adam` does around it."""
+"""Adam for small networks, where the overhead of `torch.optim.Adam` takes longer than the arithmetic."""
 
 from __future__ import annotations
 

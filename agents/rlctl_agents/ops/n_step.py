@@ -1,4 +1,4 @@
-"""Returns over n steps of rows that were drawn from a replay, and what their targets bootstrap by."""
+"""Returns over n steps of rows that were drawn from a replay, and the factors by which their targets bootstrap."""
 
 from __future__ import annotations
 

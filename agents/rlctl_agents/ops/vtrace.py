@@ -1,4 +1,4 @@
-"""V-trace: what an actor-critic should learn from experience gathered by an older policy."""
+"""V-trace: targets and advantages of an actor-critic for experience gathered by an older policy."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def failed(answers: TextIO, error: str, environment: Literal["", "refused", "cra
     """Answer with a fault; returns the exit code.
 
     Args:
-        environment: what it did, if it is to blame.
+        environment: its fault, if it is to blame.
     """
     answer(answers, {"error": error, "environment": environment})
     return 1
@@ -78,7 +78,7 @@ def failed(answers: TextIO, error: str, environment: Literal["", "refused", "cra
 
 @contextmanager
 def writing(file: Path) -> Iterator[None]:
-    """Name the file in what the operating system says of it: of a full disk it does not.
+    """Name the file in an error of the operating system, which for a full disk does not.
 
     Raises:
         OSError: as the system says.

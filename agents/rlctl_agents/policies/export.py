@@ -1,4 +1,4 @@
-"""`python -m rlctl_agents export`: writes a stored policy as a graph, and looks whether the file acts as the policy.
+"""`python -m rlctl_agents export`: writes a stored policy as a graph, and checks that the file acts as the policy.
 
 The question comes on stdin, one JSON object:
 
@@ -41,13 +41,13 @@ from rlctl_agents.policies.graph import (
 
 DESCRIPTION = "policy.json"
 BATCH = "batch"
-"""Name of the first axis of everything."""
+"""Name of the first axis of all inputs and outputs."""
 ROWS = (1, 3, 64)
-"""Observations side by side that a file is tried with."""
+"""Numbers of observations side by side with which a file is tried."""
 NOT_LEGAL = -1e30
-"""Logits below this are of options that are not legal."""
+"""Logits below this belong to options that are not legal."""
 TOLERANCE = 1e-5
-"""Between the file and the policy, in units of the largest number of an output, or of 1."""
+"""Largest difference of the file from the policy, in units of the largest number of an output, or of 1."""
 Ends = dict[str, list[dict[str, Any]]]
 Function = Callable[[Tensors], Mapping[str, Any]]
 
@@ -84,7 +84,7 @@ def export(described: PolicyFile, algorithm: Algorithm, file: Path, origin: Mapp
     about = {**msgspec.to_builtins(described), "origin": dict(origin), **ends, "sampling": graph.sampling()}
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of what torch calls
+            warnings.simplefilter("ignore")  # torch warns of its own calls
             program = torch.export.export(graph, (example,), dynamic_shapes=(_axes(example, Dim(BATCH)),))
             write = _onnx if file.suffix == ".onnx" else _pt2
             by, function = write(program, ends, file, json.dumps(about))

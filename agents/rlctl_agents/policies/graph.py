@@ -41,7 +41,7 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class Graph(nn.Module):
-    """One decision of a policy for N observations side by side. This one of an actor-critic.
+    """One decision of a policy for N observations side by side; this class is for an actor-critic.
 
     Args:
         net: as it is, or `plain`.
@@ -81,11 +81,11 @@ class Graph(nn.Module):
         return found | {NEXT_STATE + name: state[name] for name in self.memory}
 
     def sampling(self) -> dict[str, dict[str, Any]]:
-        """Leaf of the action -> how it is drawn; see `sampling`."""
+        """Leaf of the action -> description of its sampling; see the function `sampling`."""
         return {name: sampling(leaf) for name, leaf in self.net.distribution.leaves}
 
     def shortfall(self, name: str, action: Tensor, outputs: Tensors) -> float:
-        """By how much choices are worse than the best ones, in log-probability; 0: as good.
+        """Difference of choices from the best ones, in log-probability; 0: as good.
 
         Args:
             name: of the leaf.
@@ -104,7 +104,7 @@ class Graph(nn.Module):
 
 
 class ValueGraph(Graph):
-    """The same of a Q-network: `params.*.q` are the values of the options of a leaf, whose best ones are the action.
+    """The same of a Q-network: `params.*.q` are the values of a leaf's options, and the best ones are the action.
 
     Args:
         epsilon: chance of a random action where it samples.
@@ -142,7 +142,7 @@ class ValueGraph(Graph):
         }
 
     def shortfall(self, name: str, action: Tensor, outputs: Tensors) -> float:
-        """In units of the largest value, or of 1."""
+        """Difference in values from the best, in units of the largest value, or of 1."""
         sizes, q = self.options[name], outputs[f"{PARAMS}{name}.q"]
         scale = q.where(q > ILLEGAL / 2, 0.0).abs().max().clamp(min=1.0)
         chosen = action.view(len(action), -1).unbind(1)
@@ -216,7 +216,7 @@ class BoundedGraph(Graph):
 
 
 def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool = False) -> Graph:
-    """Graph of what decides.
+    """Graph of an algorithm's decisions.
 
     Args:
         steps: agent steps that the weights were learned from.
@@ -264,7 +264,7 @@ def sampling(leaf: LeafDistribution) -> dict[str, Any]:
 
 
 class PlainPixels(Pixels):
-    """The same conversion in operations that every exporter has: no bytes seen as words, nothing written in place."""
+    """The same conversion in operations that every exporter has: no views of bytes as words, no writes in place."""
 
     def to_float(self, image: Tensor) -> Tensor:
         if image.ndim == 5:
@@ -278,7 +278,7 @@ class PlainPixels(Pixels):
 
 
 class PlainVector(VectorLeaf):
-    """The same codes, of any number of observations."""
+    """The same one-hot codes, for any number of observations."""
 
     def encode(self, x: Tensor) -> Tensor:
         if not self.sizes:
@@ -289,7 +289,7 @@ class PlainVector(VectorLeaf):
 
 
 def plain(net: Net) -> Net:
-    """A copy that acts in operations that exporters know; that of an actor-critic has no value."""
+    """A copy of a network in operations that exporters know; an actor-critic's has no value."""
     copied = copy.deepcopy(net).requires_grad_(False)
     if isinstance(copied, ActorCritic):
         del copied.value

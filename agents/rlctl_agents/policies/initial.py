@@ -28,10 +28,10 @@ def begin_from(folder: Path, algorithm: Algorithm, init: Init) -> ModelRef:
     Args:
         folder: as `rlctl pull` makes one.
         algorithm: with its first weights, on any device.
-        init: says which parts.
+        init: names the parts to take.
 
     Returns:
-        The model that it is.
+        Reference of the model.
 
     Raises:
         NotInitial: it is damaged, or arrays do not fit; nothing is changed then.
@@ -46,7 +46,7 @@ def begin_from(folder: Path, algorithm: Algorithm, init: Init) -> ModelRef:
 
 
 def begin_from_stored(base: Path, algorithm: Algorithm, init: Init) -> ModelRef:
-    """Begin from what the spec names, a run of this machine or a folder, with nothing in between.
+    """Begin from the policy that the spec names, of a run of this machine or in a folder, without a copy in between.
 
     Args:
         base: folder of the spec file.

@@ -31,7 +31,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class State(NamedTuple):
-    """What a policy carries from one decision of an episode to the next. Opaque; None begins an episode."""
+    """Memory of a policy between two decisions of an episode. Opaque; None begins an episode."""
 
     memory: Tensors
     last_action: Tensors
@@ -67,18 +67,19 @@ class LoadedPolicy:
         Args:
             obs: an observation, in the nesting of its space; or many, each leaf with one axis more in front.
             state: of the decision before, of as many; None: an episode begins.
-            first: [K], where an episode begins though there is a state: of those it does not matter.
+            first: [K], where an episode begins although there is a state, which is ignored there.
             greedy: the most likely action; False: a sampled one.
             legal: [n] or [K, n], the legal options of all choices, where the environment has masks; of one observation
                 also in the form that the environment gives.
-            reward: of the decision before, for a policy that looks at it, as those of r2d2 do.
+            reward: of the decision before, or [K], for a policy that looks at it, as those of r2d2 do.
 
         Returns:
             The action in the nesting of its space, boxes clipped to their bounds, and the state for the next decision.
 
         Raises:
             ValueError: the observation is none of the space or not finite, the state is of another number of
-                observations, or the environment has masks, or the policy looks at the last reward, and there is none.
+                observations, or the environment has masks, or the policy looks at the last reward, and there is none,
+                or it is not as many finite numbers.
         """
         arrays, many = self._arrays(obs)
         count = len(next(iter(arrays.values())))
@@ -107,12 +108,7 @@ class LoadedPolicy:
                 {name: _since(is_first, last) for name, last in state.last_action.items()}
                 if "action" in wants
                 else None,
-                _since(
-                    is_first,
-                    torch.zeros(count) + torch.as_tensor(0.0 if reward is None else reward, dtype=torch.float32),
-                )
-                if "reward" in wants
-                else None,
+                _since(is_first, self._rewards(reward, count)) if "reward" in wants else None,
             )
         )
         chosen = {name: values.clone() for name, values in act.action.items()}
@@ -133,6 +129,17 @@ class LoadedPolicy:
                 raise
             rows = flattened(space, legal)[None]
         return torch.from_numpy(rows)
+
+    @staticmethod
+    def _rewards(given: float | NDArray[np.float32] | None, count: int) -> torch.Tensor:
+        """[count], of all or of each."""
+        try:
+            values = np.asarray(0.0 if given is None else given, np.float32)
+        except (TypeError, ValueError):
+            values = np.array(np.nan, np.float32)
+        if values.shape not in ((), (count,)) or not np.isfinite(values).all():
+            raise ValueError(f"reward is {given!r}, not one finite number or {count} of them")
+        return torch.from_numpy(np.broadcast_to(values, count).copy())
 
     @staticmethod
     def _rows(name: str, given: NDArray[np.bool_], count: int, shape: tuple[int, ...]) -> NDArray[np.bool_]:

@@ -16,9 +16,9 @@ from rlctl_agents.policies.show import gif, smaller
 from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
 
 MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0
-"""Frames, pixels of the longer side, frames of a second."""
+"""Most frames, most pixels of the longer side, most frames of a second."""
 LONGEST_S = 60.0
-"""That a recording lasts; a longer episode is shown faster."""
+"""Longest time of a recording; a longer episode is shown faster."""
 
 
 class Unwanted(Exception):
@@ -26,7 +26,7 @@ class Unwanted(Exception):
 
 
 class Recorder:
-    """Frames of an episode at equal distances, however long it becomes: of too many, every second goes."""
+    """Frames of an episode at equal distances: when there are too many, every second one is dropped."""
 
     def __init__(self, env: Renders) -> None:
         self._env = env
@@ -35,7 +35,7 @@ class Recorder:
         self._frames: list[Image.Image] = []
 
     def look(self) -> None:
-        """Take the frame of now, if it is its turn; called before each decision."""
+        """Take the present frame, if it is its turn; called before each decision."""
         if self._steps % self._every == 0:
             self._take()
             if len(self._frames) > MOST_FRAMES:
@@ -47,7 +47,7 @@ class Recorder:
         """Take the last frame; the film, and the seconds that it lasts.
 
         Raises:
-            EnvRefused: the environment draws nothing, or frames of which two are too large for a film.
+            EnvRefused: the environment draws nothing, or two of its frames are already too large for a film.
         """
         self._take()
         frames, seconds = self._frames, min((self._steps + 1) / self._env.frames_per_s, LONGEST_S)
@@ -65,7 +65,7 @@ class Recorder:
 
 
 def drawing_env(section: Mapping[str, Any]) -> Env:
-    """One environment whose frames can be taken.
+    """One environment that renders frames.
 
     Args:
         section: `env` of the spec, plain data.

@@ -5,7 +5,7 @@ The question comes on stdin, one JSON object:
     {"folder": "model", "env": {...}, "episodes": 3, "mode": "greedy", "seed": 7, "video": "out/name" or null}
 
 An answer is a line of JSON for each episode: `{"episode": 1, "seed": 7, "return": ..., "length": ..., "file": ...}`.
-Frames are the simulator's own, whatever the policy is shown.
+Frames are the simulator's own, whatever the policy observes.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from rlctl_agents.policies.answering import NoModel, answer, answering, require_
 from rlctl_agents.policies.evaluate import played
 
 MOST_PIXELS = 480
-"""Of the longer side of a GIF: larger frames are made smaller."""
+"""Most pixels of the longer side of a GIF: larger frames are made smaller."""
 MOST_FRAMES = 5000
-"""Of a GIF, which is made in memory; a longer episode keeps the first."""
+"""Most frames of a GIF, which is made in memory; a longer episode keeps the first ones."""
 SHORTEST_MS = 20
-"""Between two frames; viewers show shorter ones slower."""
+"""Shortest time between two frames; viewers show shorter ones slower."""
 
 
 def main() -> int:
@@ -79,7 +79,7 @@ class Film:
         self.seen = 0
 
     def look(self) -> None:
-        """Take the frame of now; a window shows itself."""
+        """Take the present frame; nothing is taken from a window."""
         frame = self._env.frame()
         if frame is None:
             return
@@ -101,7 +101,7 @@ class Film:
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
         try:
             with writing(file):
-                unfinished.write_bytes(data)  # as a whole: what is cut short would stand in the way of the next
+                unfinished.write_bytes(data)  # as a whole: a file that is cut short would stand in the way of the next
             os.link(unfinished, file)
         finally:
             unfinished.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""`python -m rlctl_agents repro FILE`: what `rlctl repro` becomes; a recorded episode is played again.
+"""`python -m rlctl_agents repro FILE`: the program that `rlctl repro` runs; it plays a recorded episode again.
 
 stdin, stdout and stderr stay the terminal's, so a `breakpoint()` in the environment works. With --json, stdout has one
 JSON object, and whatever else is printed goes to stderr.
@@ -40,14 +40,14 @@ from rlctl_agents.types.experience import Decisions
 
 LARGEST_BYTES = 16 << 20
 NO = 1
-"""Exit code: it diverged, or it cannot be played."""
+"""Exit code: the episode diverged, or cannot be played."""
 SAID_EVERY_S = 2.0
 _PLACE = re.compile(r" \(.*, seed [0-9]+, step [0-9]+\)$")
 
 
 @dataclass
 class Outcome:
-    """How an episode went this time."""
+    """Outcome of an episode that was played again."""
 
     at: int = 0  # number of the last step
     returned: float | None = None
@@ -127,8 +127,8 @@ def described(name: str, header: Header) -> str:
 
 
 def play(header: Header, chunks: list[Chunk], telling: Telling) -> Outcome:
-    """Play an episode from where it takes the fewest steps. What has diverged is played on to its end: it may fail all
-    the same.
+    """Play an episode from the start that takes the fewest steps. One that has diverged is played on to its end: it may
+    fail all the same.
 
     Raises:
         RecordError: the record cannot be read.
@@ -162,7 +162,7 @@ class EpisodeReplay:
         self._digests = Digests(self._env.spaces, alone=header.alone)
         one = header.alone or header.envs == 1
         self._slot = 0 if one else None if header.index is None else header.index * header.seats
-        """Whose rewards are summed."""
+        """Slot with the rewards that are summed."""
         self._outcome = Outcome(returned=None if self._slot is None else 0.0)
         self._said_s = time.monotonic()
 
@@ -213,7 +213,7 @@ class EpisodeReplay:
                 self._telling.note(f"{place(header, step.number)}{reward}")
 
     def _restore(self, generator: str) -> None:
-        """Have the reset begin the episode as the generator was then.
+        """Let the reset begin the episode with the recorded state of the generator.
 
         Raises:
             RecordError: it is no state of such a generator.
@@ -235,7 +235,7 @@ class EpisodeReplay:
         single.reset = begin
 
     def _compare(self, decisions: Decisions, step: Step) -> None:
-        """Note whether an answer is the one that it was."""
+        """Note whether an answer equals the recorded one."""
         copies: list[bytes] = []
         self._digests.copy(decisions, copies)
         seen, came = self._digests.of(copies, len(copies))[0].tolist()

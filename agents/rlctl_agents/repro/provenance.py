@@ -1,4 +1,4 @@
-"""Code, packages and machine of this process: what an episode that is played again may differ by."""
+"""Code, packages and machine of this process: causes for which a replayed episode may differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST = 1000
 
 
 def provenance() -> Provenance:
-    """Of now: the modules that are loaded, and the distributions that they are of."""
+    """Provenance of now: the modules that are loaded, and their distributions."""
     names = {name.partition(".")[0] for name in sys.modules} | {"rlctl"}
     packages = {"python": platform.python_version()}
     for package, distributions in _distributions().items():
@@ -67,7 +67,7 @@ def machine() -> str:
 
 
 def differences(then: Provenance, now: Provenance) -> list[str]:
-    """In words what is another now, what is most likely to matter first. Packages are looked at that are there."""
+    """Differences in words, the likeliest to matter first. Only packages that are installed now are compared."""
     code = [f"module {name}" for name, digest in then.code.items() if now.code.get(name, digest) != digest]
     found = [f"{', '.join(code)} {'has' if len(code) == 1 else 'have'} changed since"] if code else []
     if then.image != now.image and then.image:

@@ -22,7 +22,7 @@ from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Spaces, leaf
 
 FORMAT = 1
 _LARGEST_CHUNK_BYTES = 1 << 28
-"""Unpacked: a record that was made to harm takes no more memory."""
+"""Most bytes of an unpacked record: one made to do harm takes no more memory."""
 Kind = Literal["crash", "worst", "best"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -123,7 +123,7 @@ def action_leaves(spaces: Spaces) -> list[ActionLeaf]:
 
 
 def pack(header: Header, chunks: list[Chunk]) -> tuple[bytes, bytes]:
-    """The line of JSON without its end, and what follows."""
+    """The line of JSON without its newline, and the body that follows."""
     body = msgspec.msgpack.encode(chunks)
     return msgspec.json.encode(msgspec.structs.replace(header, body=hashlib.sha256(body).hexdigest())), body
 
@@ -159,7 +159,7 @@ def unpack(data: bytes) -> tuple[Header, list[Chunk]]:
 
 
 class Step(msgspec.Struct):
-    """What was done in one step, and what is known of the answer."""
+    """One step: slots, actions, and the digest of the answer."""
 
     number: int
     slot: NDArray[np.int64]

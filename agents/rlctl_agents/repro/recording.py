@@ -1,6 +1,6 @@
-"""Recording of what is done to a vector of environments, at the cost of a few copies a step.
+"""Recording of the actions in a vector of environments, at the cost of a few copies a step.
 
-What comes back is not kept, but digests of it. Copies are bytes, which are made three times as fast as arrays, and are
+Of the answers only digests are kept. Copies are bytes, which are made three times as fast as arrays, and are
 packed, and digests made, some hundred steps at a time.
 """
 
@@ -23,9 +23,9 @@ from rlctl_agents.repro.record import FORMAT, Chunk, Digests, Header, Kind, Star
 from rlctl_agents.types.experience import Arrays, Decisions
 
 CHUNK_STEPS, CHUNK_BYTES = 256, 1 << 20
-"""Most that is copied before it is packed; of answers that are large more than a step's."""
+"""Most bytes that are copied before they are packed; one step of large answers may exceed it."""
 KEPT_BYTES = 8 << 20
-"""Of packed actions and digests in memory, and so of a record."""
+"""Most bytes of packed actions and digests in memory, and so of a record."""
 _PLACE = re.compile(r"\(.*, seed ([0-9]+), step [0-9]+\)$")  # as `EnvError.at` writes it
 
 log = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ class Recorder:
     Args:
         env: the vector, not reset yet.
         section: `env` of the spec.
-        training: it is an actor's.
+        training: True for an actor.
     """
 
     def __init__(self, env: Env, section: dict[str, Any], *, training: bool) -> None:
         self._env, self._section, self._training = env, section, training
         self.spaces, self.envs, self.frame_skip = env.spaces, env.envs, env.frame_skip
         self.code = code_digests()
-        """Of the modules that the environments were made with."""
+        """Provenance of the modules that the environments were made with."""
         self._singles = singles(env)
         self._alone = self._singles is not None or type(env).__name__ == "Atari"
         if isinstance(env, Rests):
@@ -141,7 +141,7 @@ class Recorder:
             self._end(decisions)
 
     def _end(self, decisions: Decisions) -> None:
-        """Note which episodes are over."""
+        """Note the episodes that are over."""
         over = decisions.terminated | decisions.truncated
         if decisions.life is not None:
             over &= ~decisions.life
@@ -166,8 +166,8 @@ class Recorder:
         whole, data = not any(self._acting), b""
         counts = [len(slots) // 8 or self._slots for slots in self._acting]
         if not whole:
-            everybody = np.arange(self._slots).tobytes()
-            slot = np.frombuffer(b"".join(slots or everybody for slots in self._acting), np.int64)
+            every_slot = np.arange(self._slots).tobytes()
+            slot = np.frombuffer(b"".join(slots or every_slot for slots in self._acting), np.int64)
             data = np.array(counts, np.int32).tobytes() + slot.astype(np.int32).tobytes()
         for n, leaf in enumerate(self._leaves):
             data += (
@@ -212,7 +212,7 @@ class Recorder:
         return header, [chunk for chunk in chunks if chunk.first <= actions]
 
     def _starts(self, index: int | None, first: int) -> tuple[list[Start], str]:
-        """Where playing it again can begin, and why it cannot."""
+        """Answers from which the episode can be played again; or none, and the reason."""
         if self._alone and index is None:
             return [], "it is not known in which of the environments it was"
         if not self._seeds:
@@ -227,7 +227,7 @@ class Recorder:
         return starts, "" if starts else why
 
     def _column(self, chunk: Chunk, index: int) -> Chunk:
-        """The same of one environment."""
+        """The part of a chunk that is of one environment."""
         _, _, action = opened(self._leaves, chunk, np.arange(self.envs))
         data = [action[leaf.name][index :: self.envs].astype(leaf.stored).tobytes() for leaf in self._leaves]
         digests = np.frombuffer(chunk.digests, np.uint32).reshape(-1, self.envs, 2)[:, index].tobytes()

@@ -1,4 +1,4 @@
-"""Recorded episodes on their way to the manager, who keeps them: no actor has a volume."""
+"""Sending of recorded episodes to the manager, which keeps them: no actor has a volume."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 
 SAY_S = 10.0
-"""A manager that is just being restarted is waited for."""
+"""Longest wait for the manager: it may be restarting."""
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 def told_crash(
     error: EnvError, env: Env, process: Process, member: Member, model: ModelRef | None, sha256: str
 ) -> EnvError:
-    """Have the episode kept in which the environment has just raised.
+    """Send the episode in which the environment has just raised to the manager.
 
     Args:
         env: a `Recorder`.

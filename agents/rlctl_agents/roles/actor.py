@@ -1,4 +1,4 @@
-"""The actor: steps environments, acts with the newest weights, sends what happened to the learner."""
+"""The actor: steps environments, acts with the newest weights, sends segments to the learner."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SNAPSHOT_S = 0.5
 """A report waits so long for the loop; a slower environment reports its books as they were."""
 FLUSH_S = 0.3
 FLUSH_OFF_HOST_S = 3.0
-"""For each learner; of the ten seconds that an orderly stop may take."""
+"""Longest flush to each receiver on other machines, out of the ten seconds of an orderly stop."""
 PEERS_S = 0.2
 
 log = logging.getLogger(__name__)
@@ -100,7 +100,7 @@ class Actor:
             raise told_crash(error, self.env, self._process, self._member, acted, self._sha256) from error
 
     def close(self) -> None:
-        """Send what may still go, and stop."""
+        """Send the blocks for which there is credit, and stop."""
         flush_s = FLUSH_OFF_HOST_S if self._process.arguments.off_host else FLUSH_S
         for sender in self._senders:
             sender.flush(flush_s)
@@ -130,7 +130,7 @@ class Actor:
                 lag=policy.algorithm.lock_step_lag,
             )
             if set(taken) <= set(match.learn):
-                waits = algorithm.on_policy or policy.algorithm.needs_replay  # whose shards grant credit by a limit
+                waits = algorithm.on_policy or policy.algorithm.needs_replay  # replay shards grant credit by a limit
                 sender = ExperienceSender(
                     self._wire,
                     self._assigned(self._receiver)["experience"],
@@ -140,7 +140,7 @@ class Actor:
                     term=self._member.term,
                     ticket=self._member.ticket,
                     on_policy=waits,
-                    # one block waits at most, and nothing is begun meanwhile: what waits grows old
+                    # one block waits at most, and no other is begun meanwhile: a waiting block grows old
                     queue_blocks=1 if waits else 8,
                     build=origin().build,
                 )
@@ -160,7 +160,7 @@ class Actor:
         self._sha256 = model.sha256
 
     def _turn(self) -> bool:
-        """Between two steps, and while waiting: whatever the manager said meanwhile, and the report's questions."""
+        """Take the manager's newest orders and answer the reporting thread; called between steps and while waiting."""
         self._process.pulse.beat()
         for sender in self._senders:
             sender.term, sender.ticket = self._member.term, self._member.ticket

@@ -37,9 +37,9 @@ ENVS = 25
 little more than one for a few."""
 IDLE_S = 0.25
 KEEP_S = 60.0
-"""A modelpool that is just being restarted, or has a slow volume, is waited for to keep a model."""
+"""Longest wait for the modelpool to keep a model: it may be restarting, or have a slow volume."""
 SAY_S = 15.0
-"""A manager that is just being restarted is waited for."""
+"""Longest wait for the manager to take a result: it may be restarting."""
 NOISE_ROWS = 64
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def main(process: Process) -> None:
 
 
 class _Loaded(NamedTuple):
-    """Network of a match, and what it was made from."""
+    """Network of a match, its progress, and the model that it was made from."""
 
     algorithm: Algorithm
     progress: int
@@ -163,7 +163,7 @@ class Evaluator:
 
     def _keep_going(self, match: Match) -> bool:
         self._process.pulse.beat()
-        wanted = self._member.match  # what was taken from us meanwhile, or replaced, would not count
+        wanted = self._member.match  # the result of a match that was withdrawn or replaced meanwhile would not count
         return wanted is not None and wanted.id == match.id and not self._process.stop.is_set()
 
     def _has_any_model(self) -> bool:
@@ -175,7 +175,7 @@ class Evaluator:
             return False
 
     def _reach(self) -> Pool | None:
-        """The modelpool that is ours now; None as long as there is none."""
+        """The modelpool assigned now; None as long as there is none."""
         pools = list(self._member.peers_of("modelpool").values())
         if not pools:
             return None
@@ -189,7 +189,7 @@ class Evaluator:
         return self._pool
 
     def _load(self, match: Match) -> bool:
-        """Have the networks of a match; False as long as the pool has not got one of its models."""
+        """Load the networks of a match; False as long as the pool lacks one of its models."""
         networks: dict[ModelRef, _Loaded] = {}
         for ref in set(match.seats.values()):
             network = self._networks.get(ref) or self._fetch(match, ref)

@@ -1,4 +1,4 @@
-"""The learner: experience in, weights out, generations on the way."""
+"""The learner: takes batches of experience, publishes weights, saves generations."""
 
 from __future__ import annotations
 
@@ -57,22 +57,22 @@ from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
 from rlctl_agents.wire.sockets import Wire
 
 TAKE_S = 0.1
-"""Longest wait for a batch between two looks at orders and the stop flag."""
+"""Longest wait for a batch, between two checks of orders and the stop flag."""
 TAKE_TOGETHER_S = 0.02
-"""The same between two looks at how it stands with the others."""
+"""The same between two votes of learners that step together."""
 LAST_GENERATION_S = 6.0
-"""Of the ten seconds that an orderly stop may take."""
+"""Longest wait for the last generation, out of the ten seconds of an orderly stop."""
 COMMIT_S = 3.0
 AGAIN_S = 0.5
-"""Between two questions whether a generation is committed."""
+"""Time between two questions whether a generation is committed."""
 LISTEN_S = 0.01
-"""Between two looks whether the modelpool has caught up."""
+"""Time between two checks whether the modelpool has caught up."""
 AWAIT_S = 0.5
-"""Between two looks whether the policy that the run begins with is there."""
+"""Time between two checks whether the policy that the run begins with is there."""
 SCHEMA_S = 60.0
-"""So long a learner waits for actors that fit."""
+"""Longest wait for actors with the learner's schema."""
 COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
-"""Told from the beginning."""
+"""Counters that are reported from the beginning, as 0."""
 
 log = logging.getLogger(__name__)
 
@@ -100,7 +100,7 @@ def main(process: Process) -> None:
         device = choose_device(process.spec, lease.index, lease.learners)
         process.metrics.set(RESUMING, 1.0)
         if lease.learners > 1:
-            process.metrics.set(RANK, -1.0)  # what it reads may be older than what the others have
+            process.metrics.set(RANK, -1.0)  # the generation that it reads may be older than the others' weights
         member.start(Snapshot)  # reading a large generation takes longer than a lease outlives silence
         layout = Layout(process.arguments.volume)
         if not lease.generations and not await_init(process, layout):
@@ -121,7 +121,7 @@ def join(process: Process, member: Member) -> Lease | None:
 
     Raises:
         UserFault: the algorithm cannot be found, or does not fit the spaces.
-        RuntimeError: the actors go on meaning something else by a segment than this learner.
+        RuntimeError: the actors still send segments of another schema after `SCHEMA_S`.
     """
     patience = time.monotonic() + SCHEMA_S
     while (lease := member.join(needs_experience=True)) is not None:
@@ -154,17 +154,17 @@ class _Hand:
 
     batch: Batch | None = None
     tried: bool = False  # to learn from it, when the group broke up
-    fresh: bool = True  # an update was just made, or none: look at the others before waiting for a batch
+    fresh: bool = True  # an update was just made, or none ever: hear the others' votes before waiting for a batch
 
 
 @dataclass
 class _Standing:
     """Progress of the role's own life."""
 
-    placed: bool = False  # as often as there is a new place
+    placed: bool = False  # it has begun at its present place
     running: bool = False
     rests: bool = False  # it has learned from as many agent steps as it may
-    asks: bool = True  # what became of a generation that waits for the parts of others
+    asks: bool = True  # ask on whether a generation that waits for the replay's parts is committed
 
 
 class _Hunger:
@@ -174,7 +174,7 @@ class _Hunger:
         self._since, self._throttle = time.monotonic(), LogThrottle()
 
     def fed(self) -> None:
-        """There is a batch, or none is wanted."""
+        """Note that there is a batch, or none is wanted."""
         self._since = time.monotonic()
 
     def say(self, source: BatchSource) -> None:
@@ -189,11 +189,11 @@ class Metered(Protocol):
     """A source with metrics of its own."""
 
     def measure(self, metrics: Metrics) -> None:
-        """Bring them up to date; called by the reporting thread alone."""
+        """Bring its metrics up to date; called by the reporting thread alone."""
 
 
 class Learner:
-    """One policy's learner: wiring of what it learns from, what learns, and whom it tells."""
+    """One policy's learner: wires up the batch source, the trainer, the publisher and the manager's session."""
 
     def __init__(
         self, process: Process, wire: Wire, member: Member, lease: Lease, layout: Layout, device: torch.device
@@ -203,9 +203,9 @@ class Learner:
         spec = process.spec
         policy = spec.policy_names[0]
         config, schema = spec.policy(policy).algorithm, lease.experience.schema
-        seed_torch(spec.seed, "learner", lease.index)  # what is resumed from replaces it
+        seed_torch(spec.seed, "learner", lease.index)  # a resumed state replaces it
         algorithm = make_algorithm(spec, policy, lease.experience.spaces, gpu=device.type == "cuda")
-        replayed = config.needs_replay  # whose batches are rows or sequences of one, not segments
+        replayed = config.needs_replay  # batches are drawn from a replay: rows or sequences, not segments
         self._streams = (
             config.batch_size // config.unit_rows
             if isinstance(config, specs.Replayed)
@@ -260,7 +260,7 @@ class Learner:
             policy=pack_policy(described),
             every_version=spec.sync,
             every=publish_every,
-            # lock-step waits by its nature, and what is replayed does not grow too old
+            # lock-step waits by its nature, and replayed rows do not grow too old
             most_ahead=most_ahead(config.max_lag_versions, publish_every)
             if algorithm.on_policy and not spec.sync
             else None,
@@ -296,7 +296,7 @@ class Learner:
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
-        if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, what is told is not yet
+        if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, the figures not yet
             return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
         told = {STEPS: float(reached.consumed), LEARNED: float(reached.learned), **base, **place}
@@ -354,7 +354,7 @@ class Learner:
             return make_source(needs)
 
     def _take_place(self) -> None:
-        """Begin at another place: the weights are those of the group now, and the share of a batch may be another."""
+        """Begin at a new place: the weights are the group's now, and the share of a batch may have changed."""
         hand, first = self._hand, not self._standing.running
         streams = self._ranks.share(self._streams)
         if hand.tried and hand.batch is not None and self._trainer.version == self._reached.ref.version + 1:
@@ -376,7 +376,7 @@ class Learner:
         """Do what is due, and update when all learners that step together can.
 
         Raises:
-            Broken: they are not together any more.
+            Broken: the group is over.
         """
         process, hand = self._process, self._hand
         enough, far = self._has_enough(), self._ranks.leads and self._publisher.far_ahead(self._trainer.version)
@@ -385,7 +385,7 @@ class Learner:
         with process.metrics.timed("wait_group_seconds"):
             agreed = self._ranks.agree(ready=hand.batch is not None, held=enough or far)
         hand.fresh = False
-        # from here on it is sure that everybody has made the update before: what is published will not be forgotten
+        # every member has made the update before, for it has voted since: what is published now cannot be lost again
         if self._ranks.leads:
             self._lead()
         if agreed.update:
@@ -393,7 +393,7 @@ class Learner:
         elif enough:
             process.stop.wait(TAKE_S)  # the manager ends the run, or raises stop.agent_steps
         elif far:
-            # nobody can follow: what actors make meanwhile would be too old, and out of credit they wait
+            # the pools cannot follow: segments made meanwhile would be too old; without credit the actors wait
             with process.metrics.timed("wait_model_seconds"):
                 process.stop.wait(LISTEN_S)
 
@@ -401,12 +401,12 @@ class Learner:
         """Publish and save what is due."""
         # the last weights are published, whatever their version
         self._publisher.publish(self._trainer.ref, self._trainer.copied, last=self._standing.rests)
-        # as ordered now: who led before may have saved what was ordered once
+        # as ordered now: the rank 0 of an earlier group may have saved an older order
         if self._checkpoints.wants(wanted := self._member.wanted):
             self._save(wanted)
 
     def _take(self, timeout_s: float) -> None:
-        """The next batch, if there is one in time."""
+        """Take the next batch, if there is one in time."""
         with self._process.metrics.timed("wait_data_seconds"), as_users_fault(LockStepError):
             self._hand.batch = self._source.take(timeout_s)
         if self._hand.batch is None:
@@ -430,13 +430,13 @@ class Learner:
         self._count(updated)
 
     def _done_with(self, batch: Batch, steps: int) -> None:
-        """It was learned from; so many agent steps of it were in no batch before."""
+        """Give back a batch that was learned from; so many agent steps of it were in no batch before."""
         self._process.metrics.add("consumed_steps", steps)
         self._hand.batch = None
         self._source.give_back(batch)
 
     def _has_enough(self) -> bool:
-        """So many agent steps were learned from that the run is done: every further update would be one too many."""
+        """True if as many agent steps were learned from as the run allows: a further update would exceed the limit."""
         limit, steps, rested = self._member.stop_steps, self._trainer.consumed_steps, self._standing.rests
         self._standing.rests = 0 < limit <= steps
         self._process.metrics.set(RESTS, float(self._standing.rests))
@@ -463,7 +463,7 @@ class Learner:
 
     def _count(self, updated: Updated) -> None:
         metrics, leads = self._process.metrics, float(self._ranks.leads)
-        metrics.add("updates", leads)  # that of all is one update
+        metrics.add("updates", leads)  # one update of all learners counts once
         metrics.add("optimizer_steps", leads * updated.steps)
         metrics.add("learned_steps", leads * updated.learned)
         metrics.set(STEPS, self._trainer.consumed_steps)
@@ -479,10 +479,10 @@ class Learner:
 
 
 def go_on(checkpoints: Path, generations: Iterable[Generation], restore: Callable[[bytes], str]) -> Generation | None:
-    """The generation that a learner goes on from; None: the run has none yet. Arguments as of `resume`.
+    """Resume from the newest generation that can be read; None: the run has none yet. Arguments as of `resume`.
 
     Raises:
-        UserFault: the state of one is not of this network, and no other could be taken: another life would end alike.
+        UserFault: the state of one is not of this network, and no other could be taken: a restart would end alike.
         RuntimeError: there are some, and none could be read from the volume.
     """
     refused = False
@@ -504,7 +504,7 @@ def go_on(checkpoints: Path, generations: Iterable[Generation], restore: Callabl
 
 
 def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
-    """Versions that the learner may be ahead of the modelpools: half of the lag, the rest passes on the way back."""
+    """Versions that the learner may be ahead of the modelpools: half of the lag; segments in flight take the rest."""
     return max(max_lag_versions // 2, publish_every_updates, 1)
 
 
@@ -512,7 +512,7 @@ def streams_of(batch_size: int, unroll_length: int) -> int:
     """Columns of a batch.
 
     Raises:
-        UserFault: they do not come out even.
+        UserFault: the batch size is not a multiple of the segment's rows.
     """
     streams, rest = divmod(batch_size, unroll_length)
     if rest:

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 
 RunPhase = RunningLoop | finished.Finished
-"""Answers requests, carries out orders and does all that is due."""
+"""Phase of the run, which answers requests, carries out orders and does all that is due."""
 
 
 def main(process: Process) -> None:
@@ -128,7 +128,9 @@ def running(
         keys: of this process.
         admit: as that of `LeaseAdmission`.
     """
-    process, layout, settings = context.process, context.layout, context.settings.read()
+    process, layout = context.process, context.layout
+    with as_users_fault(ValueError):
+        settings = context.settings.read()
     assert process.arguments.addresses is not None
     make = partial(
         Coordinator,
@@ -193,7 +195,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> fi
 
 
 def serve(server: RpcServer) -> None:
-    """Answer requests that have come. One that makes us fail is the sender's loss: a run does not end by it."""
+    """Answer requests that have come. One that makes a handler fail is lost to its sender; the run goes on."""
     try:
         server.serve(SERVE_S)
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The modelpool: takes weights, hands them to whoever asks, says when there is something newer.
+"""The modelpool: takes weights from learners, serves them to all roles, announces new versions.
 
 Several of a run form a tree: learners bring weights to replica 0, each other one takes them from the one above it.
 """
@@ -34,11 +34,11 @@ from rlctl_agents.wire.rpc.server import LARGE_BYTES, Handler, RpcServer
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0
-"""The newest version is announced again this often: whoever subscribed late has missed the first notice."""
+"""The newest version is announced again this often: a late subscriber has missed the first notice."""
 RELAYED = 0
-"""Term of what comes from the pool above, which has compared terms."""
+"""Term of models that come from the pool above, which has compared terms."""
 SHARE = 0.5
-"""Of the role's memory for weights; the rest is for what is being received and sent."""
+"""Share of the role's memory for weights; the rest is for messages that are being received and sent."""
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class ModelServer:
 
     Args:
         folder: of kept models.
-        boot: of this process; who sees another one knows that live versions are gone.
+        boot: of this process; a client that sees another one knows that live versions are gone.
         budget_bytes: for live versions.
         publish: announces a version.
         clock: monotonic seconds.

@@ -1,8 +1,8 @@
-"""`python -m rlctl_agents probe`: what the environment and the algorithm of a run look like, found out where they are
+"""`python -m rlctl_agents probe`: finds spaces and schema of a run's environment and algorithm, where they are
 installed.
 
-Prints the `Experience` as JSON, which a learner whose image lacks the simulator starts from; or one line that says what
-is wrong with the user's environment, network or algorithm, and exits 3.
+Prints the `Experience` as JSON, for a learner with an image that lacks the simulator; or one line that says what is
+wrong with the user's environment, network or algorithm, and exits 3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The replay: a shard of what actors have experienced, from which learners draw."""
+"""The replay: a shard of the actors' experience, from which learners draw."""
 
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import ExitStack
 
 from rlctl.spec.algorithms import Replayed
@@ -35,12 +36,15 @@ from rlctl_agents.wire.rpc.server import RpcServer
 
 SERVE_S = 0.1
 QUEUE_BYTES = 1 << 26
-"""Of blocks that have come, or may come, and may not be inserted yet."""
-REMEMBERED_BYTES = 1 << 28
-"""Of draws that are sent again when they are lost, of all learners: another draw would count as sampled, too."""
+"""Bytes of blocks that have come, or may come, and may not be inserted yet."""
+REMEMBERED_BYTES = 1 << 27
+"""Bytes of draws kept for resending, over all learners: a new draw for a lost one would count as sampled, too."""
 LEAST_BUDGET, MOST_BUDGET = 256, 8192
-"""Rows that may be on their way, however large or small they are. Fewer where inserting waits for learners: what waits
+"""Rows that may be on their way, whatever their size. Fewer where inserting waits for learners: what waits
 was chosen by weights that are old by then."""
+
+QUIET_S, LEAVES_S = 0.5, 3.0
+"""Time without a draw, and in all, before a shard that was told to end stops answering."""
 
 log = logging.getLogger(__name__)
 
@@ -148,19 +152,29 @@ def main(process: Process) -> None:
             if receiver.rejected.get("schema", 0) > misfits and throttle.due("schema"):
                 misfits = receiver.rejected["schema"]
                 if (now := member.agreed_experience()) is not None and now.schema != schema:
-                    # the spec has changed, and this shard had joined before the last actor of before it was gone
+                    # the spec has changed, and this shard had joined before the last actor of the old spec was gone
                     raise RuntimeError("actors send segments of another form by now: this shard begins anew")
             if saver is not None:
                 saver.obey(member.wanted, member.term)
         if member.moved:
             raise RuntimeError(member.moved)
+        answer_last(server)
+
+
+def answer_last(server: RpcServer) -> None:
+    """Answer draws until none has come for QUIET_S: within two reports, learners hear that this shard leaves. A
+    learner without an answer would stand still until it gives up."""
+    began = asked = time.monotonic()
+    while (now := time.monotonic()) - asked < QUIET_S and now - began < LEAVES_S:
+        if server.serve(SERVE_S):
+            asked = now
 
 
 def count_saved(metrics: Metrics, seconds: float, size: int) -> None:
     """Note that a part of a generation was saved."""
     metrics.add("checkpoint_seconds", seconds)
     metrics.set("checkpoint_bytes", size)
-    metrics.set(UNREADABLE, 0.0)  # what is here now is saved
+    metrics.set(UNREADABLE, 0.0)  # the shard's rows are in a readable part again
 
 
 def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:

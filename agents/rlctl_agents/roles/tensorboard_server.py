@@ -1,6 +1,6 @@
-"""`python -m rlctl_agents tensorboard`: shows the curves of a run. Reads its folder, writes nothing there, and talks to
-nobody: whoever can reach it can look, so who that is has to be decided in front of it. A port of the loopback is
-reached by every user of the machine: where there may be several, it listens on a socket.
+"""`python -m rlctl_agents tensorboard`: shows the curves of a run. Reads its folder, writes nothing there, and
+connects to nothing. It shows the curves to every client that reaches it: access has to be limited in front of it. A
+port of the loopback is open to every user of the machine: where there may be several, it listens on a socket.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--run", default="", help="name of the run, for log lines and the title")
     options = parser.parse_args(list(arguments))
     logs.set_up(logs.Identity(options.run, NAME, f"{NAME}/0", new_boot()))
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # a line for every request
+    logging.getLogger("werkzeug").setLevel(logging.WARNING)  # without it, a line for every request
     try:
         ip_address(options.bind)
     except ValueError:
@@ -87,7 +87,7 @@ def launch(logdir: Path, bind: str, port: int, run: str, socket: Path | None = N
         TensorBoardServerException, TensorBoardPortInUseError: it cannot listen there.
     """
     server = partial(_SocketServer, socket) if socket is not None else None
-    board = program.TensorBoard(plugins=default.get_static_plugins(), server_class=server)  # none that is installed
+    board = program.TensorBoard(plugins=default.get_static_plugins(), server_class=server)  # no installed plugins
     alone = ip_address(bind).is_loopback
     board.configure(
         logdir=str(logdir),

@@ -1,5 +1,5 @@
-"""`python -m rlctl_agents probe --check`: whether the environment, the networks and the algorithms that a spec names
-are there and fit together, tried on this machine before a run is started.
+"""`python -m rlctl_agents probe --check`: checks on this machine, before a run is started, that the environment, the
+networks and the algorithms that a spec names are there and fit together.
 
 The spec is read from stdin as JSON, every policy below `policies`, and beside it `initial`: `of` and `arrays`, name and
 arrays of the policy that the run begins with, or nothing. The answer goes to stdout as one JSON object:
@@ -36,7 +36,7 @@ from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Spaces, leaves
 
 ALONE_S = 60
-"""An `rlctl` that was killed ends no trial: after this long one ends by itself."""
+"""A trial ends by itself after this long: an `rlctl` that was killed cannot end it."""
 
 _OURS = Path(__file__).parents[1]
 
@@ -67,7 +67,7 @@ class Trial(msgspec.Struct):
     continuous: bool = False
     """An action holds real numbers."""
     shard_bytes: int = 0
-    """Of the arrays of one shard of the replay; 0: there is none, or it is not known."""
+    """Bytes of the arrays of one shard of the replay; 0: there is none, or it is not known."""
 
     @contextmanager
     def telling(self, *path: str) -> Iterator[None]:
@@ -81,7 +81,7 @@ class Trial(msgspec.Struct):
 
 
 def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
-    """Look for everything that the spec names, make one environment and reset it.
+    """Try a spec: find everything that it names, make one environment and reset it.
 
     Args:
         spec: plain data, whole, in its normal form.
@@ -202,6 +202,8 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
     # these bring torch and pydantic
     from rlctl.spec.schema import Spec
     from rlctl_agents import algorithms
+    from rlctl_agents.algorithms.base import AlgorithmError
+    from rlctl_agents.algorithms.replayed import ReplayedAlgorithm
     from rlctl_agents.models.torso import make_torso
 
     chosen = Spec.model_validate(spec).policy(name)
@@ -210,6 +212,11 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
             make_torso(spaces.obs, chosen.model)
     with found.telling("policies", name, "algorithm", "name"):
         kind = algorithms.find(algorithm)
+        if ":" in algorithm and kind.source == ReplayedAlgorithm.source:
+            raise AlgorithmError(
+                "an algorithm of your own cannot use the replay role yet, whose shards know the settings of rlctl's own"
+                " alone; derive from ppo, appo or impala, or bring a `source` of its own"
+            )
         if spaces is not None and len(found.faults) == faults:
             kind.schema(chosen.algorithm, chosen.model, spaces)
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
@@ -229,7 +236,7 @@ def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spac
 
 
 def _in_words(error: BaseException, path: tuple[str, ...]) -> str:
-    """One sentence; where in the user's own code, if it comes from there."""
+    """The error in one sentence, with the place in the user's own code if it comes from there."""
     text = " ".join(str(error).split())
     if isinstance(error, SystemExit):
         text = f"it ends the process, by SystemExit({text})"

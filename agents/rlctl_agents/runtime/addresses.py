@@ -13,7 +13,7 @@ CHANNELS: Mapping[str, tuple[str, ...]] = {
     "replay": ("experience", "rpc"),
     "learner": ("experience",),
 }
-"""What a role listens on; the others only connect."""
+"""Channels on which each role listens; the other roles only connect."""
 TALKS_TO: Mapping[str, tuple[str, ...]] = {
     "modelpool": ("modelpool",),
     "replay": (),
@@ -22,10 +22,10 @@ TALKS_TO: Mapping[str, tuple[str, ...]] = {
     "evaluator": ("modelpool",),
 }
 PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
-"""Of each channel where every replica has a name of its own, as on a cluster."""
+"""Port of each channel where every replica has a host name of its own, as on a cluster."""
 STAYS_S = 60.0
-"""A peer that fell silent is named for so long: it comes back under the same address, or somebody else does. While
-another of its role lives it is named no longer than its lease."""
+"""A peer that fell silent is named for so long: it or a successor comes back under the same address. While another of
+its role lives it is named no longer than its lease."""
 
 
 class Addresses:
@@ -41,7 +41,7 @@ class Addresses:
 
     Example:
         `ipc:///folder/{role}-{index}.{channel}` on one machine, `tcp://run-{role}-{index}.run-{role}:{port}` on a
-        cluster, whose names are those of the pods.
+        cluster, where `run-{role}-{index}` is the name of a pod.
     """
 
     def __init__(self, pattern: str, clock: Callable[[], float], shards: Callable[[], int] = lambda: 0) -> None:
@@ -74,7 +74,7 @@ class Addresses:
         """Note the replicas that live now."""
         now, living = self._clock(), {one for one in replicas if one[0] in CHANNELS}
         self._named |= dict.fromkeys(living, now)
-        given_up = {role for role, _ in living}  # who talked to the silent goes to those that are left
+        given_up = {role for role, _ in living}  # their clients go to the replicas that are left
         self._named = {
             one: seen
             for one, seen in self._named.items()
@@ -85,7 +85,7 @@ class Addresses:
         """Peers of a replica: every learner, or of an actor one shard of the replay; of a learner every shard; and one
         modelpool.
 
-        Replica 0 stands for a role of which nobody lives: it exists, and connecting early costs nothing.
+        Replica 0 stands for a role without a living replica: its address is known, and connecting early costs nothing.
         """
         talks_to = TALKS_TO.get(role, ())
         found: set[tuple[str, int]] = set()
@@ -104,7 +104,7 @@ class Addresses:
         return sorted(index for other, index in self._named if other == role)
 
     def _pool_of(self, role: str, index: int) -> int:
-        """Learners bring weights to number 0, the others hand them down a tree, and actors pull from these. Evaluators
+        """Learners bring weights to pool 0, the others hand them down a tree, and actors pull from these. Evaluators
         ask number 0: the others may lack the version that is to be played."""
         pools = self._of("modelpool")
         if role == "modelpool":
@@ -115,7 +115,7 @@ class Addresses:
         if role != "actor" or not pools:
             return 0
         there = serving(pools[-1] + 1)
-        home = there[index % len(there)]  # so that one that falls silent moves nobody but its own actors
+        home = there[index % len(there)]  # so that a pool that falls silent moves only its own actors
         living = [pool for pool in pools if pool in there]
         return home if home in living else living[index % len(living)]
 

@@ -1,14 +1,14 @@
 """Liveness, readiness and metrics: one read-only listener for each process.
 
-Alive: its main loop turns. That depends on nobody else: a process that waits for another one for hours is alive, for
-restarting it would help nobody. Ready: it can do its part of the run now.
+Alive: its main loop turns. That depends on no other process: one that waits for another for hours is alive, for
+restarting it would not help. Ready: it can do its part of the run now.
 
 | role | ready |
 |---|---|
 | manager | it listens |
 | modelpool | it holds the current version of every policy that it knows, and at least one |
-| learner | it has joined and gone on from the newest generation |
-| actor, evaluator | it has joined and weights in hand |
+| learner | it has joined and resumed from the newest generation |
+| actor, evaluator | it has joined and holds weights |
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from rlctl_agents.runtime.http_server import HttpListener, Request, Response
 
 SILENT_S = 60.0
-"""A process whose loop has not turned for so long is not alive; it says so itself, and Kubernetes restarts it."""
+"""After so long without a turn of its loop a process is not alive; it says so itself, and Kubernetes restarts it."""
 SIMULATOR_S = 900.0
-"""The same of a process that plays: its loop stands still during a step or a reset, and a reset may load a world."""
+"""The same for an actor or evaluator: its loop stands still during a step or a reset, and a reset may load a world."""
 
 
 class Pulse:
@@ -58,8 +58,8 @@ class ProbeListener:
             on the loopback address, where a port-forward to a pod comes in.
         pulse: of this process.
         metrics: makes the page /metrics; called in a thread of the listener.
-        pages: path -> what makes its answer, likewise; one that ends with a slash is of a folder, whose function is
-            given the name after it. May be filled later.
+        pages: path -> function that makes its answer, likewise; a path that ends with a slash is a folder, whose
+            function gets the name after it. May be filled later.
 
     Raises:
         ValueError, OSError: as HttpListener does, for either address; then it listens on neither.
@@ -81,7 +81,7 @@ class ProbeListener:
         try:
             self._beside = HttpListener(beside, self.answer, name="probe-loopback", for_all=True) if beside else None
         except BaseException:
-            self._listener.close()  # nobody else holds it
+            self._listener.close()  # no caller will have a listener that it could close
             raise
 
     def answer(self, request: Request) -> Response:

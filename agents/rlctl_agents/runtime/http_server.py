@@ -1,6 +1,6 @@
 """HTTP for one process and its neighbours on the machine: a Unix socket or the loopback address, small and bounded.
 
-What is only read may be shown to others too: then GET and HEAD are all that is answered.
+A listener that only reads may be open to other machines: then it answers GET and HEAD alone.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 REQUEST_S = 5.0
-"""A client that is slower is cut off."""
+"""Longest time for a request to come in; a slower client is cut off."""
 HEADERS_S = 1.0
-"""The same for the headers of its request, where other machines reach us: so long a kubelet waits for its answer."""
+"""The same for its headers, where other machines reach this process: so long a kubelet waits for its answer."""
 BODY_BYTES = 64 * 1024
 DRAIN_BYTES, DRAIN_S = 4 * BODY_BYTES, 0.5
-"""Of a body that is refused, so much is read, and waited for."""
+"""Bytes of a refused body that are read, and the longest wait for them."""
 CONNECTIONS = 32
-"""With one more, the oldest that waits for a request is dropped, or else the oldest."""
+"""Most connections: with one more, the oldest that waits for a request is dropped, or else the oldest."""
 THREADS = 4 * CONNECTIONS
-"""Those of dropped connections included, which end with the answer that they are making."""
+"""Most threads, those of dropped connections included: these end with the answer that they are making."""
 LIFETIME_S = 15.0
-"""Of a connection from another machine."""
+"""Longest life of a connection from another machine."""
 LOOK_S = 1.0
-"""Between two looks at the connections; each wakes the process, and there may be many on a machine."""
+"""Time between two checks of the connections; each wakes the process, and a machine may have many processes."""
 
 log = logging.getLogger(__name__)
 
@@ -262,7 +262,7 @@ def _handler(answer: Answer, *, read_only: bool, body_bytes: int) -> type[BaseHT
             if self.command not in ("GET", "HEAD"):
                 if read_only:
                     return Response.refusal(405, "read only")
-                if "Origin" in self.headers:  # a page in somebody's browser, which has found a forwarded port
+                if "Origin" in self.headers:  # a web page in a user's browser has found a forwarded port
                     return Response.refusal(403, "orders do not come from web pages")
             length = self.headers.get("Content-Length", "0")
             if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 16):
@@ -272,7 +272,7 @@ def _handler(answer: Answer, *, read_only: bool, body_bytes: int) -> type[BaseHT
             return None
 
         def _refuse(self, response: Response) -> None:
-            """Answer, then read a little of what is still coming: who is cut off in mid-sending sees no answer."""
+            """Answer, then read a little of what is still coming: a client cut off while it sends sees no answer."""
             self._send(response, close=True)
             self.connection.settimeout(DRAIN_S)
             left = DRAIN_BYTES
@@ -322,10 +322,10 @@ def _host_and_port(address: str, rest: str, *, for_all: bool) -> tuple[str, int]
 
 
 def _listen_at(path: Path, handler: type[BaseHTTPRequestHandler]) -> tuple[_UnixServer, tuple[int, int] | None]:
-    """A server at a path that nobody else may ever connect to, and the identity of its socket.
+    """A server at a path to which no other user may ever connect, and the identity of its socket.
 
     It is bound under a name of its own and renamed: so it is never there with the mode that the umask gives, and the
-    path is never without a socket while a process takes the place of another.
+    path is never without a socket while one process takes over from another.
 
     Raises:
         OSError: it cannot be bound, or what lies there is no socket.

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, TextIO
 
 REPEATS = 10
-"""So many lines of one call of the logger are let through in `REPEATS_WINDOW_S`; the rest are counted."""
+"""Lines of one call of the logger that are let through in `REPEATS_WINDOW_S`; the rest are counted."""
 REPEATS_WINDOW_S = 10.0
 RECENT_LINES = 200
 RECENT_BYTES = 64 * 1024
 LINE_BYTES = 16 * 1024
-"""A longer message is cut: a line must stay a line for whoever reads it."""
+"""Longest message; the rest is cut, so that readers of the log get it as one line."""
 
 
 @dataclass
@@ -165,7 +165,7 @@ _OURS = str(Path(__file__).parents[1])
 
 
 def users_traceback(error: BaseException) -> str:
-    """The innermost story of an error that is told by code outside this package: its frames there, and its last line.
+    """Traceback of the nearest cause of an error that has frames outside this package: those frames, and its last line.
 
     Returns:
         "" when none of its causes has been in such code.

@@ -39,10 +39,10 @@ HELLO_S = 5.0
 ASK_AGAIN_S = 0.5
 """Between two hellos while the manager cannot answer in full."""
 ASK_AGAIN_MOST_S = 5.0
-"""The same once it has been asked for a while: ten thousand who ask twice a second would leave it no time to answer."""
+"""The same after a while: ten thousand processes that ask twice a second would leave it no time to answer."""
 LAST_REPORT_S = 1.0
 PROFILE_S = 10.0
-"""Deadline of telling what a profile saw."""
+"""Deadline for sending a profile."""
 LOG_LINES = 400
 """Most log lines that wait for a manager that does not answer; the oldest go first."""
 
@@ -73,7 +73,7 @@ class Member:
     Everything that can change after `join` is an attribute, replaced as a whole: read it from any thread.
 
     Args:
-        process: who we are; its `stop` is set when the manager orders it or our index went to somebody else.
+        process: this process; its `stop` is set when the manager orders it or its index went to another process.
         wire: of this process.
         streams: slots of this process.
     """
@@ -81,7 +81,7 @@ class Member:
     lease: Lease
     """The newest; after `join`."""
     term: int = -1
-    """Of the manager that we know: stamped on experience, models and commits."""
+    """Term of the manager that granted the lease: stamped on experience, models and commits."""
     peers: Peers
     match: Match | None = None
     checkpoint: int = 0
@@ -95,7 +95,7 @@ class Member:
     stop_steps: int = 0
     """A learner makes no update once its weights were learned from so many steps; 0: no limit."""
     group: int = 0
-    """Of learners that step together: the number of the one that is being formed; 0: none is."""
+    """Number of the group of learners that is being formed; 0: none is."""
     moved: str = ""
     """Why this process cannot go on under its lease; "" as long as it can."""
 
@@ -112,9 +112,10 @@ class Member:
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
         self._refused = ""  # why the manager refused the last hello
+        self._told: dict[str, Account] = {}  # accounts that the manager of `term` has heard
         self._report_every_s = 1.0
         self.heard = threading.Event()
-        """Set whenever new orders have come; cleared by whoever waits for it."""
+        """Set whenever new orders have come; cleared by the thread that waits for it."""
         self.peers = {}
 
     def join(self, experience: Experience | None = None, *, needs_experience: bool = False) -> Lease | None:
@@ -122,7 +123,7 @@ class Member:
 
         Args:
             experience: what this process found out about its environment.
-            needs_experience: wait until somebody has said what the environment looks like.
+            needs_experience: wait until the manager knows the run's experience from another process's hello.
 
         Returns:
             The lease, or None when the process was asked to stop meanwhile.
@@ -175,7 +176,7 @@ class Member:
             return None
 
     def line(self) -> RpcClient:
-        """A connection to the manager for many questions; who asks for it closes it."""
+        """A connection to the manager for many questions; the caller closes it."""
         return RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
 
     def peers_of(self, role: str) -> dict[int, Channels]:
@@ -199,13 +200,17 @@ class Member:
         try:
             while not self._closing.wait(self._report_every_s):
                 self._report(max(2.0 * self._report_every_s, 2.0), lambda: not self._closing.is_set())
-        except Exception as error:  # mute, it would work on for ever under a lease that it has lost
+        except Exception as error:  # without reports it would work on for ever under a lease that it has lost
             self._mute, self.moved = True, f"it cannot report any more: {type(error).__name__}: {error}"
             log.error("%s", self.moved, exc_info=error)
             self._process.stop.set()
 
     def _report(self, deadline_s: float, keep_waiting: Callable[[], bool]) -> None:
-        """Report once and take the orders. A report that nobody answers loses nothing: the next holds the totals."""
+        """Report once and take the orders. A report that is lost loses nothing: the next one holds the totals.
+
+        Accounts that the manager has heard are not told again until they change: a receiver keeps those of all senders
+        that there have ever been.
+        """
         metrics, snapshot, process = self._process.metrics.values(), self.snapshot(), self._process
         self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
         report = Report(
@@ -219,7 +224,7 @@ class Member:
             averages=process.metrics.averages(),
             sent=snapshot.sent,
             pending=snapshot.pending,
-            accounts=snapshot.accounts,
+            accounts={boot: one for boot, one in snapshot.accounts.items() if self._told.get(boot) != one},
             model=snapshot.model,
             figures=snapshot.figures,
             log=self._unsaid,
@@ -233,13 +238,14 @@ class Member:
             log.warning("the manager refuses our report: %s", error)
             return
         self._unsaid = []
+        self._told = snapshot.accounts if orders.known and orders.term == report.term else {}
         if not orders.known:
             self._hello_again()
         elif orders.term >= self.term:  # an older one comes from a manager that has been replaced
             self._obey(orders)
 
     def _hear(self, said: Lease | Orders) -> None:
-        """Take over what leases and orders have in common."""
+        """Take over the fields that leases and orders share."""
         self.term, self.peers, self.match = said.term, said.peers, said.match
         self.stop_steps = said.stop_steps
         self.ticket, self.leased_since_s = said.ticket, said.leased_since_s
@@ -297,7 +303,7 @@ class Member:
         if lease is None:
             return
         if lease.index != self.lease.index:
-            self.moved = f"index {self.lease.index} went to somebody else while the manager did not hear from us"
+            self.moved = f"index {self.lease.index} went to another process while the manager did not hear from us"
             log.error("%s", self.moved)
             self._process.stop.set()
             return
@@ -330,7 +336,7 @@ class Asked(Generic[V]):
         return self._value
 
     def answer(self, make: Callable[[], V]) -> None:
-        """Called by the owner, often: make the value if somebody waits for it."""
+        """Called by the owner, often: make the value if a thread waits for it."""
         if self._wanted:
             self._wanted = False
             self._value = make()

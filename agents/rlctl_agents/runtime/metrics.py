@@ -27,10 +27,10 @@ hundreds of thousands of versions old."""
 
 
 WINDOW_S = 10.0
-"""A gauge that is an average is one over the last so many seconds at most, and half of them at least."""
+"""A gauge that is an average covers so many seconds at most, and half of them at least."""
 
 INFO = "info."
-"""How gauges of numbers begin that environments tell at the end of an episode."""
+"""Prefix of the gauges of numbers that environments tell at the end of an episode."""
 HELP = {
     "env_steps": "Decisions of environments.",
     "frames": "Simulator frames: decisions times the frames that each lasts.",
@@ -128,7 +128,7 @@ class Metrics:
             self._gauges[name] = float(value)
 
     def average(self, name: str, value: float) -> None:
-        """Add one of many values whose mean is the gauge: of an update, of which there are hundreds between two looks.
+        """Add one of many values, as of hundreds of updates between two readings; the gauge is their mean.
 
         What is not finite is left out: one such value would hide all others.
         """
@@ -146,7 +146,7 @@ class Metrics:
             return {name: Average(one.total, one.count) for name, one in self._averaged.items()}
 
     def sample(self, name: str, value: Callable[[], float]) -> None:
-        """A gauge whose value is asked for whenever the metrics are read, in the reader's thread."""
+        """Declare a gauge; `value` is called whenever the metrics are read, in the reader's thread."""
         with self._lock:
             self._sampled[name] = value
 
@@ -177,7 +177,7 @@ class Metrics:
             self.add(name, self._clock() - start)
 
     def values(self) -> Values:
-        """Everything, consistent."""
+        """All metrics, as of one moment."""
         with self._lock:
             now = self._clock()
             means = {name: one.recent(now) for name, one in self._averaged.items()}

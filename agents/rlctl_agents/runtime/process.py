@@ -34,14 +34,14 @@ from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.sockets import Wire
 
 STOP_S = 10.0
-"""Between the first signal and the end, however it has to be brought about."""
+"""Longest time from the first signal to the end of the process, which is forced then."""
 LINGER_S = 20.0
-"""Who was sent away by the manager waits so long to be ended: a pod whose process ends by itself is started again, and
-the pods of a finished run are given back a few seconds after everybody was told."""
+"""A process that the manager has dismissed waits so long to be ended: a pod is started again when its process ends by
+itself, and the pods of a finished run are given back a few seconds after every process was told."""
 DONE, FAILED, USERS_FAULT = 0, 1, 3
-"""Exit codes; 3: the user's own fault, which a restart cannot mend."""
+"""Exit codes; 3: a mistake of the user, which a restart cannot mend."""
 FORMAT = 1
-"""Of run files."""
+"""Version of the format of run files."""
 
 STOPPING = "stopping"
 """Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
@@ -60,9 +60,9 @@ PLAYS = "plays"
 FAILED_GENERATION = "failed_generation"
 """Gauge of a learner: the newest generation that was not saved; 0: all were."""
 RESUMING = "resuming"
-"""Gauge of a learner: 1 while it reads what it goes on from, which may take minutes."""
+"""Gauge of a learner: 1 while it reads the state from which it resumes, which may take minutes."""
 UNREADABLE = "unreadable_parts"
-"""Gauge of a shard that went on from a generation: newer parts, or others, that it could not use."""
+"""Gauge of a shard that resumed from a generation: number of newer or other parts that it could not use."""
 RESUMED = "resumed_generation"
 """Gauge of a learner that has resumed: the number of the generation."""
 
@@ -73,11 +73,11 @@ RANK = "rank"
 WORLD = "world"
 """Gauge of a learner that has a place: how many step together."""
 BASE_ROWS = "base_rows"
-"""Gauge of a learner whose weights came from no other: rows of the ledger in the generation that it went on from."""
+"""Gauge of a learner that took no other's weights: rows of the ledger in the generation that it resumed from."""
 SEEDED = "seeded"
-"""Gauge of a learner: 1 when what it goes on from came from another learner, not from a generation."""
+"""Gauge of a learner: 1 when it resumed from another learner's state, not from a generation."""
 STARVED = "starved"
-"""Gauge of a learner: 1 while the others go on without it, because nobody sends it segments."""
+"""Gauge of a learner: 1 while the others go on without it, because no actor sends it segments."""
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Process:
     metrics: Metrics = field(default_factory=Metrics)
     pulse: Pulse = field(default_factory=Pulse)
     stop: threading.Event = field(default_factory=threading.Event)
-    explained: tuple[type[Exception], ...] = ()  # errors whose text says it all: told without frames of our own
+    explained: tuple[type[Exception], ...] = ()  # errors told by their text, without rlctl's own frames
     families: Callable[[], Iterable[Metric]] | None = None  # of /metrics; None: this process's own metrics
     pages: dict[str, Callable[[str], Response]] = field(default_factory=dict)  # what else its probe listener shows
     reported: Report | None = None  # the last report to the manager
@@ -210,10 +210,10 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s
     Args:
         arguments: command line without the program's name.
         main: the role; returns when it is done or `process.stop` is set.
-        linger_s: how long it then waits to be ended, on a cluster, when it was the manager who ordered it.
+        linger_s: how long it then waits to be ended, on a cluster, when the manager ordered the stop.
 
     Returns:
-        The exit code: 0 done in good order, 3 the user's own fault, 1 anything else.
+        The exit code: 0 done in good order, 3 a mistake of the user, 1 anything else.
     """
     boot = new_boot()
     try:
@@ -248,7 +248,7 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s
 
 
 def _say_why(process: Process) -> None:
-    """Off this machine, the manager keeps the lines of processes that are gone: it has to hear the last ones."""
+    """Send the manager the last log lines: off this machine it alone keeps those of processes that are gone."""
     arguments, report = process.arguments, process.reported
     if not arguments.off_host or report is None:
         return
@@ -277,7 +277,7 @@ def _probed(process: Process) -> Iterator[None]:
 
 
 class Signals:
-    """Sets an event at SIGTERM or SIGINT, whatever the main thread is doing, and ends the process if that did not help.
+    """Sets an event at SIGTERM or SIGINT, whatever the main thread does, and ends the process after a grace period.
 
     Python runs a handler between two bytecodes of the main thread, where an `Event` that this thread is just waiting
     for cannot be set without a risk of deadlock, and not at all during a long call into C. So the interpreter writes to
@@ -373,12 +373,12 @@ def open_wire(arguments: Arguments) -> Wire:
 
 
 def refused_connections(wire: Wire) -> dict[str, int]:
-    """Connections to this process that came to nothing, by a reason that is no message's."""
+    """Connections to this process that failed, by reason."""
     return {f"connection_{reason}": count for reason, count in wire.refused.items()}
 
 
 class Refusals:
-    """Brings counts by reason, which others keep, into the counters `rejected.REASON`.
+    """Copies counts by reason, which the sources keep, into the counters `rejected.REASON`.
 
     Args:
         sources: each gives totals since the start.
@@ -407,7 +407,7 @@ NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
 
 
 class UserFault(Exception):
-    """Fault that only the user can mend: one clear sentence, no traceback, exit code 3."""
+    """A mistake that only the user can mend: one clear sentence, no traceback, exit code 3."""
 
 
 @contextmanager
@@ -434,7 +434,7 @@ class Arguments:
     live: Path | None = None
     bind: str = ""  # the own address on the network, listened on whatever host the leased address names
     keys: Path | None = None
-    ordinal: str | None = None  # "run-learner-2": a name whose number is meant
+    ordinal: str | None = None  # "run-learner-2": a name that ends in the wanted index
     stay: bool = False
     logs: bool = False
     workloads: str = ""  # "deployments/r-actor-0,statefulsets/r-learner"
@@ -459,7 +459,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
     """Read the command line, without the program's name.
 
     Raises:
-        UserFault: it is not one.
+        UserFault: it is not valid.
     """
     parser = _Parser("rlctl_agents", description="One role process of a run; started by a backend.")
     parser.add_argument("role", choices=ROLES)
@@ -494,7 +494,7 @@ LAST_WORDS_S = 1.0
 
 
 def last_words(arguments: Arguments, boot: str, report: Report) -> None:
-    """Report once more, over a connection of its own: that of the process is closed by then.
+    """Report once more, over a connection of its own: the process's own is closed by then.
 
     Raises:
         TimeoutError: the manager does not answer.

@@ -19,19 +19,19 @@ from rlctl_agents.wire.rpc.client import RemoteError
 
 NAME = "profile"
 ANSWER_S = 30.0
-"""A process that was told has so long, beyond what it looks, to say what it saw."""
+"""Time to send a profile, after the period that is sampled."""
 AGAIN_S = 1.0
-"""Between two attempts to say it."""
+"""Time between two attempts to send it."""
 
 log = logging.getLogger(__name__)
 
 
 class Profiler:
-    """One look at a time.
+    """Profiler that obeys one order at a time.
 
     Args:
         role, boot: of this process.
-        stop: ends a look early; what was seen until then is told.
+        stop: ends a profile early; what was sampled until then is sent.
         clock: monotonic seconds.
     """
 
@@ -104,7 +104,7 @@ NATIVE = "native threads"
 IDLE = 0.01
 """A thread other than the main one that used a smaller share of a core is left out."""
 MOST_STACKS = 4000
-"""Of what was seen less long, only the thread and its outermost functions are told."""
+"""Stacks seen for a shorter time are told by their thread and outermost functions alone."""
 MOST_FRAMES = 18_000
 DEPTH = 150
 LABEL = 300

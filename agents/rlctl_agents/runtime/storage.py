@@ -143,7 +143,7 @@ def patiently(
 
     Args:
         act: may be done again after it has failed.
-        stop: who is asked to stop does not wait.
+        stop: once set, the next failure is final.
         beat: says that this process is alive.
         waiting: called after every failure.
 

@@ -1,1 +1,1 @@
-"""Batches into better weights: one learner, or many that step together."""
+"""Updates of weights from batches: by one learner, or by many that step together."""

@@ -42,7 +42,7 @@ class CheckpointWriter:
         commit: tells the manager that the parts are there.
         count: seconds that a generation took, for the metrics.
         now: unix time.
-        resumed: number of the generation that the learner went on from; 0: there was none.
+        resumed: number of the generation that the learner resumed from; 0: there was none.
         ordered: the highest number that was ever given.
         steps: that the learner's weights were learned from.
     """
@@ -76,7 +76,7 @@ class CheckpointWriter:
         self.committed = 0
         """Number of the newest generation that the manager has taken."""
         self.failed = 0
-        """Number of the newest one that came to nothing; the manager wants it under another number then."""
+        """Number of the newest generation that failed; the manager orders it under another number then."""
 
     def start(self) -> None:
         """Begin to write; what a dead process of this host left half-written is removed."""
@@ -91,7 +91,7 @@ class CheckpointWriter:
             self._turn.notify_all()
 
     def unsaved(self, steps: int) -> bool:
-        """True if weights learned from so many steps are in no generation, or the newest came to nothing."""
+        """True if weights learned from so many steps are in no generation, or the newest one failed."""
         return steps > self._steps or 0 < self._saved == self.failed
 
     def wants(self, number: int) -> bool:
@@ -171,7 +171,7 @@ class CheckpointWriter:
 
 
 class NothingReadable(Exception):
-    """Generations were committed, and none can be read: going on from nothing would hide the loss."""
+    """Generations were committed, and none can be read: starting anew would hide the loss."""
 
 
 def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[bytes], str]) -> Generation | None:

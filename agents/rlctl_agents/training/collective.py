@@ -1,4 +1,4 @@
-"""Collective operations of learners that step together. The door to torch.distributed.
+"""Collective operations of learners that step together. The only module that calls torch.distributed.
 
 Nothing is pickled here: only tensors travel, and weights as the bytes of a generation's part.
 """
@@ -21,7 +21,7 @@ from rlctl_agents.training.device import backend
 from rlctl_agents.types.control import Place
 
 MEET_S = 20.0
-"""So long the members of a group look for each other; then all ask for another one."""
+"""Longest time for the members of a group to meet; then all ask for another group."""
 STEP_S = 30.0
 """Longest wait for the slowest member, whatever it does. A dead one is noticed at once, its connections close."""
 
@@ -37,12 +37,12 @@ class Agreed(NamedTuple):
 
     ready: int  # members with a batch in hand
     held: int  # members that may not update now
-    starved: int  # members without a batch for which nobody waits any more
+    starved: int  # members without a batch that the others have waited for long enough
     world: int
 
     @property
     def update(self) -> bool:
-        """There is one now: whoever has no batch has been waited for long enough, and adds nothing to it."""
+        """True if all update now: members without a batch were waited for long enough, and add nothing to it."""
         return self.held == 0 < self.ready and self.ready + self.starved == self.world
 
 
@@ -53,11 +53,11 @@ class Collective:
         place: in the group.
         store: where the members leave each other their addresses; only they may read and write it.
         device: where gradients are.
-        one_machine: all members are here: what listens does so on the loopback.
+        one_machine: all members are on this machine: they listen on the loopback.
         step_s: longest wait for other members in one operation.
 
     Raises:
-        Broken: not everybody came, or a stranger did.
+        Broken: a member did not come, or a process without the group's key did.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Collective:
     def wrapped(self, module: nn.Module, *, find_unused: bool) -> DistributedDataParallel:
         """A module whose gradients are the mean over all members as soon as `backward` has returned.
 
-        Everybody's weights become those of rank 0: share them before.
+        Every member's weights become those of rank 0: share them before.
 
         Args:
             find_unused: not every parameter has a gradient in every batch.
@@ -108,7 +108,7 @@ class Collective:
         self._or_broken(total.backward)
 
     def agree(self, *, ready: bool, held: bool, starved: bool) -> Agreed:
-        """Say how it stands here, and hear how it stands everywhere.
+        """Vote, and sum up the votes of all members.
 
         Raises:
             Broken: a member is gone.
@@ -134,11 +134,11 @@ class Collective:
         return self._summed(tensor.clone())
 
     def share(self, data: bytes | None, seed: int) -> bytes:
-        """The bytes of one member, for everybody.
+        """The bytes of one member, sent to all.
 
         Args:
-            data: of this member; looked at where it is the one.
-            seed: its rank.
+            data: of this member; used only where it has that rank.
+            seed: rank of the member that sends.
 
         Raises:
             Broken: a member is gone.
@@ -159,13 +159,13 @@ class Collective:
             dist.destroy_process_group()
 
     def _know_each_other(self, place: Place, meet_s: float) -> None:
-        """Prove to each member that it talks to the one whom the manager gave that rank, before anything else is said.
+        """Prove this member's rank to every other, and check theirs, before anything else is sent.
 
-        gloo takes any connection that brings the number of a rank, which is no secret. A proof is of no use to the one
-        who gets it: it is for one direction, in one group.
+        gloo takes any connection that brings the number of a rank, which is no secret. A proof is of no use to its
+        receiver: it is for one direction, in one group.
 
         Raises:
-            RuntimeError: at another end is a stranger.
+            RuntimeError: the other end of a connection has no valid proof.
         """
         ranks = range(place.world)
         own = torch.frombuffer(bytearray(b"".join(proof(place, place.rank, to) for to in ranks)), dtype=torch.uint8)
@@ -189,7 +189,7 @@ class Collective:
         except torch.OutOfMemoryError:
             self.close()
             raise
-        except (RuntimeError, ValueError) as error:  # gloo, NCCL and the store say it in various ways
+        except (RuntimeError, ValueError) as error:  # gloo, NCCL and the store raise various kinds
             self.close()
             raise Broken(str(error).partition("\n")[0][:300]) from error
 

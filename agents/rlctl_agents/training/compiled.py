@@ -9,9 +9,9 @@ import torch
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 
 BACKENDS = ("inductor", "cudagraphs")
-"""In this order: fused kernels replayed as CUDA graphs need a C compiler and Triton; the graphs alone need neither."""
+"""Tried in this order: fused kernels replayed as CUDA graphs need a C compiler and Triton, the graphs alone neither."""
 TRIALS = 3
-"""Of CUDA graphs the first call runs, the second records, the third replays."""
+"""Calls of the compiled loss on trial: with CUDA graphs the first runs, the second records, the third replays."""
 
 
 def compiled(algorithm: Algorithm, example: Batch, backend: str) -> Callable[[Batch], Loss]:
@@ -37,7 +37,7 @@ def compiled(algorithm: Algorithm, example: Batch, backend: str) -> Callable[[Ba
         if batch.version.shape != shape:
             return algorithm.loss(batch)
         if graphs:
-            # nobody looks at what the last call gave any more
+            # the results of the last call are not used any more
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         return loss(batch)
 

@@ -15,7 +15,7 @@ from rlctl_agents.training.pieces import backward, joined_priorities
 METRICS = 32
 """Most metrics of a loss that are averaged over several learners; those of further names are left out."""
 NAMES_BYTES = 1024
-"""Of all their names."""
+"""Bytes of all their names together."""
 
 
 class Mean(NamedTuple):
@@ -63,7 +63,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
         Broken: a member is gone; from here, or from the function that is returned. No weight has changed then.
     """
     objective = _Objective(algorithm)
-    # what somebody else's algorithm or torso leaves out of a loss is not for us to know
+    # a user's own algorithm or torso may leave parameters out of the loss
     wrapped = collective.wrapped(objective, find_unused=not ours(algorithm))
     parameters = [one for one in objective.parameters() if one.requires_grad]
     names: list[str] = []  # of the metrics, once any learner had a batch
@@ -96,7 +96,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
 
 
 def _agreed(names: list[str], collective: Collective) -> list[str]:
-    """Names of the metrics for all learners, those without a batch included: what is decided on means is decided alike.
+    """Names of the metrics for all learners, those without a batch included, so that all decide alike on their means.
 
     Args:
         names: of this learner's loss; none without a batch.
@@ -110,7 +110,7 @@ def _agreed(names: list[str], collective: Collective) -> list[str]:
 
 
 def ours(algorithm: Algorithm) -> bool:
-    """Neither algorithm nor network holds code of the user's own."""
+    """True if neither algorithm nor network holds code of the user's own."""
     layers = [layer for module in algorithm.modules.values() for layer in module.modules()]
     made_by = {type(one).__module__ for one in (algorithm, *layers)}
     return all(name.startswith(("rlctl_agents.", "torch.")) for name in made_by)

@@ -1,6 +1,6 @@
-"""Store of torch.distributed over the manager's RPC: where the members of a group leave each other their addresses.
+"""Store of torch.distributed over the manager's RPC: the members of a group leave each other their addresses in it.
 
-torch's own stores are a port that asks for nothing, which every user of the machine and every pod that gets there may
+torch's own stores are a port without authentication, which every user of the machine and every pod that reaches it may
 read and write, or a file that both machines see. The manager's RPC is a socket in a private folder on one machine, and
 encrypted for processes with the core key on a cluster.
 """
@@ -20,7 +20,7 @@ from rlctl_agents.wire.rpc.client import RemoteError
 log = logging.getLogger(__name__)
 
 LOOK_S, LOOK_MOST_S = 0.01, 0.2
-"""Between two looks whether another member has written; each wait is 1.5 times as long as the one before."""
+"""Shortest and longest wait before asking again for another member's value; each is 1.5 times the last."""
 
 
 class GroupStore(Store):
@@ -30,8 +30,8 @@ class GroupStore(Store):
         call: asks the manager; raises TimeoutError or RemoteError.
         boot: of this process.
         group: number of the group.
-        wait_s: longest wait for what another member writes.
-        over: says that nobody waits for this group any more.
+        wait_s: longest wait for another member's value.
+        over: True once the group is over or the process stops: waits end then.
     """
 
     def __init__(

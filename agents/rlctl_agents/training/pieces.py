@@ -11,9 +11,9 @@ from torch import Tensor
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 
 PIECE_ROWS = 8192
-"""An mlp of 128 learns from a row in 2.3 us of CPU where a batch has 8,192 of them, in 3.7 us where it has 65,536."""
+"""Most rows of a piece. An mlp of 128 learns from a row in 2.3 us of CPU in a batch of 8,192, in 3.7 us in 65,536."""
 PIECE_BYTES = 6 << 20
-"""Of a batch. The Nature CNN (fp32, AVX2 alone) learns from a row of Pong in 0.96 ms where a piece has 160 of them,
+"""Most bytes of a piece. The Nature CNN (fp32, AVX2 alone) learns from a row of Pong in 0.96 ms where a piece has 160,
 1.0 where it has 80, 1.07 where it has 640."""
 
 
@@ -22,7 +22,7 @@ def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
     and that one as near to them as can be.
 
     Args:
-        algorithm: whose loss is not `additive` gets the batch as it is.
+        algorithm: one with a loss that is not `additive` gets the batch as it is.
         most_rows: of one piece.
     """
     steps, streams = batch.version.shape
@@ -34,7 +34,7 @@ def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
 
 
 def cached_rows(batch: Batch) -> int:
-    """Rows of a piece that stays in the processor's cache with what a network makes of it."""
+    """Rows of a piece that stays in the processor's cache together with a network's activations."""
     row = sum(one.nbytes for one in batch.fields.values()) / max(1, batch.version.numel())
     return max(1, min(PIECE_ROWS, int(PIECE_BYTES / max(row, 1.0))))
 

@@ -1,4 +1,4 @@
-"""A learner's place among those that step together: asked for at the manager, kept until the group breaks up."""
+"""A learner's place in a group that steps together: given by the manager, kept until the group breaks up."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ASK_S = 2.0
 ASK_AGAIN_S = 0.25
 PATIENCE_S = 1.0
 MOST_PATIENCE_S = 10.0
-"""So long the others wait for a learner without a batch: as long again as the last batch took, within these bounds."""
+"""Bounds of the wait for a learner without a batch, which is the time between the group's last two updates."""
 VAIN = 5
-"""So many groups in a row that could not be formed or broke up in their first update: that is no death, but a fault in
-the algorithm, in the machines or between them."""
+"""Groups in a row that could not be formed or broke up in their first update: so many show a fault in the algorithm, in
+the machines or between them, not the death of a member."""
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Ranks:
     """Place of one learner. One that is alone has its place from the beginning, and no group.
 
     Args:
-        one_machine: all learners are here.
+        one_machine: all learners are on this machine.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class Ranks:
         self._patience_s = PATIENCE_S
         self.rank, self.world = 0, 1
         self.seeded = False
-        """It has gone on from what another learner had, ever."""
+        """True if it has ever taken over the state of another learner."""
         self.placed = member.lease.learners <= 1
-        """It has a place, alone or in a group, and may learn."""
+        """True if it has a place, alone or in a group, and may learn."""
         if self.placed:
             self._number, self._learned = 0, True
         self.gauges: dict[str, float] = {}
@@ -77,7 +77,7 @@ class Ranks:
         return self.rank == 0 or not self.placed or self._updated is None
 
     def share(self, total: int) -> int:
-        """Of so many columns, those that are this learner's: all of them together are exactly as many."""
+        """This learner's share of so many columns; the shares of all learners add up to them exactly."""
         each, rest = divmod(total, self.world)
         return each + (self.rank < rest)
 
@@ -101,7 +101,7 @@ class Ranks:
         return True
 
     def agree(self, *, ready: bool, held: bool) -> Agreed:
-        """Say how it stands here, and hear how it stands everywhere.
+        """Vote, and sum up the votes of all learners of the group.
 
         Raises:
             Broken: another learner is gone, or a newer group is being formed.
@@ -120,7 +120,7 @@ class Ranks:
         return agreed
 
     def made_update(self) -> None:
-        """Note an update of the group; how long it took is how long a late learner is waited for."""
+        """Note an update of the group; a late learner is waited for as long as the time since the update before."""
         now = time.monotonic()
         if self._updated is not None:
             self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
@@ -154,7 +154,7 @@ class Ranks:
         self._tell()
 
     def close(self) -> None:
-        """Close the connections of the group; the others notice at once. Reports go on to say what it was."""
+        """Close the connections of the group; the others notice at once. Reports still tell its number and rank."""
         if self._collective is not None:
             self._collective.close()
             self._collective = None

@@ -1,4 +1,4 @@
-"""Policies out of generations and kept models: made anew from their description, with the weights beside it."""
+"""Policies from generations and kept models: made anew from their description, with the weights beside it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_policy(folder: Path, generation: Generation) -> PolicyFile:
         folder: of checkpoints.
 
     Raises:
-        PolicyFileError: it says nothing, as those of release 0.1, or in another format.
+        PolicyFileError: it has none, as those of release 0.1, or one in another format.
         PartError: the part cannot be read, or is damaged.
     """
     if POLICY not in generation.parts:

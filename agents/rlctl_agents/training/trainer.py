@@ -1,4 +1,4 @@
-"""One policy between updates: a batch in, other weights out. Knows no wire, no clock and no manager."""
+"""Updates of one policy, each from a batch. Knows no wire, no clock and no manager."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rlctl_agents.training.pieces import cached_rows, pieces
 from rlctl_agents.types.experience import ModelRef
 
 NONFINITE_IN_A_ROW = 10
-"""So many updates without a finite gradient, one after the other, and the learner gives up."""
+"""Updates in a row without a finite gradient after which the learner gives up."""
 
 CLIP_EPS = 1e-6
 """Added to the norm of the gradient that is clipped, as `torch.nn.utils.clip_grad_norm_` does."""
@@ -71,7 +71,7 @@ class Trainer:
         policy, lineage: of the versions made here.
         device: where the modules live, and the batches.
         piece_rows: most rows that are learned from at once; None: as the device likes it. The update is the same.
-        lock_step: a version follows each batch, even one without a finite gradient: everybody waits for it.
+        lock_step: a version follows each batch, even one without a finite gradient: the actors wait for it.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Trainer:
 
     def compile(self, example: Batch, backends: Sequence[str] = BACKENDS) -> None:
         """Compile the loss for batches of this shape, by the first of these backends that can; logs which, and why the
-        others cannot. It stays as it is written for those who step together, and where code of the user's own is in it.
+        others cannot. It stays as written for learners that step together, and with code of the user's own.
 
         Args:
             example: its numbers do not matter.
@@ -136,7 +136,7 @@ class Trainer:
         for backend in backends:
             try:
                 self._loss = compiled(self._algorithm, part, backend)
-            except Exception as error:  # whatever a compiler may raise; what is at fault otherwise shows without it
+            except Exception as error:  # a compiler may raise anything; any other fault shows without it, too
                 log.warning("%s cannot compile the loss: %s: %.300s", backend, type(error).__name__, error)
                 continue
             log.info("the loss is compiled by %s", backend)
@@ -144,7 +144,7 @@ class Trainer:
             return
 
     def join(self, collective: Collective | None) -> None:
-        """From now on step together with these others, or alone.
+        """Step together with the members of this group from now on, or alone.
 
         Raises:
             Broken: one of them is gone already.
@@ -168,7 +168,7 @@ class Trainer:
         A step whose loss or gradient is not finite is left out; a batch without any other makes no version.
 
         Args:
-            batch: on the device; None: this one adds nothing, because nobody sends it segments.
+            batch: on the device; None: this learner adds nothing, because no actor sends it segments.
 
         Raises:
             Diverged: the tenth such step in a row.
@@ -243,7 +243,7 @@ class Trainer:
         return _Step(seen, finite, mean.priorities)
 
     def copied(self) -> Callable[[], bytes]:
-        """A copy of the network as it is now, where it is; the call that packs it may be made by any thread."""
+        """Copy the network as it is now, on its device; the returned function packs the copy, in any thread."""
         state = {name: value.clone() for name, value in self._algorithm.net.state_dict().items()}
         return partial(pack, state, self.consumed_steps)
 
@@ -252,7 +252,7 @@ class Trainer:
         return pack(self._algorithm.net.state_dict(), self.consumed_steps)
 
     def weights_bytes(self) -> int:
-        """Of its numbers; packed, some more for their names."""
+        """Bytes of the network's numbers; packed, some more for their names."""
         return sum(value.nbytes for value in self._algorithm.net.state_dict().values())
 
     def capture(self) -> LearnerState:
@@ -318,7 +318,7 @@ class _Steps:
         return len(self._steps) - self.made
 
     def require(self, algorithm: Algorithm) -> None:
-        """Others make as many steps as the algorithm says, and wait for each."""
+        """Check the number of steps: other learners make as many as the algorithm says, and wait for each."""
         if len(self._steps) != algorithm.steps_per_batch:
             raise AlgorithmError(
                 f"{type(algorithm).__name__}.minibatches gave {len(self._steps)} minibatches, its steps_per_batch is "
@@ -351,13 +351,13 @@ def _alone(tensor: Tensor) -> Tensor:
 
 
 def _rng() -> torch.Generator:
-    """Saved and restored with the learner, and seeded for each of them."""
+    """Torch's generator: saved and restored with the learner, and seeded for each learner."""
     return torch.default_generator
 
 
 @torch.no_grad()
 def _norm(grads: list[Tensor]) -> Tensor:
-    """Euclidean norm of all of them together."""
+    """Euclidean norm of all gradients together."""
     return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(grads))) if grads else torch.zeros(())
 
 

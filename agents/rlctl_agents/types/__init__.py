@@ -1,1 +1,1 @@
-"""What the roles say to each other, and what all of them need. Nothing here imports torch, zmq or a simulator."""
+"""Messages between roles, and types that all of them use. Nothing here imports torch, zmq or a simulator."""

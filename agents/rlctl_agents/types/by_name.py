@@ -1,4 +1,4 @@
-"""What a spec names as `package.module:name`: the user's own classes and functions, wherever they are asked for."""
+"""Loading of the user's own classes and functions, which a spec names as `package.module:name`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class LoadError(ValueError):
 
 
 def load(path: str) -> Any:
-    """What `package.module:name` names.
+    """The object that `package.module:name` names.
 
     Raises:
         LoadError: no such module or name in it, or the module fails while it is imported.

@@ -1,4 +1,4 @@
-"""What roles say to the manager and to the modelpool, and what they hear."""
+"""Messages of the roles to the manager and to the modelpool, and the replies."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rlctl_agents.types.spaces import Spaces
 
 MAX_RECORDING_BYTES = 2 << 20
 Mode = Literal["greedy", "sample"]
-"""How an evaluator takes actions from the policy."""
+"""Choice of an evaluator's actions: the policy's best, or samples from it."""
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
 
 
 class Experience(msgspec.Struct, frozen=True):
-    """What whoever has the simulator found out: the learner's image has none."""
+    """The environment as a process with the simulator found it: the learner's image has none."""
 
     spaces: Spaces
     schema: Schema
@@ -27,7 +27,7 @@ class Experience(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Where a process runs: what is wrong with all of a machine, or of a build, is told by it."""
+    """Node and image of a process: they tell a fault of a whole machine, or of a build."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
     image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
@@ -75,10 +75,10 @@ class Lease(msgspec.Struct, frozen=True):
     term: int
     manager: str  # boot of the manager
     report_every_s: float
-    expires_s: float  # without a report for so long, the index goes to somebody else
+    expires_s: float  # without a report for so long, the index goes to another process
     bind: Channels  # where this process listens
     peers: Peers
-    experience: Experience | None = None  # None: nobody has said hello with one yet, ask again
+    experience: Experience | None = None  # None: no hello has brought one yet, ask again
     match: Match | None = None
     generations: tuple[Generation, ...] = ()  # learner, replay: newest first, committed ones of its policy
     next_lineage: int = 0  # learner: the lineage that this boot opens
@@ -99,7 +99,7 @@ class Quota(msgspec.Struct, frozen=True):
 
 
 class Match(msgspec.Struct, frozen=True):
-    """Who plays whom, and who learns from it."""
+    """Models in the seats of a game, and the seats that are learned from."""
 
     id: int
     seats: dict[int, ModelRef]  # version -1: the newest of that policy, followed as it changes
@@ -118,14 +118,14 @@ class Histogram(msgspec.Struct):
 
 
 class Average(msgspec.Struct):
-    """Of many values since boot: whoever looks twice knows the mean of what lies between."""
+    """Sum and count of values since boot: the difference of two readings gives the mean between them."""
 
     total: float
     count: int
 
 
 class Account(msgspec.Struct):
-    """What a receiver did with one sender boot's rows."""
+    """A receiver's account of the rows of one sender boot."""
 
     ledger: Ledger  # newest seen from the sender
     received: int = 0
@@ -159,14 +159,14 @@ class Report(msgspec.Struct):
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """A process shall look for a while at what its threads are doing."""
+    """An order to a process: sample its threads for a while."""
 
     id: str
     seconds: float
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """What they did. Bounded: an actor's key may send one."""
+    """CPU seconds and stacks of threads, as sampled. Bounded: a process with an actor's key may send one."""
 
     id: str
     role: str
@@ -265,7 +265,7 @@ class Place(msgspec.Struct, frozen=True):
     number: int  # of the group; 0: wait, and ask again
     rank: int = 0
     world: int = 1
-    seed: int = 0  # rank whose weights, optimizer and counters everybody takes over
+    seed: int = 0  # rank whose weights, optimizer and counters every member takes over
     ref: ModelRef | None = None  # these weights, in the lineage of the group
     key: str = ""  # by which members know each other; new with each group
 
@@ -274,7 +274,7 @@ NoteAction = Literal["set", "get", "add", "delete", "count"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """learner -> manager: leave something for the other members of the group, or read it. What torch's store holds."""
+    """learner -> manager: leave a value for the other members of the group, or read it: an entry of torch's store."""
 
     boot: str
     group: int
@@ -293,7 +293,7 @@ class Noted(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """Answer to what needs no other: `ok`, or why not."""
+    """Reply to a request that needs no other: `ok`, or why not."""
 
     ok: bool
     why: str = ""
@@ -309,11 +309,11 @@ class PutModel(msgspec.Struct, frozen=True):
     ref: ModelRef
     term: int
     sha256: str
-    policy: bytes = b""  # describes them, for whoever brings them back: `policy.json` of that learner's first version
+    policy: bytes = b""  # `policy.json` of that learner's first version, for the learner that restores them
 
 
 class GetModel(msgspec.Struct, frozen=True):
-    """Anybody -> modelpool."""
+    """Any process -> modelpool."""
 
     policy: str
     have: ModelRef | None = None  # answer `not modified` unless something newer is there
@@ -347,5 +347,5 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def to_plain(message: msgspec.Struct) -> Any:
-    """A message as what JSON can hold."""
+    """A message as dicts, lists and scalars that JSON can hold."""
     return msgspec.to_builtins(message)

@@ -2,7 +2,7 @@
 
 Rows: row t belongs to the step taken from x_t. Episode ends follow Gymnasium's NEXT_STEP autoreset: the row after an
 end holds the final observation and is not valid (its action is ignored, its reward is 0); the row after that is the
-first of the next episode. So the value of the true successor is always the next row's, and nobody shifts.
+first of the next episode. So the value of the true successor is always the next row's, and no rows are shifted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """What a policy's segments hold: the agreement between whoever infers and whoever learns."""
+    """Layout of a policy's segments, on which the actors and the learner agree."""
 
     unroll_length: int  # T
     fields: tuple[Field, ...]
@@ -68,7 +68,7 @@ class Ledger(msgspec.Struct):
 
 
 class SegmentHeader(msgspec.Struct):
-    """Where a block of segments comes from. A block holds B streams over the same number of rows T, inferred by one
+    """Origin of a block of segments. A block holds B streams over the same number of rows T, inferred by one
     policy; B = 1 is the paper's single trajectory."""
 
     run: str  # run uid
@@ -112,12 +112,12 @@ class Decisions:
     truncated: NDArray[np.bool_]  # [K] the episode was cut short
     first: NDArray[np.bool_]  # [K] first decision of an episode
     legal: NDArray[np.bool_] | None = None  # [K, n] where the spaces have masks, n the options of all choices
-    info: dict[int, dict[str, float]] | None = None  # slot whose episode ended -> numbers that its environment tells
+    info: dict[int, dict[str, float]] | None = None  # slot with an ended episode -> numbers that its environment tells
     life: NDArray[np.bool_] | None = None  # [K] what ended is a life: an episode to learners, not the game
 
 
 def schema_difference(one: Schema, other: Schema) -> str:
-    """What is different, in words, the first one's first; "" when nothing is."""
+    """The difference of two schemas in words, the first one's part first; "" when they are equal."""
     if one.unroll_length != other.unroll_length:
         return f"segments of {one.unroll_length} steps instead of {other.unroll_length}"
     here, there = set(one.fields), set(other.fields)
@@ -129,6 +129,6 @@ def schema_difference(one: Schema, other: Schema) -> str:
 
 
 def short_json(value: msgspec.Struct) -> str:
-    """As JSON, of which a message shows the beginning."""
+    """The value as JSON, cut to the length that fits a message."""
     text = msgspec.json.encode(value).decode()
     return text if len(text) <= 300 else text[:300] + "..."

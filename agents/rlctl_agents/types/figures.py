@@ -30,7 +30,7 @@ class Moments(msgspec.Struct, array_like=True):
 
 
 class Share(NamedTuple):
-    """How often one discrete action is chosen, as a share of an episode's steps."""
+    """Share of an episode's steps in which one discrete action is chosen."""
 
     name: str  # "action=2", "action.1[0]=2"; "action=8-9" for neighbours that are counted as one
     leaf: str
@@ -40,7 +40,7 @@ class Share(NamedTuple):
 
 
 def shares(action: Space) -> tuple[Share, ...]:
-    """What is counted of an action space: each entry that has room among `MAX_SHARES`. Real numbers have no shares.
+    """Shares that are counted of an action space: each entry's, up to `MAX_SHARES`. Real numbers have no shares.
 
     Example:
         `[one.name for one in shares(Discrete(2))]` is `["action=0", "action=1"]`.

@@ -97,7 +97,7 @@ Leaf = Box | Discrete | MultiDiscrete | MultiBinary
 
 
 class Spaces(msgspec.Struct, frozen=True):
-    """What one seat sees and does."""
+    """Observation and action space of one seat."""
 
     obs: Space
     action: Space
@@ -106,7 +106,7 @@ class Spaces(msgspec.Struct, frozen=True):
 
 
 def has_images(space: Space) -> bool:
-    """Whether some part of it has two axes or more."""
+    """Whether a leaf of the space has two axes or more."""
     return any(isinstance(leaf, Box) and len(leaf.shape) > 1 for _, leaf in leaves(space, ""))
 
 

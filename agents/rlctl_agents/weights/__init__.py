@@ -1,1 +1,1 @@
-"""Weights on their way from learners to everyone else: publisher, stores, clients, relays."""
+"""Weights on their way from learners to all other roles: publisher, stores, clients, relays."""

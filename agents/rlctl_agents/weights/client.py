@@ -17,14 +17,14 @@ from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
 PULL_S = 2.0
-"""Nobody stands still longer for an answer of the pool: the old weights do for another segment, and one more, until
-the new ones are here."""
+"""Longest wait of an actor for an answer of the pool: it makes further segments with the old weights until the new
+ones are here."""
 POLL_S = (5.0, 10.0)
 """Shortest and longest time between two questions for something newer, when there is no notice."""
 ASK_AGAIN_S = 0.25
 """Between two questions for a version that is not there yet."""
 REFUSED_S = 1.0
-"""After a refusal nothing is asked for so long."""
+"""Pause after a refusal, before the next question."""
 LISTEN_S = 0.002
 """Between two looks for a notice, while waiting for a version."""
 
@@ -101,7 +101,7 @@ class Pool:
         return self._subscriber.latest()
 
     def wait_for_notice(self, timeout_s: float) -> None:
-        """Until something is announced, so long at most."""
+        """Wait until a model is announced, so long at most."""
         self._subscriber.wait(timeout_s)
 
     def close(self) -> None:

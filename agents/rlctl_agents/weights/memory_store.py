@@ -1,4 +1,4 @@
-"""The newest versions of every policy in memory, each serialised once. Looks into none of them."""
+"""The newest versions of every policy in memory, each serialised once and never parsed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model
 
 VERSIONS = 16
-"""Newest ones of a policy that stay."""
+"""Number of newest versions of a policy that stay."""
 PINNED = 8
-"""What was told to the manager lately stays besides: it may order an evaluation of exactly that."""
+"""Number of models lately told to the manager that stay besides: it may order an evaluation of exactly these."""
 
 
 class Refused(ValueError):
@@ -48,7 +48,7 @@ class LiveModels:
                 that are not what the checksum says.
         """
         owned = data if isinstance(data, bytes) else bytes(data)
-        digest = hashlib.sha256(owned).hexdigest()  # before the lock: nobody who pulls waits for it
+        digest = hashlib.sha256(owned).hexdigest()  # before the lock: no client that pulls waits for it
         with self._lock:
             return self._put(Model(ref, sha256, owned, policy), term, digest)
 

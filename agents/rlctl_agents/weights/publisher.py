@@ -23,7 +23,7 @@ from rlctl_agents.wire.sockets import Wire
 PUT_S = 2.0
 """A pool to which there is no connection for so long is tried again with what is newest then."""
 LOOK_S = 1.0
-"""Between two looks whether a pool has been started anew and holds nothing."""
+"""Time between two checks whether a pool was started anew and holds nothing."""
 LOCK_STEP_VERSIONS = 3
 """Actors in lock-step are at most two updates apart from the learner, and ask for exact versions."""
 
@@ -74,7 +74,7 @@ class _Pool:
         self.client = client
         self.boot = ""
         self.newest: ModelRef | None = None
-        self.doubtful = False  # whether it is still the one that we know
+        self.doubtful = False  # True: it may have been started anew since
 
 
 class Publisher:
@@ -84,7 +84,7 @@ class Publisher:
         wire: of this process.
         boot: of this process.
         pools: index -> channels of the modelpools, as they are now; called from the thread.
-        term: of the manager that we know.
+        term: of the manager, as known to this process.
         policy: description that goes with every version.
         every_version: no version is left out, and the last few are put again into a new pool (lock-step).
         every: versions from one publication to the next.
@@ -123,7 +123,7 @@ class Publisher:
         self._thread.start()
 
     def wants(self) -> bool:
-        """True if nothing is on its way or waits for that: what is put now goes at once. Always in lock-step."""
+        """True if no weights are being sent or wait to be: what is put now goes at once. Always True in lock-step."""
         return self._every_version or not (self._busy or self._changed.is_set())
 
     def put(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
@@ -139,10 +139,10 @@ class Publisher:
         """Check that it still publishes.
 
         Raises:
-            RuntimeError: it does not, by a fault of ours that the log has.
+            RuntimeError: it does not, by a defect in rlctl that the log shows.
         """
         if not self._thread.is_alive():
-            raise RuntimeError("nobody publishes weights any more")
+            raise RuntimeError("weights are not published any more")
 
     def rest(self) -> None:
         """Publish nothing until the next put: others do, and what was put here is older."""
@@ -247,7 +247,7 @@ class Publisher:
         """The pool's answer, however long the way is.
 
         Raises:
-            TimeoutError: there is no connection to it or that was lost, it is not named any more, or we stop.
+            TimeoutError: there is no connection or it was lost, the pool is not named any more, or the publisher stops.
             RemoteError: it refuses.
         """
 

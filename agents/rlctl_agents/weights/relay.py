@@ -12,13 +12,13 @@ from rlctl_agents.weights.memory_store import Refused
 from rlctl_agents.wire.sockets import Wire
 
 LISTEN_S = 0.1
-"""Longest wait for a notice, between two looks whether another pool is above this one by now."""
+"""Longest wait for a notice, between two checks whether another pool is above this one by now."""
 
 log = logging.getLogger(__name__)
 
 
 class Relay:
-    """Takes the newest weights of one policy from the pool above, in a thread of its own: who is served never waits.
+    """Takes the newest weights of one policy from the pool above, in a thread of its own: no client waits for that.
 
     While that pool is silent, or has nothing, this one keeps what it has, and asks again.
 
@@ -51,10 +51,10 @@ class Relay:
         """Check that it still follows.
 
         Raises:
-            RuntimeError: it does not, by a fault of ours that the log has.
+            RuntimeError: it does not, by a defect in rlctl that the log shows.
         """
         if not self._thread.is_alive():
-            raise RuntimeError(f"nobody follows {self._policy} any more")
+            raise RuntimeError(f"{self._policy} is not followed any more")
 
     def close(self) -> None:
         """Follow no longer."""

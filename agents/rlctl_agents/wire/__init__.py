@@ -1,1 +1,1 @@
-"""Everything that roles send to each other: the only package that knows ZeroMQ. The protocol is docs/wire.md."""
+"""Transport of all messages between roles: the only package that uses ZeroMQ. The protocol is docs/wire.md."""

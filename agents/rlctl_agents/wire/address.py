@@ -16,7 +16,7 @@ _MAX_NAME = 253
 
 
 def check_address(address: str, *, encrypted: bool = False, listens: bool = False) -> None:
-    """Refuse an address that others could reach, unless it is encrypted.
+    """Refuse an address that other machines could reach, unless it is encrypted.
 
     Args:
         address: `ipc:///folder/name`, `inproc://name`, or `tcp://host:port`: without encryption the host is a loopback

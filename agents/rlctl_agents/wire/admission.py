@@ -18,7 +18,7 @@ class Admission(ThreadAuthenticator):
     Args:
         context: one handler can serve it.
         admitted: public key in z85 -> key class.
-        refused: called by the thread with where a connection with another key came from.
+        refused: called by the thread with the address from which a connection with another key came.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Admission(ThreadAuthenticator):
 
     def end(self) -> None:
         """Stop the thread and close its sockets."""
-        if self.pipe and not self.is_alive():  # it died: nobody reads what `stop` would write
+        if self.pipe and not self.is_alive():  # it died: no thread reads what `stop` would write
             self.pipe.close(0)
             self.pipe = None  # type: ignore[assignment]
         self.stop()

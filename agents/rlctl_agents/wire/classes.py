@@ -33,9 +33,9 @@ MANAGER: Classes = {
     **dict.fromkeys((Commit, Contribute, Enlist, EvalResult, Note), ONLY_CORE),
 }
 REPLAY: Classes = {}
-"""A shard's: learners draw, who are core."""
+"""Requests to a replay shard: only learners draw, and their key class is core."""
 MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE, KeepModel: ONLY_CORE}
-"""What is named in neither is for core processes alone."""
+"""Requests that are named in none of these are for core processes alone."""
 
 
 def class_of(frame: zmq.Frame) -> str:
@@ -44,7 +44,7 @@ def class_of(frame: zmq.Frame) -> str:
 
 
 def address_of(frame: zmq.Frame) -> str:
-    """The number of the machine that a frame came from."""
+    """IP address of the machine that a frame came from."""
     return _property(frame, "Peer-Address") or "this machine"
 
 
@@ -55,9 +55,9 @@ def refusal(classes: Classes, whose: str, kind: type[Struct], request: Struct | 
 
     Args:
         classes: request class -> key classes that may make it.
-        whose: key class of the caller, "" when it has none.
+        whose: the caller's key class, "" when it has none.
         kind: class of the request.
-        request: the request; None before it was read, and then only its class is judged.
+        request: the request; None before it is decoded, and then only its class is judged.
     """
     if whose not in classes.get(kind, ONLY_CORE):
         return f"{kind.__name__} may not be asked with {_with(whose)}"

@@ -1,5 +1,5 @@
-"""Arrays and structs to frames and back. Nothing that arrives is believed: every number is checked against what the
-receiver already knows before anything of its size is allocated."""
+"""Encoding of arrays and structs as frames, and decoding. Nothing that arrives is trusted: every number is checked
+against what the receiver already knows before anything of its size is allocated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INLINE_BYTES = 1 << 16
 """Arrays below travel inside frame 0; others get a frame of their own and are sent without a copy."""
 MAX_HEAD_BYTES = MAX_MESSAGE_BYTES
 MAX_ARRAY_BYTES = 1 << 28
-"""Of one array, in as many frames as it takes."""
+"""Largest array, in as many frames as it takes."""
 MAX_FIELDS = 256
 MAX_DIMS = 8
 DTYPES = frozenset(
@@ -93,7 +93,7 @@ class BlockCodec:
     def pack(
         self, streams: int, version: NDArray[np.int64], fields: Arrays, *, compress: bool
     ) -> tuple[list[ArrayHead], list[Buffer]]:
-        """Heads of all arrays, and what goes into frames 1, 2, ...
+        """Heads of all arrays, and the contents of frames 1, 2, ...
 
         Raises:
             ValueError: the arrays are not what the schema says, or too large.

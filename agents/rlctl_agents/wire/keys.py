@@ -14,7 +14,7 @@ import zmq
 from zmq.utils import z85
 
 ACTOR, CORE = "actor", "core"
-"""The key classes: of those who only send experience and pull weights, and of everybody else."""
+"""The key classes: of processes that only send experience and pull weights, and of all others."""
 
 DOMAIN = "rlctl"
 """ZAP domain of every socket that listens. That of the handler is equal letter by letter; `*` would match nothing."""
@@ -26,8 +26,8 @@ _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]*")
 class Keys:
     """Keys of this process, of the processes that listen and, if it listens, of those it admits. In z85, 40 bytes each.
 
-    Whoever holds `server.key` can pretend to be any listening process of the run, so actors and evaluators, which only
-    connect, are given the other files alone.
+    A process that holds `server.key` can pretend to be any listening process of the run, so actors and evaluators,
+    which only connect, are given the other files alone.
     """
 
     whose: str
@@ -35,19 +35,19 @@ class Keys:
     public: bytes
     secret: bytes = field(repr=False)
     server_public: bytes
-    """Of every process of the run that listens."""
+    """Public key of every process of the run that listens."""
     server_secret: bytes | None = field(default=None, repr=False)
-    """None: this process cannot listen."""
+    """Secret key that belongs to it; None: this process cannot listen."""
     admitted: Mapping[str, str] = field(default_factory=dict)
-    """Public key -> key class, of those who may connect here."""
+    """Public key -> key class, of the processes that may connect here."""
 
     @classmethod
     def read(cls, folder: Path | str) -> Keys:
         """The keys in a folder. A core process that listens holds `server.key`, `server.pub`, `core.key`, `core.pub`,
         `actor.pub`; an evaluator `server.pub`, `core.key`, `core.pub`; an actor `server.pub`, `actor.key`, `actor.pub`.
 
-        Every file holds one key in z85; white space around it does no harm. Who else may read the files is not looked
-        at: in a mounted Secret everybody in the container may.
+        Every file holds one key in z85; white space around it does no harm. The files' modes are not checked: in a
+        mounted Secret every user of the container may read them.
 
         Raises:
             ValueError: with every fault of every file. Never with a key.
@@ -76,7 +76,7 @@ class Keys:
         )
 
     def ticket(self, run: str, boot: str, made_s: int) -> str:
-        """Proof that the manager leased this boot at that time; whoever holds `server.key` can make and check it.
+        """Proof that the manager leased this boot at that time; a holder of `server.key` can make and check it.
 
         Raises:
             ValueError: this process does not hold `server.key`.
@@ -100,7 +100,7 @@ class Keys:
 
 
 def _needed(folder: Path, faults: list[str]) -> list[str]:
-    """The files that must be there, judged by those that are."""
+    """Files that must be there, inferred from those that are."""
     own = [one for one in (ACTOR, CORE) if (folder / f"{one}.key").exists()]
     needed = ["server.pub", *(f"{one}.{half}" for one in own for half in ("key", "pub"))]
     if not own:
@@ -144,7 +144,7 @@ def _decodes(text: str) -> bool:
 
 
 def _mismatches(folder: Path, found: Mapping[str, bytes]) -> list[str]:
-    """Faults of pairs whose halves do not belong together, and of classes with the same key."""
+    """Faults: key pairs with halves that do not belong together, and classes with the same key."""
     faults = [
         f"{folder / pair}.pub is not the public half of {pair}.key"
         for pair in ("server", ACTOR, CORE)

@@ -1,4 +1,4 @@
-"""Throttle of log lines: neither an attacker nor a fault that repeats makes a flood of them."""
+"""Throttle of log lines, against floods by an attacker or a fault that repeats."""
 
 from __future__ import annotations
 

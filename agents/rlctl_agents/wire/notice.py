@@ -1,4 +1,4 @@
-"""Notices of new models: a hint of one frame. Who misses one hears of the model at its next poll of the modelpool."""
+"""Notices of new models: a hint of one frame. A subscriber that misses one learns of the model at its next poll."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class NoticeSubscriber:
         return ModelRef(notice.policy, notice.lineage, notice.version)
 
     def wait(self, timeout_s: float) -> None:
-        """Until there is a notice that `latest` would give, so long at most."""
+        """Wait until there is a notice that `latest` would give, so long at most."""
         self._socket.poll(int(timeout_s * 1000), zmq.POLLIN)
 
     def close(self) -> None:

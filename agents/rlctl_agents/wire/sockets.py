@@ -1,4 +1,4 @@
-"""Sockets that can neither hang, nor flood, nor leave the machine in the clear: where they are opened."""
+"""Opening of sockets that can neither hang, nor flood, nor leave the machine unencrypted."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ Socket = zmq.Socket[bytes]
 Options = Mapping[zmq.SocketOption, int]
 
 MAX_MESSAGE_BYTES = 1 << 24
-"""Of one frame, commands of the handshake included: this much memory libzmq takes for a peer of which nothing is known
-yet. What is larger travels in several frames. A peer that sends a larger one is disconnected, without a word."""
+"""Largest frame, commands of the handshake included: so much memory libzmq takes for a peer of which nothing is known
+yet. Larger data travels in several frames. A peer that sends a larger frame is disconnected, without a word."""
 _CURVE_BYTES = 33  # that encryption adds to a frame
 
 _OPTIONS: Options = {
@@ -43,7 +43,7 @@ _ENCRYPTED: Options = {
 class Wire:
     """The ZeroMQ context of a process.
 
-    Sockets belong to the thread that uses them. Addresses are `ipc:///folder/name` (a folder of ours with mode 0700),
+    Sockets belong to the thread that uses them. Addresses are `ipc:///folder/name` (a private folder with mode 0700),
     `tcp://127.0.0.1:port` (or another loopback address by number; port `*` lets the system choose) and `inproc://name`.
     With keys everything that goes over tcp is encrypted by CURVE, both ends know each other's keys, and
     `tcp://name-or-number:port` may be anywhere.
@@ -81,8 +81,8 @@ class Wire:
 
     @property
     def refused(self) -> dict[str, int]:
-        """Connections to us that came to nothing since the start, by reason: `key`, `plain`, `server_key`, `protocol`,
-        `broken_off`. The process's log has the words."""
+        """Failed connections to this process since the start, by reason: `key`, `plain`, `server_key`, `protocol`,
+        `broken_off`. The process's log has the details."""
         return dict(self._watch.refused) if self._watch is not None else {}
 
     def encrypts(self, address: str) -> bool:
@@ -95,8 +95,8 @@ class Wire:
         return self._keys
 
     def ended(self, socket: Socket) -> bool:
-        """This socket will never be connected again: its key was refused, or somebody else listens there. ZeroMQ does
-        not try again, so close it and open another. Always False without keys."""
+        """True if this socket will never be connected again: its key was refused, or a process with another
+        server key listens there. ZeroMQ does not try again, so close it and open another. Always False without keys."""
         link = self._sockets.get(socket)
         return link is not None and self._watch is not None and self._watch.ended(link)
 
@@ -140,7 +140,7 @@ class Wire:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         options: Options | None = None,
     ) -> Socket:
-        """A socket that connects, and connects again, to `address`; nobody needs to listen there yet.
+        """A socket that connects, and connects again, to `address`; no process needs to listen there yet.
 
         Raises:
             ValueError: an address that is not allowed here.
@@ -161,7 +161,7 @@ class Wire:
         if self._watch is not None:
             self._watch.close()
         if self._admission is not None:
-            self._admission.end()  # after the sockets: one that listens without it would be one that refuses nobody
+            self._admission.end()  # after the sockets: one that listens without it would refuse no peer
         self._context.destroy(linger=0)
 
     def _open(
@@ -180,7 +180,7 @@ class Wire:
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, keys.server_secret)
             socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN.encode())
-            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else everybody is admitted while there is no handler
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # else every peer is admitted while there is no handler
         elif keys is not None:
             socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
@@ -207,7 +207,7 @@ class Wire:
         with self._lock:
             if self._admission is not None:
                 return
-            # here, because it brings asyncio along, which whoever only connects can do without
+            # here, because it imports asyncio, which a process that only connects does not need
             from rlctl_agents.wire.admission import Admission
 
             self._admission = Admission(

@@ -1,4 +1,4 @@
-"""Diagnosis of connections that do not come about. ZeroMQ tells neither end: messages just do not arrive, and after
+"""Diagnosis of failed connections. ZeroMQ tells neither end: messages just do not arrive, and after
 some failures it does not even try again. Only a socket's monitor knows."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HANDSHAKE_S = 15.0
 ENDED_AFTER_S = 1.0
 """A connection that was lost and is not being made again after so long never will be."""
 BROKEN_OFF = 3
-"""Handshakes in a row that the other side breaks off before there is more to it than a restart of a process."""
+"""Handshakes in a row that the other side breaks off: as many are more than the restart of a process."""
 _CLOSING_S = 2.0
 
 _CONNECTS = (
@@ -38,12 +38,12 @@ _LISTENS = zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | zmq.EVENT_HANDSHAKE_FAILED_NO_D
 _NOT_ADMITTED = (
     "our key of class {whose} is not admitted there: another run's process listens, or the keys were made anew"
 )
-_NO_CURVE = "whoever listens there does not use CURVE: a process without keys, or none of this run"
-_OTHER = "whoever listens there does not speak our protocol"
-_SILENT = f"whoever listens there does not answer the handshake within {HANDSHAKE_S:g} s: stopped, or overloaded"
+_NO_CURVE = "the process there does not use CURVE: it has no keys, or is none of this run"
+_OTHER = "the process there does not speak our protocol"
+_SILENT = f"the process there does not answer the handshake within {HANDSHAKE_S:g} s: it is stopped, or overloaded"
 _SERVER_KEY = (
     "the handshake is broken off every time: most likely another key than our server.pub is in use there, because the "
-    "keys were made anew or it is another run's process; no keys at all, or a proxy that reaches nobody, look the same"
+    "keys were made anew or it is another run's process; no keys at all, or a proxy to nothing, look the same"
 )
 
 log = logging.getLogger(__name__)
@@ -56,13 +56,13 @@ class Link:
     address: str
     listens: bool
     shaking_since: float | None = None  # the handshake is under way
-    lost_at: float | None = None  # connection lost and, as far as we know, not being made again
+    lost_at: float | None = None  # connection lost and, as far as is known, not being made again
 
 
 class Watch:
     """Reads the monitors of all sockets of a process in one thread; logs what goes wrong, seldom and in words.
 
-    A monitor blocks ZeroMQ's own thread when nobody takes its events, so each is read, without a limit to its queue,
+    A monitor blocks ZeroMQ's own thread when its events are not taken, so each is read, without a limit to its queue,
     until it says itself that it has stopped.
 
     Args:
@@ -72,7 +72,7 @@ class Watch:
     """
 
     refused: dict[str, int]
-    """Connections to us that came to nothing, by reason: `key`, `plain`, `server_key`, `protocol`, `broken_off`."""
+    """Failed connections to this process, by reason: `key`, `plain`, `server_key`, `protocol`, `broken_off`."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], whose: str, clock: Callable[[], float] = time.monotonic
@@ -108,7 +108,7 @@ class Watch:
         return link
 
     def ended(self, link: Link) -> bool:
-        """ZeroMQ has given up: this socket will never be connected again, another one may."""
+        """True if ZeroMQ has given up: this socket will never be connected again, another one may."""
         lost_at = link.lost_at
         return lost_at is not None and self._clock() - lost_at >= ENDED_AFTER_S
 
@@ -117,7 +117,7 @@ class Watch:
         return self._trouble.get(address, "")
 
     def refuse(self, reason: str, text: str) -> None:
-        """Count and log, from any thread, a connection to us that came to nothing."""
+        """Count and log, from any thread, a failed connection to this process."""
         with self._lock:
             self.refused[reason] = count = self.refused.get(reason, 0) + 1
             due = self._throttle.due(reason)  # not by the text, or many strangers could make many lines
@@ -192,7 +192,7 @@ class Watch:
             self._failed(link, _SILENT)
             return
         self._broken_off[link.address] = count = self._broken_off.get(link.address, 0) + 1
-        # of two sides of which one has no keys, whoever sees it first hangs up; what is certain stays said
+        # when one side has no keys, the side that sees it first hangs up; a known trouble is kept
         if count >= BROKEN_OFF and link.address not in self._trouble:
             self._failed(link, _SERVER_KEY)
 
@@ -212,10 +212,10 @@ class Watch:
 
     def _refused(self, address: str, event: int, value: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
-            self.refuse("broken_off", f"{address}: somebody who hung up: without keys, a probe, or ended just then")
+            self.refuse("broken_off", f"{address}: a caller that hung up: without keys, a probe, or ended just then")
         elif value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH:
-            self.refuse("plain", f"{address}: somebody without CURVE, a process without keys or none of this run")
+            self.refuse("plain", f"{address}: a caller without CURVE: a process without keys, or none of this run")
         elif value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
-            self.refuse("server_key", f"{address}: somebody who takes us for another: its server.pub is not our key")
+            self.refuse("server_key", f"{address}: a caller that takes us for another: its server.pub is not our key")
         else:
-            self.refuse("protocol", f"{address}: somebody who does not speak our protocol")
+            self.refuse("protocol", f"{address}: a caller that does not speak our protocol")

@@ -1,6 +1,6 @@
 """Images that a commit may name: those of repositories that its run uses already, and those that `ci.yaml` allows.
 
-The service asks the registry of a base with its own logins from its own network, and whoever pushes has neither.
+The service asks the registry of a base with its own logins from its own network, and the author of a push has neither.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Bases:
     running: Callable[[], Collection[str]]
 
     def check(self, image: Reference) -> None:
-        """Before anything of it is fetched.
+        """Require that an image may be used, before anything of it is fetched.
 
         Raises:
             BuildStopped: the image is of a repository that is not allowed.

@@ -47,7 +47,7 @@ class Folder:
         folder = self.store / made.digest
         self.store.mkdir(parents=True, exist_ok=True)
         with held(self.store / ".lock", job.stop):
-            for left in self.store.glob(".*.part"):  # of builds that were killed: nobody else is here
+            for left in self.store.glob(".*.part"):  # of builds that were killed: no other one holds the lock
                 remove(left)
             if not folder.is_dir():
                 self._lay(made, folder, job.stop)
@@ -75,7 +75,7 @@ class Folder:
 
 
 def remove(folder: Path) -> None:
-    """A folder of code, whole or begun: nobody may write to what is in it."""
+    """Remove a folder of code, whole or begun; what is in it is read-only."""
     for path in (folder, *(each for each in folder.rglob("*") if each.is_dir() and not each.is_symlink())):
         path.chmod(0o700)
     shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""The registry of a project: where it is, who we are to it, and the provenance that lies beside an image."""
+"""The registry of a project: where it is, our logins there, and the provenance that lies beside an image."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def registry_of(project: Project) -> Registry:
 
 
 def tags(job: Job) -> tuple[str, str]:
-    """By which a person finds what was made of a commit, or last of a branch; deployments go by digest.
+    """Tags by which a person finds what was made of a commit, or last of a branch; deployments go by digest.
 
     They begin with letters, because readers of YAML take a short commit name for a number, or for 1e12.
     """
@@ -76,6 +76,6 @@ def attach(to: Registry, image: Reference, digest: str, proof: Mapping[str, Any]
         image: by tag.
         digest: of it.
         proof: see `provenance.statement`.
-        notes: annotations, for those who look at a registry without reading it.
+        notes: annotations, for tools that look at a registry without reading it.
     """
     referrers.attach(to, image, digest, json.dumps(proof, sort_keys=True).encode(), PROVENANCE, _PROOF, notes)

@@ -29,14 +29,14 @@ def manifest(
         namespace: that of the runs which it redeploys.
         image: holds rlctl with its extras ci and kubernetes, and git; by digest.
         host: a name of `hosts:`; probes say it.
-        name: of all objects, and of the ConfigMap and the Secret that somebody makes.
+        name: of all objects, and of the ConfigMap and the Secret that a person makes.
         size: of the disk for database, logs and repositories.
 
     Raises:
         UsageError: a pod with this configuration would not be reached, or would redeploy nothing.
     """
     if config.loopback:
-        raise UsageError(f"listen: {config.listen}: nobody reaches a pod there", hint="listen: 0.0.0.0:8710")
+        raise UsageError(f"listen: {config.listen}: no client reaches a pod there", hint="listen: 0.0.0.0:8710")
     if host not in config.hosts:
         raise UsageError(f"hosts: has no {host}", hint=f"--host {' or '.join(config.hosts) or '; hosts: is empty'}")
     on_cluster = [one for one in config.projects.values() if one.target == "kubernetes"]
@@ -83,7 +83,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _ports(project: Project) -> Iterator[int]:
-    """Behind which its forge and its registries are, outside the cluster."""
+    """Ports of its forge and its registries, outside the cluster."""
     usual: dict[str, Any] = {"https": 443, "ssh": 22}
     parts = urlsplit(project.repository)
     if parts.scheme in usual:

@@ -71,10 +71,10 @@ class Project(Model):
     secret_file: Path
     """Of the webhook; several lines are several secrets, all of them valid, so that one can be replaced."""
     branches: Annotated[list[str], Field(min_length=1)] = ["main"]
-    """Names, no patterns: whoever can push to one of them can run code as the roles do."""
+    """Names, no patterns: what is pushed to one of them can run code as the roles do."""
     paths: list[str] = []
     """A commit is built only where one of these, as in `agents/**`, differs from what the run was given of the branch
-    last; empty: always, and so it is where nobody can tell."""
+    last; empty: always, and so it is where that cannot be told."""
     spec: Annotated[str, Field(min_length=1)] = "spec.yaml"
     """In the repository."""
     sets: list[str] = []
@@ -188,8 +188,8 @@ class Config(Model):
     behind_tls: bool = False
     """A proxy in front of it speaks HTTPS: cookies are marked Secure."""
     proxies: list[str] = []
-    """Addresses or networks, as in 10.42.0.0/16, of proxies whose `X-Forwarded-For` is believed: a request that comes
-    through one of them is counted for its own address. Without: for that of the proxy."""
+    """Trusted proxies, by address or by network as in 10.42.0.0/16: a request that comes through one of them is counted
+    for its own address, by `X-Forwarded-For`. Without: for that of the proxy."""
     builds: Annotated[int, Field(ge=1, le=64)] = 2
     """At once."""
     body_mib: Annotated[float, Field(gt=0, le=25)] = 1.0
@@ -212,11 +212,11 @@ class Config(Model):
     def _networks(cls, value: list[str]) -> list[str]:
         for one in value:
             try:
-                everybody = ipaddress.ip_network(one).prefixlen == 0
+                all_addresses = ipaddress.ip_network(one).prefixlen == 0
             except ValueError as error:
                 raise ValueError(f"{one!r} is no address and no network, as in 10.42.0.0/16: {error}") from None
-            if everybody:
-                raise ValueError(f"{one} is everybody, who would say of themselves where they come from")
+            if all_addresses:
+                raise ValueError(f"{one} is every address, and any client could say where it comes from")
         return value
 
     @field_validator("listen")
@@ -235,7 +235,7 @@ class Config(Model):
             return ""
         return (
             f"code that is pushed to {', '.join(running)} runs as this user, who has the secrets, runs and logs of all "
-            f"{len(self.projects)} projects: who may push to one can reach the others; give each a user and a service"
+            f"{len(self.projects)} projects: code of one can reach the others; give each a user and a service"
         )
 
     @property

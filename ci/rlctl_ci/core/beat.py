@@ -17,7 +17,7 @@ class Beat:
     """Renews a lease while the work goes on, and hears of a cancellation.
 
     Args:
-        queue, build, owner: whose lease.
+        queue, build, owner: of the lease.
         every_s: between two looks.
         ends: whether the service does.
     """
@@ -44,8 +44,8 @@ class Beat:
     def stop(self) -> None:
         """Raises:
         Ending: the service ends, and the build with it, whatever it is at: as if it were killed, but sooner.
-        LostLease: somebody else has the build.
-        Cancelled: somebody wants its end.
+        LostLease: another worker has the build.
+        Cancelled: a person or a newer commit wants its end.
         """
         if self._ends():
             raise Ending("the service ends; its next life goes on with this build")

@@ -94,7 +94,7 @@ def old(
 
 
 def forget(config: Config, reading: Reading, those: Old, now: float, *, young_s: float = KEEP_YOUNG_S) -> None:
-    """Drop what `old` has found; after `remove`, or nobody would know any more what they have made."""
+    """Drop what `old` has found; after `remove`, as without them what they have made is not found any more."""
     for build in those.builds:  # first: on a full disk they are the room that the database needs for the rest
         _log(config, build).unlink(missing_ok=True)
     pruning.forget(reading.database, those.builds, delivered_until=now - max(young_s, pruning.DELIVERED_S))

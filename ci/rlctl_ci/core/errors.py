@@ -24,7 +24,7 @@ class CodedError(CiError):
 
 
 class BuildStopped(CodedError):
-    """It cannot succeed, however often it is tried."""
+    """The build cannot succeed, however often it is tried."""
 
 
 class Transient(CodedError):

@@ -73,7 +73,7 @@ class Service:
         self.started = now()
         self._at_work: set[str] = set()  # the owner of every attempt that is under way
         self._guard = threading.Lock()
-        self._taking_back: set[int] = set()  # builds whose deployment a thread of ours undoes
+        self._taking_back: set[int] = set()  # builds of which a thread of ours undoes the deployment
         self._patient_until: dict[int, float] = {}  # build -> its rollback is not gone on with before
         self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
         self._wake = threading.Event()
@@ -82,7 +82,7 @@ class Service:
 
     def start(self) -> None:
         """Take over what an earlier life has left, then work."""
-        self.queue.recover(everybody=True)
+        self.queue.recover(at_start=True)
         self.queue.forget_others(
             {
                 (name, f"{HEADS}{branch}")
@@ -133,7 +133,7 @@ class Service:
             name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
         )
         if not accepted.new and self.reading.head(name, event.push.ref) != event.push.sha:
-            # the branch was set back to this commit, or somebody has recorded the hook: the repository knows
+            # the branch was set back to this commit, or the hook is a recorded one: the repository knows
             self._due[name] = min(self._due[name], self._clock() + DOUBT_S)
         self.wake()
         return accepted
@@ -253,7 +253,7 @@ class Service:
             return text[:MAX_NOTE]  # no longer configured: nothing of it is secret
         try:
             return self.masker(name, project)(text)[:MAX_NOTE]
-        except RlctlError:  # who cannot read the secrets cannot hide them
+        except RlctlError:  # secrets that cannot be read cannot be hidden
             return MASK
 
     def work_of(self, project: Project, owner: str) -> Work:
@@ -261,7 +261,7 @@ class Service:
 
     def one(self) -> bool:
         """One attempt at one build, or at a rollback; whether there was any to make."""
-        self.queue.recover(frozenset(self._at_work), everybody=False)
+        self.queue.recover(frozenset(self._at_work), at_start=False)
         if (deploy := self._left_over()) is not None:
             self._take_back(deploy)
             return True
@@ -288,7 +288,7 @@ class Service:
     def _forsaken(self, build: Build, deploy: Deploy | None, why: str) -> None:
         if deploy is None:
             self.queue.end(build.id, build.lease_owner, "ignored", why)
-        else:  # nobody knows where its run is; it must not hold that for ever
+        else:  # where its run is cannot be known; it must not hold that for ever
             self.queue.decide(
                 build.id, build.lease_owner, "failed", "failed", f"{why}: its deployment is left as it is"
             )
@@ -314,7 +314,7 @@ class Service:
             try:
                 if self.one():
                     continue
-            except Exception as error:  # one that ends here would be missed by nobody
+            except Exception as error:  # no other would take the place of a worker that ends here
                 _say("a worker", error)
                 self._over.wait(1.0)
             self._wake.wait(IDLE_S)

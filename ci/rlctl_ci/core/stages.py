@@ -9,7 +9,7 @@ from typing import Any
 from rlctl_ci.core.states import ACTIVE, WAITING
 
 Event = tuple[float, str, str]
-"""When, state, note."""
+"""Time, state, note."""
 
 
 def seconds(events: Sequence[Event]) -> dict[str, Any]:

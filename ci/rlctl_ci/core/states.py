@@ -14,7 +14,7 @@ TERMINAL: Final[frozenset[State]] = frozenset(
     {"succeeded", "ignored", "superseded", "cancelled", "failed", "rolled_back"}
 )
 ACTIVE: Final[tuple[State, ...]] = ("fetching", "building", "pushing", "deploying", "verifying")
-"""Somebody works on it and holds its lease."""
+"""A worker is at it and holds its lease."""
 WAITING: Final[tuple[State, ...]] = ("received", "queued")
 MAX_ATTEMPTS: Final = 3
 

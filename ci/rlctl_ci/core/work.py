@@ -43,7 +43,7 @@ class Live:
     """A run that can be redeployed."""
 
     revision: int
-    baseline: Mapping[str, Any]  # what it did a second, with how many replicas, and who was not ready
+    baseline: Mapping[str, Any]  # what it did a second, with how many replicas, and which processes were not ready
     images: tuple[str, ...] = ()
 
 
@@ -108,7 +108,7 @@ class Deployer(Protocol):
         Raises:
             BuildStopped: the spec is invalid, or asks for what this run cannot become, or the target refuses; this call
                 has changed nothing.
-            Transient: the target went away, perhaps in the middle; or, with the code `locked`, somebody else changes
+            Transient: the target went away, perhaps in the middle; or, with the code `locked`, another command changes
                 the run, and this call has changed nothing.
             RlctlError: some of it may have been changed.
         """

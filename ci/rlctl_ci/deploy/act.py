@@ -49,14 +49,14 @@ class Step:
     """One deployment among the revisions of its run."""
 
     before: int
-    made: int | None  # None: nobody knows, because a kill or a target that was away came in between
+    made: int | None  # None: not known, because a kill or a target that was away came in between
     note: str  # of the revision that it makes: no other one has the same
 
 
 @dataclass
 class Act:
     """Args:
-    project: whose run.
+    project: that has the run.
     backend: of it.
     say: told every line.
     redeployed: called by `verify` once every replica runs the new code and has reported.
@@ -93,7 +93,7 @@ class Act:
 
         Raises:
             BuildStopped: it cannot become that, or the target refuses; nothing was changed.
-            Transient: somebody holds the run for long or changed it just now, or the target went away in the middle.
+            Transient: another command holds the run for long or changed it just now, or the target went away midway.
             RlctlError: something else; perhaps half of it was changed.
         """
         try:
@@ -323,12 +323,12 @@ def _stopped(error: Conflict | SpecError) -> BuildStopped:
 
 
 def backend_of(project: Project) -> Backend:
-    """The target of a project, as its configuration says; the current context of anybody does not count."""
+    """The target of a project, as its configuration says; the current context of a kubeconfig does not count."""
     if project.target == "kubernetes":
         from rlctl.backends.kubernetes.backend import KubernetesBackend
 
         cluster = KubernetesBackend(project.context, project.namespace)
-        cluster.take_over = frozenset({project.run})  # somebody else has started it, and the configuration names it
+        cluster.take_over = frozenset({project.run})  # another user has started it, and the configuration names it
         made: Backend = cluster
     else:
         from rlctl.backends.local import LocalBackend

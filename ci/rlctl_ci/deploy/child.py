@@ -31,7 +31,7 @@ class Child:
     """A `Deployer`.
 
     Args:
-        project: whose run.
+        project: that has the run.
         environ: of the child: ours, because it has to reach the target as we would.
     """
 

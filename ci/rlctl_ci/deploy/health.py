@@ -14,7 +14,7 @@ SOON_S = 0.1
 """Between the first looks at a run that gets ready: most are within seconds, and a large one takes long to look at."""
 BORNE = 2
 """So many restarts after a deployment are borne before a process is said not to come up: fewer than `rlctl up` bears,
-because everybody else runs already, and something that works is gone back to."""
+because all other processes run already, and something that works is gone back to."""
 FIRST_UPDATE_S = 20.0
 """So long a learner that has just begun may take to consume its first rows: a watch begins there."""
 
@@ -32,7 +32,7 @@ class Look:
     """One look at a run."""
 
     ready: bool
-    missing: str  # who is not ready yet
+    missing: str  # processes that are not ready yet
     steps: float  # agent steps consumed in all, since the beginning
     restarts: int
     finished: bool

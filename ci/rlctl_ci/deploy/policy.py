@@ -24,7 +24,7 @@ class Reach:
 def reach(
     spec: Spec, plan: Plan, documents: Sequence[Document], before: Sequence[Document], hashes: Mapping[str, str]
 ) -> Reach:
-    """The documents of a push: new ones, but for roles whose policy keeps them, as they were applied last.
+    """The documents of a push: new ones, but for roles with a policy that keeps them, as they were applied last.
 
     Args:
         spec: of the commit; its policies count.

@@ -21,9 +21,9 @@ from rlctl.spec.schema import Spec
 from rlctl_ci.core.errors import BuildStopped
 
 _OURS: Final = "templates/"
-"""How the origin of a template begins that is not a user's."""
+"""Prefix of the origin of a template that is not a user's."""
 _EXPOSED: Final = "proxy-"
-"""How roles begin that stand before a page for callers outside the cluster, with a Secret of the spec's choice."""
+"""Prefix of roles that stand before a page for callers outside the cluster, with a Secret of the spec's choice."""
 _POD: Final = (
     "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "imagePullSecrets", "securityContext",
     "hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "runtimeClassName", "resourceClaims",
@@ -33,7 +33,7 @@ _EXECUTED: Final = (
     "command", "args", "workingDir", "lifecycle", "startupProbe", "livenessProbe", "readinessProbe",
 )  # fmt: skip
 _CODE: Final = tuple(role for role, image in IMAGE_OF.items() if image != "core")
-"""Roles that run what the commit says anyway; nobody else does, and the account of a manager may change its run."""
+"""Roles that run what the commit says anyway; no other role does, and the account of a manager may change its run."""
 _PAIRS: Final = ("labels", "annotations")
 _ABOUT_ITSELF: Final = ("fieldRef", "resourceFieldRef")
 """Sources of a variable that tell a pod nothing but what it is."""

@@ -55,7 +55,7 @@ def environment(project: Project, home: Path, environ: Mapping[str, str], *, far
     """No configuration but ours, and no question asked.
 
     Args:
-        project: whose repository.
+        project: that has the repository.
         home: in place of a person's.
         environ: ours.
         far: for what asks the repository, by the one protocol of its address; nothing else learns the token.

@@ -29,9 +29,9 @@ _LIST_MIB: Final = 32
 MAX_DEPTH: Final = 100
 """Of folders in each other: what takes a folder away goes down by calling itself, also when the service starts."""
 _GONE: Final = re.compile(r"not our ref|request for unadvertised object")
-"""How a repository says that it has no such commit; by the older protocol it says the second."""
+"""Answers of a repository that has no such commit; the second is that of the older protocol."""
 _KEPT_TIMES: Final = 4
-"""What was fetched before is kept up to so many times `limits.source_mib`: the next push then brings what is new."""
+"""Earlier fetches are kept up to so many times `limits.source_mib`: the next push then brings what is new."""
 _KEPT_FILES: Final = 10_000
 """And so many files: each of them slows git down."""
 _ATTRIBUTES: Final = "* -export-subst -export-ignore -text -ident !filter !working-tree-encoding\n"
@@ -43,7 +43,7 @@ class Git:
     """A `Fetcher`.
 
     Args:
-        project: whose repository.
+        project: that has the repository.
         store: a folder of its own that stays.
         environ: ours; most of it is not passed on.
     """
@@ -165,7 +165,7 @@ class Git:
         """Names of files of the commit that differ from another one; nothing is asked over the network.
 
         Args:
-            job: whose commit `fetch` has brought.
+            job: of the commit that `fetch` has brought.
             before: another one that it has brought, by full name.
 
         Returns:
@@ -201,7 +201,7 @@ class Git:
             yield path
 
     def _failed(self, bare: Path, ended: Ended, error: CiError) -> CiError:
-        """That, or what lies behind it; a copy of ours that is damaged goes, and the next attempt makes it anew."""
+        """This error, or the damage behind it; a damaged copy of ours goes, and the next attempt makes it anew."""
         if damaged(ended):
             _drop(bare)
             return Transient("fetch", f"our copy was damaged, and is made anew: {cause(ended)}")
@@ -241,7 +241,7 @@ def _overgrown(folder: Path, most_bytes: int) -> bool:
 
 
 def _drop(bare: Path) -> None:
-    """All at once, also for who is killed at it: half a repository would be none to git, and no other would be made."""
+    """Remove a copy at once, even if killed meanwhile: half of one would be none to git, and no other would be made."""
     part = bare.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     bare.rename(part)

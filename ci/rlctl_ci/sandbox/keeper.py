@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 UNKILLABLE_S: Final = 10.0
-"""So long is waited for a process that hangs in the kernel; nobody can do more about it."""
+"""So long is waited for a process that hangs in the kernel; no more can be done about it."""
 FILE_SIGNAL: Final = int(signal.SIGXFSZ)
 """Ends what writes a file of more than FILE_BYTES."""
 PROCESSOR_SIGNAL: Final = int(signal.SIGXCPU)
@@ -42,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     signal.set_wakeup_fd(wakes)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     if whole:
-        _prctl(_SET_CHILD_SUBREAPER, 1)  # who loses its parent becomes ours, and of nobody else
+        _prctl(_SET_CHILD_SUBREAPER, 1)  # a process that loses its parent becomes our child, and no other's
     program = os.fork()
     if program == 0:
         _become(arguments[7:], nice, memory, file, cpu_s)
@@ -86,7 +86,7 @@ def _become(argv: Sequence[str], nice: int, memory: int, file: int, cpu_s: int) 
 
 
 def _reaped(program: int) -> int | None:
-    """Wait for all that has ended; how the program did, if it is one of them."""
+    """Reap all that has ended; exit code of the program, if it is among them."""
     code = None
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:

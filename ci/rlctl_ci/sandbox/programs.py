@@ -26,18 +26,18 @@ GRACE_S: Final = 5
 _LOOK_S: Final = 0.2
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
                 "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
-"""What a program of a build sees of our environment: neither a kubeconfig nor a token, nor where they lie."""
+"""Variables that a program of a build has of our environment: neither a kubeconfig nor a token, nor where they lie."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of one program and everything that it starts; None: no limit."""
+    """Limits of one program and everything that it starts; None: no limit."""
 
     time_s: float
     memory_mib: int | None = None
     file_mib: int | None = None
     nice: int = 0
-    """How far it stands back for hooks, and for roles on the same machine."""
+    """Niceness, by which it stands back for hooks, and for roles on the same machine."""
     cpu_s: int | None = None
     """Of the processor, for each of its processes."""
 
@@ -145,7 +145,7 @@ def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) ->
 
 
 def _end(process: subprocess.Popen[bytes], life: int) -> None:
-    """Of the program and of what it has started: in good order while it still works, then not."""
+    """End the program and what it has started: in good order while it still works, then not."""
     if process.poll() is None:
         with suppress(BrokenPipeError, subprocess.TimeoutExpired):
             os.write(life, b".")

@@ -88,13 +88,13 @@ class Database:
         """All of the block, or nothing of it; inside another one, a part of that.
 
         Raises:
-            Busy: somebody else writes for too long, or the disk is full.
+            Busy: another connection writes for too long, or the disk is full.
         """
         connection = self.connection()
         if connection.in_transaction:
             yield connection
             return
-        with self._writing:  # a queue: SQLite's own waiting is a sleep that grows, and fair to nobody
+        with self._writing:  # a queue: SQLite's own waiting is a sleep that grows, and not fair
             yield from self._transaction(connection)
 
     def _transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
@@ -123,7 +123,7 @@ class Database:
             raise Busy(f"{self.path.parent} cannot be written: {error}") from error
 
     def close(self) -> None:
-        """Every thread's connection; nobody may use them any more."""
+        """Close the connections of all threads; none may use its own any more."""
         for connection in list(self._connections):
             _close(connection, self._connections)
         self._local = threading.local()

@@ -12,7 +12,7 @@ from rlctl_ci.store.rows import ACTIVE_STATES, IGNORED, NEWEST_HEAD, WAITING_STA
 NOWHERE: Final = ""
 """The head of a branch that is not there, or of which one wants to hear as if for the first time."""
 SUPERSEDED: Final = "superseded: "
-"""How the reason of a cancellation begins that no person has asked for."""
+"""Prefix of the reason of a cancellation that no person has asked for."""
 
 
 class Inbox(Rows):
@@ -58,7 +58,7 @@ class Inbox(Rows):
     def looked(self, project: str, ref: str, head: str | None, *, recipe: str) -> int | None:
         """A build of what the repository says is the head of a branch, where that has moved since we last heard of it.
 
-        The first look at a branch makes none: nobody has pushed what it finds.
+        The first look at a branch makes none: what it finds is no new push.
 
         Args:
             head: None: there is no such branch; one that comes later has moved.
@@ -94,7 +94,7 @@ class Inbox(Rows):
         """
         eager = set(cancel_running)
         if not self._any("SELECT 1 FROM builds WHERE state = 'received'"):
-            return 0  # nobody who writes waits for this look
+            return 0  # no writer waits for this look
         with self.database.write() as db:
             rows = db.execute("SELECT * FROM builds WHERE state = 'received' ORDER BY id").fetchall()
             for row in rows:

@@ -115,7 +115,7 @@ class People:
             )
 
     def audited(self, limit: int = 100) -> list[tuple[float, str, str, str]]:
-        """When, who, action, object; newest first."""
+        """Time, person, action, object; newest first."""
         rows = self.database.read("SELECT * FROM audit ORDER BY id DESC LIMIT ?", limit)
         return [(row["at"], row["who"], row["action"], row["object"]) for row in rows]
 

@@ -19,11 +19,11 @@ _OVER: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 
 
 def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -> list[int]:
-    """Builds whose rows and logs may go, oldest first.
+    """Builds that may go with their rows and logs, oldest first.
 
     Of each branch the newest stay, and the newest of those that the run was given and has kept: what comes next is
     compared with them, and people go back to what was before them. So does the last build that has made something
-    that is still there, else nobody would ever find that.
+    that is still there, else no clean-up would ever find that.
 
     Args:
         keep: so many of each.

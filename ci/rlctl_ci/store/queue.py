@@ -21,14 +21,14 @@ class Queue(Inbox, Deployments):
     def claim(self, owner: str, *, most: int, runs: Mapping[str, str]) -> Build | None:
         """The oldest build that may start, with its lease; None when there is none.
 
-        One whose deployment has begun comes first, whatever else is under way: its run waits for nobody but it.
+        One with a deployment that has begun comes first, whatever else is under way: its run waits for no other one.
 
         Args:
             most: so many others may be under way.
             runs: project -> the run that it changes.
         """
         now = self.now()
-        due = (now, now + max(RETRY_AFTER_S))  # who waits for longer began to before the clock was set back
+        due = (now, now + max(RETRY_AFTER_S))  # a longer wait began before the clock was set back
         if not self._any("SELECT 1 FROM builds WHERE state = 'queued' AND (not_before <= ? OR not_before > ?)", *due):
             return None
         with self.database.write() as db:
@@ -57,7 +57,7 @@ class Queue(Inbox, Deployments):
         """Move a build to its next state, for the holder of the lease.
 
         Raises:
-            LostLease: somebody else does.
+            LostLease: another worker holds it.
         """
         with self.database.write() as db:
             self._move(db, self._mine(db, build, owner), to, note)
@@ -67,7 +67,7 @@ class Queue(Inbox, Deployments):
         """Renew the lease; returns the reason of a cancellation, empty when there is none.
 
         Raises:
-            LostLease: it is somebody else's.
+            LostLease: it is another worker's.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
@@ -78,7 +78,7 @@ class Queue(Inbox, Deployments):
         """A terminal state.
 
         Raises:
-            LostLease: somebody else holds the build.
+            LostLease: another worker holds the build.
         """
         assert to in TERMINAL, to
         with self.database.write() as db:
@@ -91,7 +91,7 @@ class Queue(Inbox, Deployments):
         """The branch is at another commit: that is built instead, unless it is about to be.
 
         Raises:
-            LostLease: somebody else holds the build.
+            LostLease: another worker holds the build.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
@@ -119,25 +119,25 @@ class Queue(Inbox, Deployments):
                 db.execute("UPDATE builds SET attempts = attempts - 1 WHERE id = ?", (build,))
             return True
 
-    def recover(self, alive: Set[str] = frozenset(), *, everybody: bool) -> list[int]:
-        """Builds whose worker is gone go back to the queue, or fail when that has happened too often.
+    def recover(self, alive: Set[str] = frozenset(), *, at_start: bool) -> list[int]:
+        """Put builds without a worker back into the queue, or fail them when that has happened too often.
 
-        A build whose deployment has begun always goes back: it must be verified, or undone.
+        A build with a deployment that has begun always goes back: it must be verified, or undone.
 
         Args:
             alive: owners that are at work: what they hold is theirs, however the clock jumped.
-            everybody: at the start: no other process is alive, whatever a lease says.
+            at_start: of the service: no other process is alive, whatever a lease says.
         """
         now, found = self.now(), []
         held = (now, now + LEASE_S)  # a lease that ends later is from before the clock was set back
-        if not everybody and not self._any(
+        if not at_start and not self._any(
             f"SELECT 1 FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted') AND lease_until NOT BETWEEN ? AND ?",
             *held,
         ):
             return []
         with self.database.write() as db:
             for row in db.execute(f"SELECT * FROM builds WHERE state IN ({ACTIVE_STATES}, 'interrupted')").fetchall():
-                if row["lease_owner"] in alive or (not everybody and held[0] <= row["lease_until"] <= held[1]):
+                if row["lease_owner"] in alive or (not at_start and held[0] <= row["lease_until"] <= held[1]):
                     continue
                 if row["state"] != "interrupted":
                     self._move(db, row, "interrupted", "the service ended while it was at work")
@@ -151,7 +151,7 @@ class Queue(Inbox, Deployments):
         return found
 
     def cancel(self, build: int, why: str) -> State:
-        """Ask for the end of a build; one that nobody works on ends at once. Returns its state now.
+        """Ask for the end of a build; one that no worker holds ends at once. Returns its state now.
 
         Raises:
             CiError: there is no such build.

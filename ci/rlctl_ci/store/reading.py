@@ -52,7 +52,7 @@ class Reading:
         """The commit that the run was given of its branch last, and has kept.
 
         None: there is none, or it was made by another recipe, or the last one has failed and was not taken back: what
-        the run has of it, nobody can tell.
+        the run has of it cannot be told.
         """
         rows = self._all(
             "SELECT sha, recipe, d.state FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ?"
@@ -63,7 +63,7 @@ class Reading:
         return rows[0]["sha"] if known else None
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
-        """When, state, note; in order."""
+        """Time, state, note; in order."""
         rows = self._all("SELECT at, state, note FROM events WHERE build = ? ORDER BY id", build)
         return [(row["at"], row["state"], row["note"]) for row in rows]
 
@@ -112,7 +112,7 @@ class Reading:
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
     def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
-        """When, project, event and why, of deliveries that made no build; newest first."""
+        """Time, project, event and reason, of deliveries that made no build; newest first."""
         rows = self._all(
             "SELECT * FROM deliveries WHERE build IS NULL AND outcome LIKE ? AND (? IS NULL OR project = ?)"
             " ORDER BY rowid DESC LIMIT ?",

@@ -44,7 +44,7 @@ class Build:
     not_before: float
     lease_owner: str
     lease_until: float
-    cancel: str  # why somebody asked for its end; empty: nobody did
+    cancel: str  # reason for which its end was asked for; empty: it was not
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Build:

@@ -17,7 +17,7 @@ WAITING_STATES: Final = ", ".join(f"'{state}'" for state in WAITING)
 UNDECIDED: Final = "('planned', 'applied', 'rolling_back')"
 """States of a deployment that has begun and has no end yet: it holds its run."""
 IGNORED: Final = "ignored: "
-"""How the outcome of a delivery begins that made no build, before the reason."""
+"""Prefix of the outcome of a delivery that made no build, before the reason."""
 NEWEST_HEAD: Final = "SELECT sha FROM heads WHERE project = ? AND ref = ? ORDER BY id DESC LIMIT 1"
 Hide = Callable[[str, str], str]
 """Project and text -> the text without secrets of the project."""

@@ -67,7 +67,7 @@ def projects_document(config: Config, reading: Reading) -> list[dict[str, Any]]:
 class Api:
     """Args:
     service: what is asked about.
-    sessions: who asks.
+    sessions: by which a person asks.
     streams: that go on.
     """
 

@@ -45,7 +45,7 @@ class Viewer(NamedTuple):
 class Pages:
     """Args:
     service: what is shown.
-    sessions: who looks.
+    sessions: by which a person looks.
     streams: that go on.
     secure: cookies only over HTTPS.
     """

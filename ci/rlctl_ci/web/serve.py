@@ -26,11 +26,11 @@ HEADERS_WITHIN_S: Final = 10.0
 """Also for the handshake of TLS."""
 KEEP_ALIVE_S: Final = 15
 WRITTEN_WITHIN_S: Final = 30.0
-"""What waits to be sent, some 64 KiB; who reads slower than that, or not at all, is not waited for."""
+"""Time to read what waits to be sent, some 64 KiB; a client that reads slower, or not at all, is not waited for."""
 ENDS_WITHIN_S: Final = 2.0
 """At the end of the service, for answers that are under way."""
 TASKS: Final = 2 * CONNECTIONS
-"""Answers that are made, also for who has gone meanwhile."""
+"""Answers that are made, also for clients that have gone meanwhile."""
 TOKEN_FILE: Final = "token"
 
 

@@ -20,7 +20,7 @@ _MOST: Final = 1000
 
 
 class Refused(Exception):
-    """401: nobody said who; 403: who it is may not; 429: they ask too often."""
+    """401: no valid token or session; 403: this person may not; 429: too many requests."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -40,9 +40,9 @@ class Sessions:
     """In memory: after a restart one signs in again.
 
     Args:
-        people: whose tokens they are.
+        people: owners of the tokens.
         rate: of each of them; those without a token share that of their address.
-        open_reading: whether reading needs nobody.
+        open_reading: True if reading needs no token.
     """
 
     def __init__(self, people: People, rate: Rate, *, open_reading: bool) -> None:
@@ -80,11 +80,11 @@ class Sessions:
         """Authorised person of a request.
 
         Args:
-            scope: None: whoever it is.
+            scope: None: any person.
             csrf: from a form; a change by a cookie alone is refused.
 
         Raises:
-            Refused: nobody, or not them, or not so often.
+            Refused: no person, not this one, or not so often.
         """
         person = self.who(request)
         if person is None and scope == "read" and self._open_reading:

@@ -13,7 +13,7 @@ from rlctl_ci.store.records import Build, Deploy
 
 class Shown(Reading):
     """Args:
-    service: whose database, and whose secrets.
+    service: has the database, and the secrets.
     """
 
     def __init__(self, service: Service) -> None:

@@ -66,12 +66,12 @@ class KubernetesBackend:
         context: of the kubeconfig; None: its current one.
         namespace: None: the context's.
         api: instead of a cluster.
-        me: who asks.
+        me: the user who asks.
         clock, sleep, now: time.
 
     Attributes:
-        force_conflicts: take fields over that somebody else owns, and a run that somebody else has started.
-        take_over: runs that may be changed though somebody else has started them; fields of others stay theirs.
+        force_conflicts: take fields over that other managers own, and a run that another user has started.
+        take_over: runs that may be changed though another user has started them; fields of other managers stay theirs.
         note: told in a sentence what is worth a line, and is no error.
         waiting: told a line for every ten seconds that a verb waits for something.
         image_sizes: asks registries what a node pulls for images; the preflight reckons with it.
@@ -128,14 +128,14 @@ class KubernetesBackend:
     def _reach(self, run: str) -> Api:
         """
         Raises:
-            Conflict: the run was started somewhere else, and nobody has said that here is meant.
+            Conflict: the run was started somewhere else, and the command line does not say that here is meant.
         """
         api = self._api
         self._recorded(api, run)
         return api
 
     def _recorded(self, api: Api, run: str) -> index.IndexEntry | None:
-        """What the index says of the run of that name, when it is in this namespace."""
+        """Entry of the index for the run of that name, when it is in this namespace."""
         return index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
 
     def _session(self, run: str) -> Session:
@@ -200,7 +200,7 @@ class KubernetesBackend:
                 into its storage; not called where it is there. None: it begins with weights of its own.
 
         Raises:
-            Conflict: another command holds the run, it or one of its objects is somebody else's, or so is a field.
+            Conflict: another command holds the run, or it, one of its objects or a field has another owner.
             PartlyApplied: some of it was applied, then the server refused or did not answer; the same call goes on.
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
@@ -225,7 +225,7 @@ class KubernetesBackend:
             raise
 
     def _forget_unless_there(self, api: Api, entry: index.IndexEntry, others: list[index.IndexEntry]) -> None:
-        """Its name leads here from before the first write; where it led before, when this run was not made."""
+        """Take the name from the index if the run was not made, and enter the run again that had the name before."""
         with suppress(RlctlError):
             record = records.find(api, entry.run)
             if (record is None or record.state.uid != entry.uid) and index.find(entry.run) == entry:
@@ -234,10 +234,10 @@ class KubernetesBackend:
                     index.record(others[-1])
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
-        """What `apply` would change; the server is asked by dry runs, nothing is written.
+        """Changes that `apply` would make; the server is asked by dry runs, nothing is written.
 
         Raises:
-            Conflict: the run, or one of its objects, is somebody else's.
+            Conflict: the run, or one of its objects, has another owner.
         """
         session = self._session(plan.run)
         record = records.find(session.api, plan.run)
@@ -245,7 +245,7 @@ class KubernetesBackend:
         yield from differences.differences(session, of_plan(plan, documents, spec))
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """What can be known to go wrong before anything is sent, in numbers."""
+        """Preflight: faults that can be known before anything is sent, in numbers."""
         return findings.checks(self._api, plan, list(documents), self.image_sizes)
 
     def revisions(self, run: str) -> list[Revision]:
@@ -289,10 +289,10 @@ class KubernetesBackend:
             yield url
 
     def check_owner(self, run: str, verb: str) -> str:
-        """Who has started the run, user@host; "" when nobody has said.
+        """The user who has started the run, user@host; "" when that is not recorded.
 
         Raises:
-            Conflict: somebody else, and nothing is to be forced.
+            Conflict: another user, and nothing is to be forced.
         """
         session = self._session(run)
         record = lost.find(session.api, run)
@@ -305,8 +305,8 @@ class KubernetesBackend:
         """Change replica counts; no pod is touched that stays. More actors come in paces.
 
         Raises:
-            Conflict: no such run or role, the run is down or somebody else's, another command holds it, or somebody
-                else sets the number.
+            Conflict: no such run or role, the run is down or another user's, another command holds it, or another field
+                manager sets the number.
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
         """
@@ -316,7 +316,7 @@ class KubernetesBackend:
         """Replace all pods of a role in waves, as its controller does it.
 
         Raises:
-            Conflict: no such run or role, the run is down or somebody else's, or another command holds it.
+            Conflict: no such run or role, the run is down or another user's, or another command holds it.
             TimedOut: the pods of one Deployment do not become ready; the others were not restarted.
         """
         yield from scaling.restart(self._session(run), run, role)
@@ -328,7 +328,7 @@ class KubernetesBackend:
             grace_s: how long to wait for the pods of one wave; those that take longer end by themselves.
 
         Raises:
-            Conflict: somebody else has started it, or another command holds it.
+            Conflict: another user has started it, or another command holds it.
             PartlyApplied: some of it is gone; the same call goes on.
         """
         session = self._session(run)
@@ -342,7 +342,7 @@ class KubernetesBackend:
                 index.forget(run, entry.uid)
 
     def documents(self, run: str, revision: int | None = None) -> list[Document]:
-        """As last applied as a whole, or those of a revision that is kept; none when no `up` has come to its end."""
+        """Documents as last applied as a whole, or those of a kept revision; none when no `up` has come to its end."""
         api = self._reach(run)
         if revision is not None:
             return list(rollback.kept(api, scaling.known(api, run), revision).documents)
@@ -365,7 +365,7 @@ class KubernetesBackend:
         return control.ask(self._reach(run), run, method, path, body)
 
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
-        """What the manager said last, when the run was taken down; None while it is up."""
+        """Last status of the manager when the run was taken down; None while it is up."""
         record = records.find(self._reach(run), run)
         return None if record is None else record.final
 

@@ -39,7 +39,7 @@ from rlctl.backends.run_states import check_count, check_role, newest_first
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.problems.findings import simulator_missing
-from rlctl.waiting import nobody
+from rlctl.waiting import quiet
 
 CONTROL_TIMEOUT_S = 3.0
 FOLLOW_POLL_S = 0.15
@@ -51,10 +51,10 @@ class LocalBackend:
     name = "local"
 
     def __init__(self) -> None:
-        self.waiting: Say = nobody
+        self.waiting: Say = quiet
 
     def place(self, run: str, storage: str | None = None) -> Place:
-        """Where the run lies, or would lie: what rendering needs. Writes nothing.
+        """Place of the run, or the one that it would have: for rendering. Writes nothing.
 
         Args:
             storage: absolute folder from the spec; None: the state folder of this user.
@@ -186,7 +186,7 @@ class LocalBackend:
                 yield Applied(str(place.layout.root), "removed")
 
     def documents(self, run: str, revision: int | None = None) -> list[Document]:
-        """As last applied, or those of a revision that is kept."""
+        """Documents as last applied, or those of a revision that is kept."""
         place = _known(run)
         if revision is None:
             return run_state.read_documents(place.layout)
@@ -253,17 +253,17 @@ class LocalBackend:
             )
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
-        """What `apply` would change in the files of the run; writes nothing."""
+        """Changes that `apply` would make in the files of the run; writes nothing."""
         place = places.find(plan.run)
         yield from differences([] if place is None else run_state.read_documents(place.layout), documents)
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """The simulator: without it the roles would end a second after `up -d` has said that all is well."""
+        """Check of the simulator: without it the roles would end a second after `up -d` has said that all is well."""
         ids = {role.run_file["spec"]["env"]["id"] for role in plan.roles if role.role in ("actor", "evaluator")}
         return [Check("simulator", "problem", *lacking) for lacking in map(simulator_missing, sorted(ids)) if lacking]
 
     def revisions(self, run: str) -> list[Revision]:
-        """Those that can be gone back to, newest first; the first is what runs.
+        """Revisions that can be gone back to, newest first; the first is the one that runs.
 
         Raises:
             Conflict: there is no such run.
@@ -300,7 +300,7 @@ class LocalBackend:
 
         Raises:
             Conflict: no such run, it has no curves yet, or it is over and its manager's page with it.
-            BackendUnreachable: whoever should answer does not.
+            BackendUnreachable: the manager, or TensorBoard, does not answer.
         """
         place = _known(run)
         page = pages.status_page(place) if what == "status" else pages.tensorboard(place)

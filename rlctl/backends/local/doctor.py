@@ -1,4 +1,4 @@
-"""Whether this machine can run a training: packages, room, sockets, limits."""
+"""Checks of this machine for a training: packages, room, sockets, limits."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _GIB: Final = 2**30
 _LITTLE_DISK_GIB: Final = 5.0
 _NO_DISK_GIB: Final = 0.5
 _FILES_OF_A_RUN: Final = 4096
-"""As the supervisor's own configuration asks for: some thirty for each of a hundred replicas."""
+"""Open files, as the supervisor's own configuration asks for: some thirty for each of a hundred replicas."""
 
 
 def look() -> list[Check]:
-    """Everything; nothing is changed."""
+    """All checks; nothing is changed."""
     return [_packages(), _disk(), _sockets(), _files(), _machine()]
 
 
@@ -59,7 +59,7 @@ def _sockets() -> Check:
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if there == folder and (folder.lstat().st_uid != os.getuid() or folder.is_symlink()):
         return Check(
-            "sockets", "problem", f"{folder} belongs to somebody else", "set XDG_RUNTIME_DIR to a folder of yours"
+            "sockets", "problem", f"{folder} belongs to another user", "set XDG_RUNTIME_DIR to a folder of yours"
         )
     if not os.access(there, os.W_OK):
         return Check("sockets", "problem", f"{there} cannot be written", "set XDG_RUNTIME_DIR to a folder of yours")

@@ -1,1 +1,1 @@
-"""What processes write, whatever target they run on: records out of lines, which are wanted, the last error."""
+"""Log records, alike on every target: parsed out of lines, filtered by a query, and the last error among them."""

@@ -76,7 +76,7 @@ class Grouper:
         return True
 
     def flush(self) -> list[Entry]:
-        """What is collected, complete or not."""
+        """The entries collected, complete or not."""
         lines, self._trace, self._ended = self._trace, [], False
         while lines and not lines[-1].strip():
             lines.pop()
@@ -95,7 +95,7 @@ class Parser:
         self._process = process
         self._origin = origin
         self._before: Entry | None = None  # the last with a time of its own
-        self._parsed: LogRecord | None = None  # of it, once somebody asked
+        self._parsed: LogRecord | None = None  # of it, once it was asked for
 
     @property
     def started(self) -> bool:

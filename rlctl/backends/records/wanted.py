@@ -1,4 +1,4 @@
-"""Which log records a query wants: the cheap questions first, of bytes, before anything is parsed."""
+"""Filter of log records by a query: the cheap questions first, of bytes, before anything is parsed."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Filter:
 
 
 def _saying(level: int) -> re.Pattern[bytes]:
-    """What stands in every JSON line of at least this level."""
+    """Bytes that stand in every JSON line of at least this level."""
     return re.compile(rb'"level"\s*:\s*"(?:%s)"' % "|".join(at for at, n in LEVELS.items() if n >= level).encode())
 
 

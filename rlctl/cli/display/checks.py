@@ -17,13 +17,13 @@ CORE = "images.core"
 OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security", CORE})
 """Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
 _REGISTRY_S = 10.0
-"""For one request about it."""
+"""Longest wait for one request about it."""
 _MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
 
 
 @runtime_checkable
 class Pulling(Protocol):
-    """A backend whose preflight reckons with the bytes of images, and asks nobody for them itself."""
+    """A backend whose preflight uses the sizes of images, and asks no registry for them itself."""
 
     image_sizes: Callable[[Collection[str]], Mapping[str, int]]
 

@@ -77,19 +77,19 @@ def worst(processes: Iterable[Process]) -> Process | None:
 
 
 def urgency(process: Process) -> int:
-    """The smaller, the sooner it is told of: causes before what may only follow from them, what is past last."""
+    """Order of telling, the smallest first: causes before what may only follow from them, what is past last."""
     if past(process):
         return 6
     if process.permanent:
         return 0
     if process.state == "failed":
         return 1
-    if process.lacks:  # whoever has no node is not there for those who run and wait to be ready
+    if process.lacks:  # a process without a node keeps others from becoming ready, which run and wait for it
         return 2 if process.lacks == "node" else 5
     return 3 if process.state == "backoff" else 4
 
 
 def shown(process: Process) -> str:
-    """`actor/3 (backoff: why)`: who is waited for, in a few words."""
+    """`actor/3 (backoff: why)`: the process that is waited for, in a few words."""
     why = f": {process.reason}" if process.reason else ""
     return f"{process.role if process.count > 1 else label(process)} ({process.state}{why})"

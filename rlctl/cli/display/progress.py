@@ -109,7 +109,7 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
     """Events since the snapshot that `last` remembers; updates `last`."""
     told = snapshot.status
     ending = snapshot.over or bool(told["stop"]["met"])  # that processes end is no news then
-    quiet = ending or snapshot.unseen is not None  # or nobody can say how they are
+    quiet = ending or snapshot.unseen is not None  # or it is unknown how they are
     found = [] if quiet else list(_of_processes(snapshot, last))
     explained = {event["role"] for event in found}
     for role, wanted in [] if quiet else snapshot.state.replicas.items():
@@ -162,7 +162,7 @@ def _of_processes(snapshot: Snapshot, last: dict[str, Any]) -> Iterator[dict[str
 
 
 def heartbeat(snapshot: Snapshot) -> str:
-    """One line that says that it lives, how fast, and whom everybody waits for."""
+    """One line that says that the run lives, how fast it is, and which process the others wait for."""
     told = snapshot.status
     if snapshot.phase != "running":
         return f"{snapshot.phase}; waiting for {snapshot.slowest or 'the first experience'}"

@@ -142,7 +142,7 @@ def replay_text(told: Mapping[str, Any]) -> list[str]:
 
 
 def steps_are_missing(totals: Mapping[str, Any]) -> bool:
-    """The learner has reported more than the actors have: nobody learns from a step before it is made."""
+    """The learner has reported more than the actors have: no step is learned from before it is made."""
     return bool(totals["consumed_steps"] > totals["agent_steps"])
 
 
@@ -355,7 +355,7 @@ def look_next(snapshot: Snapshot) -> list[str]:
 
 
 def failure(snapshot: Snapshot) -> list[str]:
-    """The first cause, the last lines of that process, who was stopped because of it."""
+    """The first cause, the last lines of that process, and the processes that were stopped because of it."""
     cause = snapshot.state.failure
     if cause is None:
         return []

@@ -1,4 +1,4 @@
-"""Design of a sweep: what a command line wants of it, checked whole before anything starts."""
+"""Design of a sweep: its trials, as a command line wants them, checked whole before anything starts."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ class Design:
         return replace(one, spec=one.spec.model_copy(update=update))
 
     def search(self) -> Search | None:
-        """That of the sweep, which goes on; None: it is a grid.
+        """The search of the sweep, which goes on; None: it is a grid.
 
         Raises:
             UsageError: Optuna is not installed.
@@ -201,7 +201,7 @@ class Design:
         return made
 
     def suggest(self, search: Search | None, most: int) -> Trial | None:
-        """First trial of the next suggestion, all of whose seeds are added and recorded; None: there are so many."""
+        """First trial of the next suggestion, whose seeds are all added and recorded; None: there are so many."""
         if search is None or len({one.suggestion for one in self.sweep.trials}) >= most:
             return None
         record.check_room(self.sweep.name, len(self.sweep.trials) + len(self._seeds))
@@ -226,7 +226,7 @@ def _refuse(problems: Sequence[Problem]) -> None:
 
 
 def _endless(spec: Spec, *, prune: bool) -> list[Problem]:
-    """Why runs of a sweep would not end, or could not be compared while they run."""
+    """Reasons for which runs of a sweep would not end, or could not be compared while they run."""
     stop = spec.stop
     if prune and stop.agent_steps is None:
         return [Problem("stop.agent_steps", "--prune compares trials at the same share of it, and it is not set")]

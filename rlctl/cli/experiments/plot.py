@@ -59,7 +59,7 @@ def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None
         mpl.rc_context({"svg.hashsalt": "rlctl", "svg.fonttype": "none", "text.parse_math": False}),
         warnings.catch_warnings(),
     ):
-        # a letter that the font lacks, or a layout that has no room, is no fault of who reads the plot
+        # a letter that the font lacks, or a layout that has no room, is no fault of the user's
         warnings.simplefilter("ignore", UserWarning)
         made = Figure(figsize=(11, 4.0 * len(envs) + 0.35 * len(shown)), layout="constrained")
         rows = made.subplots(len(envs), 2, width_ratios=(3, 2), squeeze=False)

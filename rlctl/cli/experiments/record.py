@@ -33,7 +33,7 @@ State = Literal["waiting", "running", "finished", "failed", "pruned", "stopped"]
 OVER: Final = ("finished", "failed", "pruned")
 MOST_TRIALS: Final = 10_000
 _LONGEST: Final = 35
-"""Of a name: that of a run has at most _LONGEST_RUN characters, "-" and the number of a trial included."""
+"""Longest name of a sweep: a run's has at most _LONGEST_RUN characters, "-" and the number of a trial included."""
 _LONGEST_RUN: Final = 40
 _OF_ONE_RUN: Final = ("run", "seed")
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S: Final = 10.0
 AWAY_S: Final = 300.0
-"""A target that does not answer so long ends the command; what runs there goes on."""
+"""A target that does not answer for so long ends the command; what runs there goes on."""
 GRACE_S: Final = 10.0
 STOPPED: Final = "stopped by another command"
 _ROOM: Final = 4
@@ -63,7 +63,7 @@ class Scheduler:
         self._parallel, self._interrupts = parallel, interrupts
         self._backends: dict[str, Backend] = {}
         self._hopes: dict[str, Hope] = {}
-        self._again: set[str] = set()  # runs whose lost supervisor this command has made up for
+        self._again: set[str] = set()  # runs that this command has started again after the loss of their supervisor
         self._answered_s = self._said_s = self._began_s = world.clock()
         self._chatty = True
 
@@ -126,7 +126,7 @@ class Scheduler:
             self._end(trial, "failed", failed)
 
     def _up(self, trial: Trial) -> str | None:
-        """Why it has failed; None: it runs."""
+        """The reason for which it has failed; None: it runs."""
         sweep = self._sweep
         try:
             loaded = self._load(trial)
@@ -205,7 +205,7 @@ class Scheduler:
             self._tell(f"{trial.run}: {_figures(trial)}")
 
     def _lost(self, trial: Trial, seen: Snapshot) -> str | None:
-        """Why a trial that has not learned anything yet never will."""
+        """The reason for which a trial that has learned nothing yet never will."""
         if trial.steps or seen.state.target not in ON_CLUSTERS:
             return None
         lost = self._hopes.setdefault(trial.run, Hope(self._world.clock)).lost(seen.processes)
@@ -230,7 +230,7 @@ class Scheduler:
         self._tell_search(trial)
 
     def _tell_search(self, trial: Trial) -> None:
-        """Tell of a suggestion all of whose seeds are over: the mean of their last evaluations."""
+        """Tell the search of a suggestion whose seeds are all over: the mean of their last evaluations."""
         if self._search is None or trial.suggestion is None:
             return
         alike = [one for one in self._sweep.trials if one.suggestion == trial.suggestion]

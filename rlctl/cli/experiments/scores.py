@@ -1,4 +1,4 @@
-"""Evaluations of runs, runs of equal settings together, and what is told of them."""
+"""Scores: evaluations of runs, runs of equal settings together, and the figures of these groups."""
 
 from __future__ import annotations
 
@@ -262,7 +262,7 @@ def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) ->
 
 
 def _unfinished(one: Scored, steps: int | None) -> str:
-    """Why the evaluation of a run that counts is missing, or is not the one that was asked for; "" if it is."""
+    """Reason for which the evaluation that counts is missing, or is not the one that was asked for; "" if it is."""
     point = one.at(steps)
     if point is None:
         early = f" of at most {steps:,} agent steps" if steps is not None and one.curve else ""

@@ -1,1 +1,1 @@
-"""Models that a run has stored: which there are, and how one of them gets into a folder."""
+"""Stored models of a run: their list, and the copy of one in a folder."""

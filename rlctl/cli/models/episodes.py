@@ -80,7 +80,7 @@ WHEN: Final = "one is recorded where an environment fails, and the worst and bes
 
 
 def _header(files: StoredFiles, file: str, size: int) -> tuple[dict[str, Any], str]:
-    """What the first line says, or why it says nothing."""
+    """The record in the first line, or the reason for which there is none."""
     line = b""
     if size > _LARGEST_BYTES:
         return {}, f"it is damaged: no episode is larger than {_LARGEST_BYTES >> 20} MiB"

@@ -98,7 +98,7 @@ def fetched(
 
 
 def origin_of(folder: Path) -> dict[str, Any]:
-    """What run.json of a pulled folder holds.
+    """Content of run.json of a pulled folder.
 
     Raises:
         UsageError: it is none.

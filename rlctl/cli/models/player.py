@@ -80,6 +80,6 @@ def played(
 
 
 def _end_group(pid: int) -> None:
-    """Kill what the environment started, which may hold the pipe open, as soon as its process has ended."""
+    """Kill the processes that the environment started, which may hold the pipe open, as soon as its own has ended."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    os.killpg(pid, signal.SIGKILL)  # a process that nobody has waited for keeps the number
+    os.killpg(pid, signal.SIGKILL)  # a process that was not reaped keeps the number

@@ -1,4 +1,4 @@
-"""Weights out of the stored state of a learner, which holds the optimizer's averages as well: safetensors to the same.
+"""Weights taken out of a learner's stored state, which holds the optimizer's averages as well: safetensors to the same.
 
 The format: 8 bytes with the length of a JSON header, the header, which has dtype, shape and place of every tensor, and
 the tensors (github.com/huggingface/safetensors, "Format"). Read here by hand, because rlctl is installed without numpy.

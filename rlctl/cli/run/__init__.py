@@ -1,1 +1,1 @@
-"""A run as verbs handle it: which one, from which spec, applied, awaited."""
+"""A run as verbs handle it: chosen, prepared from a spec, applied, awaited."""

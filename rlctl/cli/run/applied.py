@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def follow(world: World, doing: Iterable[Applied], *, heard: bool = True) -> list[Applied]:
     """Say every change as it happens, neighbours of a role in one line; returns all, the unchanged ones too.
 
-    A target that has begun ends its work, whether or not anybody hears of it: half of it would be worse.
+    A target that has begun ends its work, even when the reader of our output has gone: half of it would be worse.
 
     Args:
         heard: what keeps a line from being written is raised once all is done.

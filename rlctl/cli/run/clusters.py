@@ -1,7 +1,7 @@
 """Choice of the cluster: the one that a run is recorded on, unless the command line names another.
 
-The index of runs is read before any backend is made, so that whoever has no run on a cluster never waits for its
-client to be imported, and a verb never reaches a run of the same name elsewhere because the current context changed.
+The index of runs is read before any backend is made: a user without a run on a cluster never waits for its client to be
+imported, and a verb never reaches a run of the same name elsewhere because the current context changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
 
 IN_CLUSTER = "in-cluster"
-"""What a pod that reaches its own cluster records as context."""
+"""Context that is recorded by a pod that reaches its own cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ def where(backend: Backend, target: str) -> str:
 def runs_everywhere(
     world: World, target: str | None, leave_out: Callable[[RlctlError], object]
 ) -> Iterator[tuple[Backend, RunState]]:
-    """Every run of the place that is wanted; when nobody says which: all of this machine, and on clusters those that
+    """Every run of the place that is wanted; when none is named: all of this machine, and on clusters those that
     were started from here.
 
     Args:

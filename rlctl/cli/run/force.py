@@ -23,7 +23,7 @@ class Owned(Protocol):
         """Owner of a run, user@host.
 
         Raises:
-            Conflict: somebody else, and nothing is to be forced.
+            Conflict: it is another user, and nothing is to be forced.
         """
 
 
@@ -37,6 +37,6 @@ def owner_of(backend: Backend, run: str, verb: str) -> str:
     """Owner of the run, user@host; "" on a target that knows no owners.
 
     Raises:
-        Conflict: somebody else, and nothing is to be forced.
+        Conflict: it is another user, and nothing is to be forced.
     """
     return backend.check_owner(run, verb) if isinstance(backend, Owned) else ""

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
 SETTLED_S = 6.0
-"""So long the same process has to be hopeless: what an `up` has just replaced goes on failing for a moment."""
+"""Time for which the same process has to be hopeless: one that an `up` has just replaced fails for a moment more."""
 
 
 class Hope:
@@ -28,7 +28,7 @@ class Hope:
         self._since: dict[str, float] = {}  # hopeless process -> when that was first seen
 
     def lost(self, processes: Iterable[Process]) -> Process | None:
-        """One that will not run by waiting: the target says so, or it dies again and again; None when all may."""
+        """A process that will not run by waiting: the target says so, or it dies again and again; None when all may."""
         now = self._clock()
         found = {label(process): process for process in processes if self._hopeless(process)}
         self._since = {name: self._since.get(name, now) for name in found}

@@ -1,4 +1,4 @@
-"""From spec files to what a target is told: load, plan, render; and what differs from what runs."""
+"""Preparation: spec files loaded, planned and rendered for a target, with the changes to what runs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def _make_room(run: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """A spec rendered for a cluster that nobody has asked."""
+    """A spec rendered for a cluster that was not asked."""
 
     loaded: Loaded
     spec: Spec  # with digests of its images

@@ -42,7 +42,7 @@ class Hopeless(WorkloadFailed):
 
 
 class RunFailed(WorkloadFailed):
-    """The first cause; `details` has the last lines of that process, and who was stopped because of it."""
+    """The first cause; `details` has the last lines of that process, and the processes stopped because of it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         run, cause = snapshot.state.run, snapshot.state.failure

@@ -1,4 +1,4 @@
-"""A run at one moment, from wherever it can be learned: its manager, its processes, what was stored."""
+"""Snapshot of a run at one moment, from its manager, its processes, and what was stored."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Snapshot:
             whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
             found.append({"text": failure.text, "next": f"rlctl logs{whose}{self._named} --tail 50"})
         if not self.over:
-            # who ends because the goal is reached is no problem
+            # a process that ends because the goal is reached is no problem
             sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
             for process in () if self.unseen else sorted(self.processes, key=faults.urgency):
                 if (process.state not in sound or process.permanent) and (past or not faults.past(process)):
@@ -181,7 +181,7 @@ class Snapshot:
                 return f"{role} ({self.running(role)} of {wanted} run)"
         if not self.answered:
             return "manager/0 (no answer yet)"
-        # who is not even known comes first: the others may wait for what it tells
+        # a process that is not even known comes first: the others may wait for what it tells
         absent = [process for process in self.processes if not self.joined(process)]
         absent.sort(key=lambda process: bool(self.reported(process.role, process.index)))
         return f"{absent[0].role}/{absent[0].index} (has not joined yet)" if absent else ""
@@ -271,8 +271,8 @@ def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot |
 
 
 def _with_the_missing(status: dict[str, Any], state: RunState, processes: tuple[Process, ...]) -> dict[str, Any]:
-    """The manager counts the actors that live and advises a number by that; while fewer run than are wanted, why comes
-    first."""
+    """The status; while fewer actors run than are wanted, its verdict says so and points to their logs instead of
+    advising more actors: the manager counts only those that live."""
     actors = [process for process in processes if process.role == "actor"]
     run, wanted = sum(one.count for one in actors if one.state == "running"), state.replicas.get("actor", 0)
     verdict = status["verdict"]
@@ -286,7 +286,7 @@ def _with_the_missing(status: dict[str, Any], state: RunState, processes: tuple[
 
 
 def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], BackendUnreachable | None]:
-    """All of them; when the target does not say, those that are wanted, in a state that nobody knows, and why."""
+    """All processes; when the target does not say, those that are wanted, in the state unknown, and the reason."""
     from rlctl.backends.base import Process
     from rlctl.spec.base import ROLES
 

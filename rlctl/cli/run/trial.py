@@ -51,7 +51,7 @@ def refuse(world: World, loaded: Loaded, probed: Probed) -> None:
 
 
 def replay_memory(loaded: Loaded, probed: Probed) -> str:
-    """What the replay comes to, and what generations hold of it; "" without one, or where the spaces are not known."""
+    """Size of the replay, and of what generations hold of it; "" without one, or where the spaces are not known."""
     from rlctl.spec.problems.replay import comes_to, volume_holds
 
     told = [each(loaded.spec, probed.shard_bytes) for each in (comes_to, volume_holds)] if probed.shard_bytes else []

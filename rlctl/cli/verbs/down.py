@@ -133,7 +133,7 @@ def _forget(world: World, name: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """The run that goes; nothing more has to be known of it."""
+    """The run that is to go; nothing more has to be known of it."""
 
     backend: Backend
     run: str
@@ -164,8 +164,8 @@ def _ask(world: World, meant: _Meant) -> None:
     """Say what would go, and have the name typed.
 
     Raises:
-        Conflict: the run is somebody else's, and nothing is to be forced.
-        Refused: there is nobody to ask, or another answer came.
+        Conflict: the run is another user's, and nothing is to be forced.
+        Refused: there is no terminal to ask at, or another answer came.
     """
     owner = owner_of(meant.backend, meant.run, "down")
     of = f" of {owner}" if owner else ""
@@ -187,7 +187,7 @@ def _ask(world: World, meant: _Meant) -> None:
 def _how_many(meant: _Meant) -> str:
     try:
         processes = meant.backend.processes(meant.run)
-    except BackendUnreachable:  # nobody can say; `delete` finds them all the same
+    except BackendUnreachable:  # they are unknown; `delete` finds them all the same
         return "all"
     return str(sum(process.count for process in processes if exists(process)))
 

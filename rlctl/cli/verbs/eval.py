@@ -16,7 +16,7 @@ from rlctl.errors import UsageError
 
 
 class Mode(StrEnum):
-    """How actions are chosen."""
+    """Ways of choosing actions."""
 
     both = "both"
     greedy = "greedy"

@@ -135,7 +135,7 @@ def push(
         raise UsageError("--only ci goes alone: it is no image of a run, and no spec names it")
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     if write is not None and not force:
-        overlay.read(write)  # whoever would be refused at the end is refused before the work
+        overlay.read(write)  # a refusal at the end would come after all the work
     if write is not None:
         overlay.check_folder(write)
     with _maker(world, wish, builder, push=True) as maker:
@@ -151,7 +151,7 @@ def push(
         except RlctlError:
             world.data(
                 overlay.text(named, notes).removesuffix("\n")
-            )  # they are pushed, and nobody would know their digests
+            )  # they are pushed, and their digests would be lost
             raise
     sizes = [(image.name, image.what, _size(image), image.tag) for image in made]
     for line in table(sizes):

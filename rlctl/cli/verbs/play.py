@@ -23,7 +23,7 @@ _MOST_EPISODES = 1000
 
 
 class PlayMode(StrEnum):
-    """How actions are chosen."""
+    """Ways of choosing actions."""
 
     greedy = "greedy"
     sample = "sample"

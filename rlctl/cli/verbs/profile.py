@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.5
 _LATE_S = 15.0
-"""The manager gives up before; then it does not answer for its profiles any more."""
+"""The manager gives up sooner; later than this it does not answer for its profiles any more."""
 _SHOWN = 8
 _NATIVE = "native threads"
-"""What libraries start outside Python, in no stack."""
+"""Threads that libraries start outside Python, in no stack."""
 
 
 @verb("namespace", "context")

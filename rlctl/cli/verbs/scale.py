@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.context import World
+from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.options import RunOption, TakeOver, Target, complete_scale, verb
 from rlctl.cli.run.applied import follow
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, require_role, require_running
-from rlctl.errors import Conflict, UsageError
+from rlctl.errors import Conflict, RlctlError, UsageError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Backend, RunState
+    from rlctl.spec.schema import Spec
 
 
 @verb("namespace", "context")
@@ -29,24 +33,27 @@ def scale(
     """Change how many replicas of a role run.
 
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
-    spec is refused (exit 5).
+    spec is refused (exit 5); so are so few shards of a replay that one would not fit into roles.replay.memory.
     """
     wanted = [_parsed(text) for text in roles]
-    from rlctl.plan import max_actors, why_not_scale
+    from rlctl.plan import FEWER_SHARDS, max_actors, why_not_scale
 
     backend, state = find(world, run, target)
     require_running(state, "can be scaled")
     spec = stored_spec(state)
     for role, _ in wanted:
         require_role(state, role)
-    if why := why_not_scale(spec, dict(wanted), state.replicas):
+    if why := why_not_scale(spec, dict(wanted), state.replicas) or _too_large(backend, state, spec, dict(wanted)):
         raise Conflict(
             f"run {state.run} cannot be scaled so:\n" + "\n".join(f"  {reason}" for reason in why),
             hint=_way_out(wanted, stored_limit=max_actors(spec)),
             objects=tuple(role for role, _ in wanted),
         )
     force(backend, force_conflicts)
-    done = follow(world, backend.scale(state.run, dict(wanted)))
+    try:
+        done = follow(world, backend.scale(state.run, dict(wanted)))
+    except KeyboardInterrupt:
+        raise Signalled(130, f"left {state.run} half scaled; the same command goes on") from None
     for role, replicas in wanted:
         if state.replicas[role] == replicas:
             world.data(f"{role}: {replicas}, unchanged")
@@ -54,6 +61,8 @@ def scale(
             said = state.spec_replicas.get(role)
             world.data(f"{role}: {state.replicas[role]} -> {replicas}")
             world.say(f"  holds until the spec says something else than {said}")
+            if role == "replay" and replicas < state.replicas[role]:
+                world.say(f"  {FEWER_SHARDS}")
     world.document(
         {
             "run": state.run,
@@ -63,6 +72,29 @@ def scale(
         }
     )
     return 0
+
+
+def _too_large(backend: Backend, state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
+    """Why a pod that is started again would have too little memory for one of fewer shards; [] where it has enough, or
+    where no manager says what a row takes."""
+    shards = wanted.get("replay")
+    if state.target not in ON_CLUSTERS or shards is None or shards >= state.replicas["replay"]:
+        return []
+    from rlctl.plan import sized
+    from rlctl.spec.fields import normal
+    from rlctl.spec.problems.replay import too_little
+    from rlctl.spec.words import dotted
+
+    try:
+        told = backend.control(state.run, "GET", "/status")["replay"]
+    except RlctlError:
+        return []
+    plain = sized(normal(spec), wanted)
+    if not told or not told["capacity"] or plain.replay is None:
+        return []
+    of_one = plain.replay.capacity / shards * told["array_bytes"] / told["capacity"]
+    fault = too_little(plain, int(of_one))
+    return [f"{dotted(fault.path)}: {fault.message}"] if fault else []
 
 
 def _way_out(wanted: list[tuple[str, int]], *, stored_limit: int) -> str:

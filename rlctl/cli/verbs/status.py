@@ -31,7 +31,7 @@ def status(
     target: Target = None,
     utc: Utc = False,
 ) -> int:
-    """Show who waits for whom, and what is wrong. Alias: ps.
+    """Show which role waits for which, and problems. Alias: ps.
 
     Begins with the verdict: actor-bound, simulator-bound, learner-bound, modelpool-bound, replay-bound, balanced
     or stalled, and the shares it rests on.

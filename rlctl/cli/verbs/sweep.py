@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlctl.cli.experiments.record import Sweep, Trial
 
 STOPS_WITHIN_S = 60.0
-"""For the command that runs a sweep to see that it is to end; it may be starting a trial."""
+"""Longest wait for the command that runs a sweep to see that it is to end; it may be starting a trial."""
 ASK_EVERY_S = 0.5
 DEFAULT_TRIALS = 20
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rlctl.probe import Probing
 
 READY_WITHIN = "10m"
-"""How long `--wait` waits unless --timeout says otherwise."""
+"""Longest wait of `--wait` unless --timeout says otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def up(
         bool, typer.Option("--pull", help="Ask registries again what the tags of images are, whatever is recorded.")
     ] = False,
     force_conflicts: Annotated[
-        bool, typer.Option("--force-conflicts", help="Even if somebody else owns the run, or fields of its objects.")
+        bool, typer.Option("--force-conflicts", help="Even if the run, or fields of its objects, have another owner.")
     ] = False,
 ) -> int:
     """Start a run, or change one that is there.
@@ -220,7 +220,7 @@ def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomi
         raise Signalled(130, f"left {run} before it was ready; it goes on{kept}\n{undo_it}{_come_back(run)}")
     error = why_not(run, outcome, timeout)
     if error is not None:
-        if atomic and isinstance(error, NotReady | Hopeless | RunFailed):  # else somebody else took it over
+        if atomic and isinstance(error, NotReady | Hopeless | RunFailed):  # else another command has taken it over
             error.details.append(undo(world, prepared.backend, prepared.state, run))
         raise error
     if snapshot is not None and snapshot.over:

@@ -1,4 +1,4 @@
-"""The contract of a builder, and what its failures become."""
+"""The contract of a builder, and the errors that its failures become."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlctl.errors import BackendUnreachable, WorkloadFailed
 
 Name = Literal["core", "actor", "learner", "ci"]
 NAMES: Final[tuple[Name, ...]] = ("core", "actor", "learner")
-"""Those of a run, as its spec names them; `ci` is that of the service which redeploys runs."""
+"""Names of a run's images, as its spec has them; `ci` is that of the service which redeploys runs."""
 OVERLAY_MARK: Final = "# Written by `rlctl image push`."
-"""How a file of digests begins: by it an overlay is known among the user's own files."""
+"""Beginning of a file of digests: by it an overlay is known among the user's own files."""
 LAST_LINES: Final = 15
-"""Of a failed program, in its error."""
+"""Last lines of a failed program that its error shows."""
 
 _LOGIN = re.compile(r"unauthori[sz]ed|denied|authentication|no basic auth|forbidden|\b40[13]\b", re.IGNORECASE)
 _PLAIN = re.compile(r"server gave HTTP response to HTTPS client|first record does not look like a TLS", re.IGNORECASE)

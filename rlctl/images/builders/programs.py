@@ -49,6 +49,6 @@ class Programs:
                     if say is not None:
                         say(kept[-1])
             except BaseException:
-                process.terminate()  # Ctrl-C, or nobody reads us any more; leaving the block waits for it
+                process.terminate()  # Ctrl-C, or the reader of our output has gone; leaving the block waits for it
                 raise
         return Ended(process.returncode, tuple(kept))

@@ -306,7 +306,7 @@ class Registry:
             request.add_unredirected_header("Content-Length", str(data.seek(0, os.SEEK_END)))
             data.seek(0)
         for key, value in headers.items():
-            request.add_unredirected_header(key, value)  # storage that a blob lies in is not told who we are
+            request.add_unredirected_header(key, value)  # storage that a blob lies in gets no credentials
         context = redirects.certificates() if self.verify else _blind()
         opener = redirects.opener(host(registry), context, any_http=not self.verify)
         timeout_s = self.timeout_s if data is None and into is None else _TRANSFER_S

@@ -1,7 +1,7 @@
-"""Redirects of registries: only to hosts that prove who they are, and never nearer to us than the registry.
+"""Redirects of registries: only to hosts that prove their identity, and never nearer to us than the registry.
 
-Blobs lie in storage and tokens are given by others, so a registry names other places; whoever can make it say so would
-else have us ask what only we can reach: the machine itself, its network, the metadata of a cloud.
+Blobs lie in storage and other servers give tokens, so a registry names other places; an attacker that controls its
+answers could else have us ask what only we can reach: the machine itself, its network, the metadata of a cloud.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from urllib.parse import urlsplit
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 NOWHERE, HERE, NEAR, FAR = range(4)
-"""How far a place is: one that is never meant (link-local, where clouds tell secrets), this machine, a private network,
-everywhere else."""
+"""Distances: of a place that is never meant (link-local, where clouds tell secrets), of this machine, of a private
+network, of everywhere else."""
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 

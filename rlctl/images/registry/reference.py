@@ -13,7 +13,7 @@ LOCAL: Final = "localhost"
 """In place of a registry: an image that never left this machine."""
 HUB: Final = "docker.io"
 HOSTS: Final = {HUB: "registry-1.docker.io"}
-"""Where a registry is asked whose images have another name."""
+"""Registry -> host that is asked, where the two differ."""
 _REFERENCE = re.compile(
     r"(?:(?P<registry>[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::[0-9]{1,5})?|[A-Za-z0-9-]+:[0-9]{1,5}|localhost)/)?"
     r"(?P<repository>[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*)"

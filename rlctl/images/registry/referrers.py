@@ -41,7 +41,7 @@ def attach(
         content: the artifact.
         kind: its media type.
         ending: of its tag.
-        notes: annotations, for those who look at a registry without reading it.
+        notes: annotations, for people who look at a registry and not into the artifact.
 
     Returns:
         Its name, by tag.

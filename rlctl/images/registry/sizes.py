@@ -12,9 +12,9 @@ from rlctl.images.registry.client import Registry
 from rlctl.images.registry.reference import Reference, loopback
 
 DEADLINE_S: Final = 3.0
-"""For all registries together: a figure that only warns keeps nobody waiting."""
+"""Deadline for all registries together: a figure that only warns is not waited for longer."""
 _MOST: Final = 16
-"""Images that are asked for."""
+"""The most images that are asked for."""
 
 
 def sizes(
@@ -49,4 +49,4 @@ def sizes(
     end = time.monotonic() + deadline_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    return dict(found)  # whoever is late changes nothing that was said
+    return dict(found)  # a registry that answers late changes nothing that was said

@@ -1,4 +1,4 @@
-"""Rules over several fields: what cannot work, with the arithmetic shown."""
+"""Rules over several fields: combinations that cannot work, with the arithmetic shown."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ from typing import Final
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import (
-    NEED_REPLAY,
     ActorCritic,
     Algorithm,
     Appo,
     Clipped,
-    External,
     Impala,
     OffPolicy,
     Ppo,
@@ -32,9 +30,8 @@ from rlctl.spec.words import CLASS_PATH, both, closest, either, number, printabl
 Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
 _LEARNERS = ("roles", "learner", "replicas")
-DEFAULT_EVALUATION_ENVS = 10
 BENT: Final = 2.0
-"""Of the range of log deviations, the last 1 at either end."""
+"""Part of the range of log deviations in which they are bent: the last 1 at either end."""
 
 
 def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
@@ -89,16 +86,6 @@ def _roles(spec: Spec) -> Iterator[Fault]:
     if spec.evaluation.video_every is not None and evaluator.replicas == 0:
         message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
         yield Fault(("evaluation", "video_every"), message, (("roles", "evaluator", "replicas"),))
-    episodes, envs = spec.evaluation.episodes, spec.evaluation.envs
-    players = min(DEFAULT_EVALUATION_ENVS, episodes) if envs is None else envs
-    if episodes % players:
-        default = " (evaluation.envs by default)" if envs is None else ""
-        message = (
-            f"each environment plays the same number of episodes, and {episodes} / {players}{default} leaves"
-            f" {episodes % players} over; choose {either(_multiples(episodes, players))} episodes, or other"
-            " evaluation.envs"
-        )
-        yield Fault(("evaluation", "episodes"), message, (("evaluation", "envs"),))
 
 
 def _init(spec: Spec, base: Path) -> Iterator[Fault]:
@@ -112,7 +99,7 @@ def _init(spec: Spec, base: Path) -> Iterator[Fault]:
 
 
 def _multiples(value: int, of: int) -> list[str]:
-    """The multiples next to a value, without 0."""
+    """The multiples just below and above a value, without 0."""
     low = value - value % of
     return [str(multiple) for multiple in (low, low + of) if multiple > 0]
 
@@ -174,7 +161,9 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield from _replayed(spec, algorithm, path)
         return
     steps, batch = algorithm.unroll_length, algorithm.batch_size
-    if batch % steps:
+    if isinstance(algorithm, Ppo) and not spec.sync:
+        yield from _ppo(spec, algorithm, path)
+    elif batch % steps:
         message = (
             f"must be a multiple of unroll_length, got {batch} = {batch // steps} x {steps} + {batch % steps};"
             f" choose {either(_multiples(batch, steps))}"
@@ -190,8 +179,6 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield from _lock_step(spec, algorithm, path)
     if isinstance(algorithm, ActorCritic):
         yield from _actor_critic(algorithm, path)
-    if isinstance(algorithm, Ppo):
-        yield from _ppo(spec, algorithm, path)
 
 
 def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
@@ -328,8 +315,7 @@ def _impala(algorithm: Impala, model: Network, path: Keys, network: Keys) -> Ite
 
 def _ppo(spec: Spec, algorithm: Ppo, path: Keys) -> Iterator[Fault]:
     batch, block = algorithm.batch_size, spec.roles.actor.envs * algorithm.unroll_length
-    share = batch // spec.roles.learner.replicas
-    if batch % algorithm.unroll_length == 0 and share % block and not spec.sync:
+    if batch % (block * spec.roles.learner.replicas):
         message = (
             f"must hold whole blocks of an actor for each learner, roles.actor.envs x unroll_length ="
             f" {spec.roles.actor.envs} x {algorithm.unroll_length} = {block} steps, or the rest of a block is dropped;"
@@ -367,7 +353,7 @@ def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
         )
         yield Fault(("roles", "modelpool", "replicas"), message, (("sync",),))
     algorithms = [policy.algorithm for policy in (plain.policies or {}).values()]
-    if any(isinstance(it, External) or it.name in NEED_REPLAY for it in algorithms):
+    if any(it.needs_replay for it in algorithms):
         return
     names = either(sorted({it.name for it in algorithms}))
     message = f"not used by {names}; remove it"
@@ -407,7 +393,7 @@ def _cluster(spec: Spec) -> Iterator[Fault]:
 
 
 _LEAST_PREFIX: Final = 8
-"""Nobody owns more of the Internet than that; two halves of it are everybody as well."""
+"""Shortest prefix of callers: no owner has a larger part of the Internet, and two halves of it would be all of it."""
 
 
 def _exposed(spec: Spec) -> Iterator[Fault]:
@@ -417,12 +403,12 @@ def _exposed(spec: Spec) -> Iterator[Fault]:
         return
     rests_on = (*_TARGET, ("kubernetes", "expose"))
     if section.proxy is None:
-        message = "loadbalancer needs a proxy that asks who is there, as in `proxy: {image: ..., args: [...]}`"
+        message = "loadbalancer needs a proxy that authenticates callers, as in `proxy: {image: ..., args: [...]}`"
         yield Fault(("kubernetes", "proxy"), message, rests_on)
     if not section.source_ranges:
         message = "loadbalancer needs the ranges that may call, as in `source_ranges: [203.0.113.0/24]`"
         yield Fault(("kubernetes", "source_ranges"), message, rests_on)
     for index, callers in enumerate(section.source_ranges):
         if int(callers.rpartition("/")[2]) < _LEAST_PREFIX:
-            message = f"{callers} is everybody; name the ranges that may call"
+            message = f"{callers} is much of the Internet; name the ranges that may call"
             yield Fault(("kubernetes", "source_ranges", index), message, rests_on)

@@ -10,10 +10,10 @@ from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
-from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, R2d2, Replayed
+from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, QLearning, R2d2, Replayed, Sac, Td3
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.schema import Policy, Spec
+from rlctl.spec.schema import Gaussian, Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
 
@@ -27,10 +27,10 @@ _SIMULATORS = (
     *((name, ("mujoco", "imageio"), "mujoco") for name in _MUJOCO),
     ("minatar.", ("minatar",), "minatar"),
 )
-"""How ids of a family begin, the packages that it needs, the extra of rlctl that brings them."""
+"""Beginning of a family's ids, the packages that it needs, the extra of rlctl that brings them."""
 
 _MAX_REQUIREMENTS: Final = 2000
-"""So many lines are looked at: each asks all folders that packages are imported from."""
+"""Lines of requirements that are looked at: each asks all folders that packages are imported from."""
 
 
 def simulator_missing(id: str) -> tuple[str, str] | None:
@@ -81,13 +81,21 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
     for name, policy in (plain.policies or {}).items():
         for fault in _learning(spec, policy):
             yield Fault((*fields.as_written(spec, ("policies", name, "algorithm")), *fault.path), fault.message)
+        for fault in _unread(policy):
+            yield Fault(fields.as_written(spec, ("policies", name, *map(str, fault.path))), fault.message)
         yield from _too_small(plain, policy.algorithm)
     yield from _not_found(spec, plain, base)
 
 
 def _too_small(plain: Spec, algorithm: AnyAlgorithm) -> Iterator[Fault]:
-    """A replay in which no window is ever whole: what is oldest is overwritten first."""
+    """A replay in which no window is ever whole, or that draws too late: what is oldest is overwritten first."""
     replay, roles = plain.replay, plain.roles
+    if replay is not None and replay.learning_starts > replay.capacity:
+        message = (
+            f"{replay.learning_starts:,} is more than capacity {replay.capacity:,}: the oldest are overwritten before"
+            " the first draw"
+        )
+        yield Fault(("replay", "learning_starts"), message)
     if not isinstance(algorithm, Replayed) or replay is None or roles.replay is None or not roles.actor.replicas:
         return
     streams = -(-roles.actor.replicas // roles.replay.replicas) * roles.actor.envs
@@ -109,7 +117,7 @@ def window_rows(algorithm: Replayed) -> int:
 
 
 def unread_patches(spec: Spec, base: Path, files: Sequence[Path]) -> Iterator[Problem]:
-    """Patches beside a spec file that is not the first: nobody looks for them there.
+    """Patches beside a spec file that is not the first: they would not be applied.
 
     Args:
         spec: without anything impossible.
@@ -156,7 +164,7 @@ def _without_effect(spec: Spec) -> Iterator[Fault]:
 def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
     """Paths are relative to the algorithm."""
     algorithm = policy.algorithm
-    falls = algorithm.lr_schedule if isinstance(algorithm, ActorCritic) else None
+    falls = algorithm.lr_schedule if isinstance(algorithm, (ActorCritic, Replayed)) else None
     if falls and spec.stop.agent_steps:
         idle = spec.stop.agent_steps - falls.agent_steps
         if idle > 0 and falls.final == 0:
@@ -172,6 +180,25 @@ def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
             f" {lag} updates old is dropped; raise this or batch_size, or lower envs"
         )
         yield Fault(("max_lag_versions",), message)
+
+
+def _unread(policy: Policy) -> Iterator[Fault]:
+    """Settings that the policy's algorithm does not read as it is set. Paths are relative to the policy."""
+    algorithm, gaussian = policy.algorithm, policy.model.gaussian
+    if isinstance(algorithm, (QLearning, Td3)):
+        for name, value in Gaussian():
+            if getattr(gaussian, name) != value:
+                yield Fault(("model", "gaussian", name), f"has no effect: {algorithm.name} has no Gaussian")
+    if isinstance(algorithm, Sac) and algorithm.temperature != "auto":
+        for name, usual in (("temperature_lr", None), ("target_entropy", "auto")):
+            if getattr(algorithm, name) != usual:
+                fixed = number(algorithm.temperature)
+                message = f"has no effect with temperature {fixed}; say `temperature: auto`"
+                yield Fault(("algorithm", name), message)
+    if isinstance(algorithm, Replayed) and not algorithm.prioritized:
+        for name, field in type(algorithm).model_fields.items():
+            if name.startswith("priority_") and getattr(algorithm, name) != field.default:
+                yield Fault(("algorithm", name), "has no effect with `prioritized: false`")
 
 
 def _not_found(spec: Spec, plain: Spec, base: Path) -> Iterator[Fault]:

@@ -10,12 +10,13 @@ from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import ReplayBuffer, Spec
 from rlctl.spec.units import mebibytes
 
-PROCESS_BYTES = 256 * 2**20
-"""A shard's process beside its arrays, with blocks that have come and are not stored yet."""
+PROCESS_BYTES = 384 * 2**20
+"""Bytes of a shard's process beside its arrays: 64 MiB, and what it keeps at most of draws that may be asked for again
+(128), of rows on their way to a slow disk (128), and of blocks that have come and are not stored yet (64)."""
 READING_BYTES = 50
-"""Of a row, while a shard reads what a generation holds: its order, masses and windows; measured, at most."""
+"""Bytes for each row while a shard reads its part of a generation: its order, masses and windows; measured, at most."""
 ROOM = 0.8
-"""Share of what there is that a capacity which is suggested takes: others need memory, too."""
+"""Share of the memory that a suggested capacity takes: other processes need memory, too."""
 
 
 def comes_to(spec: Spec, shard_bytes: int, shards: int = 0) -> str:
@@ -115,4 +116,4 @@ def gibibytes(size: float) -> str:
 def _replay(spec: Spec) -> tuple[ReplayBuffer, int]:
     """The replay, and the number of its shards."""
     plain = fields.normal(spec)
-    return plain.replay or ReplayBuffer(), 1 if plain.roles.replay is None else plain.roles.replay.replicas
+    return plain.replay or ReplayBuffer(), plain.replay_shards

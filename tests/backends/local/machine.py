@@ -28,7 +28,7 @@ FAKES = Path(__file__).parent / "fakes"
 
 
 def fakes_first(path: str = os.environ.get("PYTHONPATH", "")) -> str:
-    """The PYTHONPATH of a supervisor whose roles are fakes, also those that a user's code does not reach."""
+    """The PYTHONPATH of a supervisor with fake roles, also those that a user's code does not reach."""
     return os.pathsep.join(filter(None, (str(FAKES), path)))
 
 
@@ -90,7 +90,7 @@ class Machine:
         return int(file.read_text())
 
     def survivors(self) -> list[int]:
-        """Processes of this machine's runs, the supervisors too, whoever their parent is."""
+        """Processes of this machine's runs, the supervisors too, whatever their parent is."""
         state = os.environ["XDG_STATE_HOME"], os.environ["XDG_RUNTIME_DIR"]
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
@@ -110,7 +110,7 @@ class Machine:
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> None:
-    """Wait, with a bound and a reason; somebody who does not listen yet is waited for, too."""
+    """Wait, with a bound and a reason; also for a process that does not listen yet."""
     deadline = time.monotonic() + timeout_s
 
     def holds() -> bool:
@@ -125,12 +125,12 @@ def until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> 
 
 
 def whats(applied: Iterable[Applied]) -> dict[str, str]:
-    """What was done to each object."""
+    """Object -> the change that was made to it."""
     return {each.object: each.what for each in applied}
 
 
 def read_log(machine: Machine, run: str, name: str) -> str:
-    """What a process has written so far."""
+    """Log of a process so far."""
     path = machine.backend.place(run).layout.logs / f"{name}.log"
     return path.read_text() if path.exists() else ""
 

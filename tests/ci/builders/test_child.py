@@ -161,7 +161,7 @@ def test_a_child_that_ends_without_an_answer_says_why_in_words(
 
 
 def before_ours(folder: Path) -> str:
-    """Where a child finds its modules: what lies in a folder first."""
+    """PYTHONPATH of a child that finds the modules of a folder first."""
     return os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 

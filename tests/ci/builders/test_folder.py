@@ -1,4 +1,4 @@
-"""Code of a commit as a folder of this machine: one for equal content, whoever makes it at once or dies at it."""
+"""Code of a commit as a folder of this machine: one for equal content, made by several at once or by one that dies."""
 
 from __future__ import annotations
 

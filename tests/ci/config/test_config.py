@@ -114,8 +114,8 @@ def test_a_certificate_needs_its_own_key(tmp_path: Path) -> None:
         (["10.42.0.0/16", "::1", "192.0.2.7"], ""),
         (["ingress"], "'ingress' is no address and no network, as in 10.42.0.0/16"),
         (["10.42.0.1/16"], "'10.42.0.1/16' is no address and no network"),
-        (["0.0.0.0/0"], "0.0.0.0/0 is everybody"),
-        (["::/0"], "::/0 is everybody"),
+        (["0.0.0.0/0"], "0.0.0.0/0 is every address"),
+        (["::/0"], "::/0 is every address"),
     ],
 )
 def test_a_proxy_that_is_believed_is_an_address_or_a_network_and_not_everybody(

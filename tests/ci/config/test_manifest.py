@@ -105,7 +105,7 @@ def test_every_object_of_a_run_can_be_changed(name: str) -> None:
 
 @pytest.fixture
 def refused(lab: Lab) -> list[str]:
-    """What the service may not do to a run that somebody has started: from then on there are its own rights alone."""
+    """Requests that the service may not make for a run that a person started; from then on it has its rights alone."""
     lab.up()
     lab.settle()
     rights, found = Rights("pong"), list[str]()
@@ -171,7 +171,7 @@ def test_a_run_with_the_longest_name_has_rights_of_its_own() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"listen": "127.0.0.1:8710"}, "nobody reaches a pod there"),
+        ({"listen": "127.0.0.1:8710"}, "no client reaches a pod there"),
         ({"hosts": ["else"]}, "hosts: has no ci.example.org"),
         ({"projects": {}}, "no project has target: kubernetes"),
     ],

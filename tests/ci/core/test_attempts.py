@@ -1,4 +1,4 @@
-"""What a later attempt at a build goes on from, and who waits for whom."""
+"""Later attempts at a build: what each goes on from, and which build waits for which."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def deploying(service: Service, build: Build) -> None:
 
 
 def unfinished(service: Service) -> Build:
-    """One whose deployment waits for its next attempt."""
+    """A build with a deployment that waits for its next attempt."""
     service.outside.faults["verify"] = [BackendUnreachable("away")]
     build = service.run(under_way(service, 1))
     assert build.state == "queued"
@@ -127,7 +127,7 @@ def test_a_database_that_is_busy_does_not_end_a_deployment(service: Service, mon
     with pytest.raises(Busy):
         service.run(build)
     service.clock.s += 61
-    service.queue.recover(everybody=False)
+    service.queue.recover(at_start=False)
     service.drain()
     assert service.reading.build(build.id).state == "succeeded"
     assert service.outside.history == [sha(0), sha(1)]
@@ -144,8 +144,8 @@ def test_a_clock_that_is_set_back_by_a_day_makes_no_attempt_wait_for_it(service:
     again = service.claim()
     assert again is not None
     service.clock.s -= 86_400
-    assert service.queue.recover({service.owner}, everybody=False) == []
-    assert service.queue.recover(everybody=False) == [number], "whoever held it is gone"
+    assert service.queue.recover({service.owner}, at_start=False) == []
+    assert service.queue.recover(at_start=False) == [number], "whoever held it is gone"
 
 
 def test_a_run_that_a_person_is_changing_is_tried_again_and_pins_nothing(service: Service) -> None:

@@ -87,7 +87,7 @@ else:
 
 
 def forms(secret: str) -> set[str]:
-    """How a secret may look where somebody has packed it."""
+    """Forms that a secret may have where it was packed."""
     found = {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}
     found |= {quote(secret, safe=""), quote(secret), quote_plus(secret)}
     for before in ("", "x", "xx"):
@@ -107,7 +107,7 @@ def leaked(text: str, secrets: Mapping[str, str]) -> list[str]:
 
 
 class Deployer:
-    """Refuses, and tells why in the words of somebody who knows a secret."""
+    """Refuses, and tells why in words that hold every secret."""
 
     def look(self, job: Any) -> Live:
         return Live(1, {})

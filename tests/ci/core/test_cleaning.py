@@ -1,4 +1,4 @@
-"""What of all that was built may go: never what a role runs, or could run again."""
+"""Clean-up of all that was built: never of what a role runs, or could run again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HELD = "replicas: 2, on_push: manual"
 
 
 def removable(target: Target, service: Service, *references: str) -> list[str]:
-    """What may go of what builds have made, of which none is kept for being new."""
+    """References that may go of what builds have made, of which none is kept for being new."""
     for number, reference in enumerate(references, 1):
         build = service.hook(number)
         assert build is not None

@@ -29,7 +29,7 @@ SECONDS = 10.0
 
 
 class Stuck:
-    """`rlctl ci serve` whose only build asks a repository that never answers."""
+    """`rlctl ci serve` with one build, which asks a repository that never answers."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.silent = folder, socket.create_server(("127.0.0.1", 0))
@@ -97,7 +97,7 @@ def test_sigterm_ends_a_service_with_a_stuck_build_in_seconds_and_the_next_life_
     assert stuck.rows("SELECT state FROM builds") == [("fetching",)], "nothing was recorded that is not so"
     next_life = Service(load(stuck.folder / "ci.yaml"), no_hands)
     try:
-        assert next_life.queue.recover(everybody=True) == [1]
+        assert next_life.queue.recover(at_start=True) == [1]
         events = [(state, note) for _, state, note in next_life.reading.events(1)]
     finally:
         next_life.close()

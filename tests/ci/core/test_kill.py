@@ -48,7 +48,7 @@ def life(folder: Path, number: int, kill_at: int) -> bool:
             service.outside.bad.add(BAD)
             said = service.outside.say
             service.outside.say = lambda *a, **k: (said(*a, **k), fuse.step())  # type: ignore[method-assign,return-value]
-            service.queue.recover(everybody=True)
+            service.queue.recover(at_start=True)
             for commit in range(1, 5):
                 if service.outside.said("hooks") and len(service.outside.said("hooks")) >= commit:
                     continue

@@ -1,4 +1,4 @@
-"""What is gone back from, to what, and what a person has done meanwhile."""
+"""Rollback of a deployment: to which revision, and past changes that a person has made meanwhile."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CODE = "code: {path: .}\n"
 
 
 def well(target: Target) -> None:
-    """Its manager answers, and everybody has joined."""
+    """Make the target well: its manager answers, and all processes have joined."""
     if isinstance(target, Memory):
         roles = {
             role: [{"index": index, "joined": True, "age_s": 0.0} for index in range(9)]
@@ -32,7 +32,7 @@ def well(target: Target) -> None:
 
 
 def deployed(target: Target, tmp_path: Path, actor: str = "replicas: 2") -> tuple[Act, Step, dict[str, Any]]:
-    """A deployment that has been applied: who does it, from where to where, and how the run was before."""
+    """A deployment that has been applied: its act, its step, and the run before."""
     doing, begun = acting(target), step(target)
     live = doing.look()
     assert live is not None

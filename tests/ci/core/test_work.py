@@ -1,4 +1,4 @@
-"""What each step of a build leads to when it works, and when it does not."""
+"""Steps of a build: where each leads when it works, and when it does not."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_cancelled_after_a_kill_in_the_middle_of_its_deployment_it_is_undone(ser
         service.queue.step(build.id, service.owner, state)
     service.queue.plan_deploy(build.id, service.owner, "pole", 1, {})
     service.outside.say("revision", sha=sha(1), build=build.id, by="apply")
-    service.queue.recover(everybody=True)
+    service.queue.recover(at_start=True)
     service.queue.cancel(build.id, "ana: no")
     service.drain()
     assert service.reading.build(build.id).state == "cancelled"

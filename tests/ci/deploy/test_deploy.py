@@ -1,4 +1,4 @@
-"""What a deployment does to a run, on a target in memory and on a cluster in memory."""
+"""Deployment to a run, on a target in memory and on a cluster in memory."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ NONE = "registry.invalid/rlctl/none@sha256:" + "0" * 64
 
 
 def made(target: Target, tmp_path: Path, mark: str = "1") -> dict[str, str]:
-    """What a builder has made."""
+    """Artifacts as a builder has made them."""
     if isinstance(target, Pretended):
         return {name: IMAGE.replace("1" * 64, mark * 64) for name in ("actor", "learner")}
     folder = tmp_path / (mark * 64)
@@ -279,7 +279,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretended:
 
 
 def templates(cluster: Pretended) -> dict[str, Any]:
-    """What the pods of every workload are."""
+    """Template of the pods of every workload."""
     workloads = ("Deployment", "StatefulSet")
     return {str(key): thing["spec"]["template"] for key, thing in cluster.api.objects.items() if key.kind in workloads}
 
@@ -358,7 +358,7 @@ NAMES = ("core", "actor", "learner")
 
 
 class Published:
-    """A run whose spec names its images by tag, in a registry that the service may ask."""
+    """A run that names its images by tag, in a registry that the service may ask."""
 
     def __init__(self, cluster: Pretended, registry: Registry, folder: Path) -> None:
         self.cluster, self.registry, self.folder = cluster, registry, folder

@@ -1,4 +1,4 @@
-"""What a commit may ask of a cluster, and what only a person may."""
+"""Rights of a commit on a cluster, and those that a person alone has."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CORE = {
     "home": "env: [{name: HOME, value: /volume}]",
     "folder": "workingDir: /volume/code",
 }
-"""Of a container whose image holds no code of the commit, and whose pod holds more than the others do."""
+"""Of a container with an image without code of the commit, in a pod that holds more than the others do."""
 HARMLESS = {
     "mount that the server refuses": OURS % "volumeMounts: [{mountPath: /x}]",
     "command of who runs its code anyway": OURS % "command: [python, -X, faulthandler, -m, rlctl_agents, actor]",
@@ -94,7 +94,7 @@ def rendered(folder: Path, **fields: Any) -> tuple[Plan, Spec, list[Document]]:
 
 @cache
 def unpatched() -> list[Document]:
-    """What a person's `up` sends, in a folder without patches."""
+    """Documents that a person's `up` sends, in a folder without patches."""
     return rendered(Path("/nowhere"))[2]
 
 

@@ -1,4 +1,4 @@
-"""Signatures and pushes of every forge, and what is made of bodies that nobody meant well."""
+"""Signatures and pushes of every forge, and answers to hostile bodies."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ OTHERS = {
 
 
 def told(name: str, event: str, ref: str, after: str) -> Event:
-    """What a forge makes of an event."""
+    """Event that a forge reads from this one."""
     if name == "standard":
         body: dict[str, Any] = {"type": event, "data": {"ref": ref, "sha": after}}
         return FORGES[name].read([(b"webhook-id", b"d")], json.dumps(body).encode())

@@ -1,4 +1,4 @@
-"""What fetching leaves on our disk, what it starts and tells whom, and what it says when it fails."""
+"""Fetching: what it leaves on our disk, starts, and tells to whom; and its messages when it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commits that nobody makes by accident: each ends in words, and leaves nothing outside its folder."""
+"""Hostile commits: each ends in words, and leaves nothing outside its folder."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ def test_a_repository_that_sends_us_elsewhere_is_not_followed(tmp_path: Path, re
 
 @contextmanager
 def elsewhere(folder: Path) -> Iterator[tuple[int, list[str]]]:
-    """A server whose every answer is that it is elsewhere; its port, and the hosts that were asked for."""
+    """A server that answers everything with a redirect; its port, and the hosts that were asked for."""
     asked: list[str] = []
     cert, key = https_forge.certificate("localhost")
     (folder / "cert.pem").write_text(cert)

@@ -1,4 +1,4 @@
-"""What happens to a life of the service: pushes, hooks, looks, and its work."""
+"""Events in a life of the service: pushes, hooks, looks, and its work."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def drain(service: Service) -> None:
 
 
 def later(service: Service, clock: Clock, seconds: float = 301.0) -> None:
-    """What the looks at the branches lead to."""
+    """Pass time, then look at the branches."""
     clock.s += seconds
     service.look()
     drain(service)

@@ -68,7 +68,7 @@ def test_the_end_of_the_service_ends_an_attempt_where_it_is_and_records_nothing_
     assert service.one()
     assert service.reading.build(1).state == state
     assert "the service ends; its next life goes on with this build" in service.log(1).read_text()
-    assert service.queue.recover(everybody=True) == [1]
+    assert service.queue.recover(at_start=True) == [1]
     assert ("interrupted", "the service ended while it was at work") in [
         (then, note) for _, then, note in service.reading.events(1)
     ]

@@ -1,4 +1,4 @@
-"""What a program of a build has started ends with it, and with the service, whatever kills that."""
+"""Descendants of a program of a build end with it, and with the service, whatever kills that."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ if "ends" not in ends:
 
 @pytest.fixture
 def family(tmp_path: Path) -> Iterator[Path]:
-    """Where each of them writes its number."""
+    """Folder to which each of them writes its number."""
     folder = tmp_path / "family"
     folder.mkdir()
     yield folder

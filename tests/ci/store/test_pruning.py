@@ -29,7 +29,7 @@ def failed(service: Service, *numbers: int) -> None:
 
 
 def code(*numbers: int) -> list[str]:
-    """What the builds of those commits have made."""
+    """Code folders that the builds of those commits have made."""
     return [f"/code/{sha(number)}" for number in numbers]
 
 

@@ -135,7 +135,7 @@ def test_who_has_lost_the_lease_cannot_move_the_build(service: Service) -> None:
     service.hook(1)
     build = service.claim()
     assert build is not None
-    service.queue.recover(everybody=True)
+    service.queue.recover(at_start=True)
     with pytest.raises(LostLease):
         service.queue.step(build.id, service.owner, "building")
     with pytest.raises(LostLease):
@@ -148,12 +148,12 @@ def test_a_lease_that_ran_out_is_given_to_another_and_a_clock_that_jumped_does_n
     service.hook(1)
     build = service.claim()
     assert build is not None
-    assert service.queue.recover({"life-1"}, everybody=False) == []
+    assert service.queue.recover({"life-1"}, at_start=False) == []
     service.clock.s -= 10_000  # the clock was set back: our own lease still is ours
-    assert service.queue.recover({"life-1"}, everybody=True) == []
+    assert service.queue.recover({"life-1"}, at_start=True) == []
     service.clock.s += 10_000 + 61
-    assert service.queue.recover({"life-1"}, everybody=False) == [], "nor set forward"
-    assert service.queue.recover(everybody=False) == [build.id]
+    assert service.queue.recover({"life-1"}, at_start=False) == [], "nor set forward"
+    assert service.queue.recover(at_start=False) == [build.id]
 
 
 def test_a_build_that_is_interrupted_three_times_fails(service: Service) -> None:
@@ -161,7 +161,7 @@ def test_a_build_that_is_interrupted_three_times_fails(service: Service) -> None
     assert number is not None
     for _ in range(3):
         assert service.claim() is not None
-        service.queue.recover(everybody=True)
+        service.queue.recover(at_start=True)
     assert service.reading.build(number).state == "failed"
     assert "interrupted" in service.reading.build(number).reason
 

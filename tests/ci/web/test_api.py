@@ -1,4 +1,4 @@
-"""What is asked of the service: numbers, ranges, pages of lists, the feed; and what it hides."""
+"""Requests to the service: numbers, ranges, pages of lists, the feed; and what it hides."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ LONG: Final = "feature/" + "a-name-that-does-not-end-" * 8
 REASON: Final = f"{BAD_TEXT} the registry said: " + "denied" * 40 + " and so on, in words that can be broken" * 6
 SMALL: Final = """() => [...document.querySelectorAll("button, input:not([type=hidden]), nav a, td.c-build a")]
   .filter(node => node.offsetParent && node.getBoundingClientRect().height < 44).map(node => node.outerHTML)"""
-"""What a finger misses."""
+"""Buttons and links too small for a finger."""
 
 
 @dataclass
 class Site:
-    """A service that listens, with builds in every state, and nobody who works on them."""
+    """A service that listens, with builds in every state, and no workers."""
 
     service: Service
     url: str
@@ -88,7 +88,7 @@ class Site:
             )
 
     def paths(self) -> dict[str, str]:
-        """What is shown -> where."""
+        """Name of a page -> its path."""
         found = {"overview": "/", "project": "/projects/pole", "older": "/?before=3", "sign-in": "/sign-in"}
         return found | {f"build-{state}": f"/builds/{number}" for state, number in self.builds.items()}
 

@@ -1,4 +1,4 @@
-"""The HTTP surface: who may do what, from where, with how much, and what a stranger gets."""
+"""The HTTP surface: rights, origins, amounts, and what a stranger gets."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def _listen() -> None:
 
 @contextmanager
 def watched() -> Iterator[list[tuple[str, Any]]]:
-    """What this process starts, asks over the network, and opens for writing."""
+    """Programs that this process starts, hosts that it asks, and files that it opens for writing."""
     _listen()
     found: list[tuple[str, Any]] = []
     _watching.append(found)
@@ -112,7 +112,7 @@ class Skeleton(HTMLParser):
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where words that are executed would leave `owned`."""
+    """Folder in which words that are executed would leave `owned`."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     return tmp_path

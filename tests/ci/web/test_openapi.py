@@ -41,7 +41,7 @@ KNOWN = {
     "build": 1,
     "forge": "github",
 }
-"""What a stranger would not guess."""
+"""Values that a stranger would not guess."""
 CONFIG = schemathesis.Config.from_dict({"analysis": {"constants": {"enabled": False}}})  # what is asked is no accident
 CHECKS = [
     checks.not_a_server_error,
@@ -90,7 +90,7 @@ def signed(app: App) -> App:
 
 
 def informed(case: schemathesis.Case) -> schemathesis.Case:
-    """By somebody who knows what there is."""
+    """Give a request the names of what there is."""
     case.path_parameters.update({name: KNOWN[name] for name in case.path_parameters})
     if case.path.endswith("/cancel"):
         case.path_parameters["build"] = 3  # the one that is not over

@@ -1,4 +1,4 @@
-"""Who holds places, and who gets one: sources, connections, answers. Without sockets; `test_slow` has those."""
+"""Places: sources, connections, answers, and which of them get one. Without sockets; `test_slow` has those."""
 
 from __future__ import annotations
 

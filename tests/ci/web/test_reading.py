@@ -1,4 +1,4 @@
-"""Who may read, how often, and for how long: on this machine, behind a proxy of it, with tokens good and bad."""
+"""Rights to read, how often, and for how long: on this machine, behind a proxy of it, with tokens good and bad."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FORM = {"accept": "text/html", "content-type": "application/x-www-form-urlencode
 
 @contextmanager
 def served(folder: Path, clock: Callable[[], float] = lambda: 0.0, **fields: Any) -> Iterator[tuple[Service, Any]]:
-    """A service, and one who asks it from this machine."""
+    """A service, and a client that asks it from this machine."""
     service = Service(config(folder, **fields), lambda project, service: {})
     try:
         yield service, TestClient(make(service, clock), base_url=OURS, client=("127.0.0.1", 1), follow_redirects=False)

@@ -56,13 +56,13 @@ def served(folder: Path, **fields: Any) -> Iterator[tuple[int, serve.Server, Ser
 
 @pytest.fixture
 def port(tmp_path: Path, impatient: None) -> Iterator[int]:
-    """Of a service whose patience is short."""
+    """Port of a service with short patience."""
     with served(tmp_path) as (found, _, _):
         yield found
 
 
 def ended(connection: socket.socket) -> bytes:
-    """What still comes until the other side ends it."""
+    """Bytes that still come until the other side ends the connection."""
     connection.settimeout(ENDS_WITHIN_S)
     found = b""
     try:

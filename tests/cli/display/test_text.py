@@ -1,4 +1,4 @@
-"""How values look."""
+"""Values as text."""
 
 from datetime import UTC, datetime
 

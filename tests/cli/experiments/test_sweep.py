@@ -100,7 +100,7 @@ def test_on_a_terminal_the_trials_are_a_table(rlctl: Rlctl, spec: str) -> None:
 
 
 def killed(rlctl: Rlctl, spec: str, at_s: float) -> Training:
-    """A sweep whose command is killed: nothing of it runs any more, and the record is as it was written last."""
+    """A sweep after a kill of its command: nothing of it runs any more, and the record is as it was written last."""
     training = Training(rlctl, returned)
 
     class Killed(BaseException):

@@ -184,7 +184,7 @@ def test_a_description_of_the_best_model_that_has_changed_is_told(layout: Layout
 
 
 class Pruned(FilesOfFolder):
-    """Whose run removes a file, after its size was told and before it is read."""
+    """Files of a run that removes one of them, after its size was told and before it is read."""
 
     def __init__(self, layout: Layout, file: Path, then: Path | None = None) -> None:
         super().__init__(layout)

@@ -1,4 +1,4 @@
-"""Signatures of models: who signs, what is verified, and what a bad one gets."""
+"""Signatures of models: their signers, what is verified, and what a bad one gets."""
 
 from __future__ import annotations
 

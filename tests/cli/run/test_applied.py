@@ -1,4 +1,4 @@
-"""What a target does is told while it does it, and done whether or not anybody hears of it."""
+"""Changes by a target are told while it makes them, and made whether or not they are heard."""
 
 from __future__ import annotations
 

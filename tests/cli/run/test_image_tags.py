@@ -80,7 +80,7 @@ class Team:
         return {container["image"] for pod in pods for container in pod["containers"]}
 
     def away(self) -> None:
-        """From now on the registry answers nobody."""
+        """From now on the registry answers no request."""
         self.registry.broken = True
 
 

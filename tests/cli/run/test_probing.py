@@ -104,6 +104,15 @@ def test_a_child_whose_environment_hangs_is_ended_at_the_deadline() -> None:
     assert (found.verdict, found.text) == ("not checked", "tests.acting.owned:Slow: it took longer than 1 s")
 
 
+def test_a_network_of_ones_own_has_time_to_import_torch() -> None:
+    now = iter(range(1000))
+    whole = Spec.model_validate(
+        {"run": "a", "env": {"id": "tests.acting.owned:Slow"}, "model": {"torso": "tests.acting.owned_nets:Sound"}}
+    )
+    with Probing(whole, ROOT, clock=lambda: float(next(now)), sleep=lambda _: None) as asked:
+        assert asked.answer().text == "tests.acting.owned:Slow: it took longer than 20 s"
+
+
 def test_a_child_whose_import_never_returns_is_ended_at_the_deadline(tmp_path: Path) -> None:
     (tmp_path / "hanging.py").write_text("import time\ntime.sleep(600)\n")
     assert probed("hanging:Env", within_s=1.0, code={"path": str(tmp_path)}).text == (
@@ -155,7 +164,7 @@ def test_nothing_is_started_where_what_it_needs_is_not_installed(
 
 
 def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
-    """What the child itself writes."""
+    """Output of the child itself."""
     spec = {"env": {"id": id, "kwargs": {}, "preset": "none", "max_episode_steps": None}, "seed": 0,
             "evaluation": {"video_every": None}, "replay": None}  # fmt: skip
     spec |= {

@@ -1,4 +1,4 @@
-"""What `lint` and `up` do with the answer of the child that tries the environment."""
+"""Answers of the child that tries the environment, in `lint` and `up`."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A run whose record cannot be read: its logs are shown and its processes stopped all the same."""
+"""A run with a record that cannot be read: its logs are shown and its processes stopped all the same."""
 
 from rlctl.errors import BackendUnreachable
 from tests.cli.conftest import Rlctl

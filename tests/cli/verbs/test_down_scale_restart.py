@@ -1,11 +1,12 @@
 """Verbs that change a run that is there."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from rlctl.backends.base import Applied
+from tests.cli.clusters import CLUSTER_SPEC, Clusters
 from tests.cli.conftest import Rlctl
 from tests.support.memory import MemoryBackend
 
@@ -111,6 +112,26 @@ def test_scale_refuses_what_a_run_cannot_have(rlctl: Rlctl) -> None:
     assert rlctl("scale", "modelpool=0").code == 5
 
 
+def test_on_a_cluster_fewer_shards_must_fit_into_their_pods_when_they_are_started_again(rlctl: Rlctl) -> None:
+    clusters = Clusters(rlctl)
+    replayed = CLUSTER_SPEC.replace("{name: impala, lr: 1e-3}", "{name: apex_dqn}").replace(
+        "roles: {", "replay: {capacity: 2000000}\nroles: {replay: {replicas: 2, memory: 2Gi}, "
+    )
+    spec = str(rlctl.write("cluster.yaml", replayed))
+    assert rlctl("up", spec, "-d").code == 0
+    assert rlctl("scale", "replay=1").code == 0, "nobody says what a row takes"
+    assert rlctl("scale", "replay=2").code == 0
+    clusters.report(replay={"capacity": 1_000_000, "array_bytes": 10**9})
+    refused = rlctl("scale", "replay=1")
+    assert refused.code == 5
+    assert (
+        "  roles.replay.memory: 2Gi, but replay.capacity is 2,000,000 rows in 1 shard of 1.9Gi: ask for 3Gi; with 2Gi"
+        " replay.capacity 1,300,000 would fit" in refused.err
+    )
+    clusters.report(replay={"capacity": 1_000_000, "array_bytes": 8 * 10**8})
+    assert rlctl("scale", "replay=1").code == 0
+
+
 @pytest.mark.parametrize("text", ["actor", "actor=", "=3", "actor=two", "actor=-1", "replay=2", "actr=2"])
 def test_scale_wants_role_and_number(rlctl: Rlctl, text: str) -> None:
     rlctl.up()
@@ -140,7 +161,7 @@ def test_restart_of_a_role_that_the_run_has_not_is_a_usage_error(rlctl: Rlctl) -
 
 
 class Interrupted(MemoryBackend):
-    """A backend during whose `delete` Ctrl-C is pressed so often."""
+    """A backend with Ctrl-C pressed so often during its `delete`."""
 
     times = 1
 
@@ -163,3 +184,17 @@ def test_down_is_ended_by_the_second_ctrl_c_and_not_by_the_first(
     assert result.code == code
     assert len(backend.processes("pole")) == left
     assert ("left pole half stopped; the same command goes on" in result.err) == (code != 0)
+
+
+def test_ctrl_c_of_scale_says_what_to_do(rlctl: Rlctl) -> None:
+    class Stopped(MemoryBackend):
+        def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
+            for applied in super().scale(run, replicas):
+                yield applied
+                signal.raise_signal(signal.SIGINT)
+
+    rlctl.backend = Stopped()
+    rlctl.up()
+    result = rlctl("scale", "actor=3")
+    assert result.code == 130
+    assert "left pole half scaled; the same command goes on" in result.err

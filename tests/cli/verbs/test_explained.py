@@ -1,4 +1,4 @@
-"""What `status` says about processes that do not run: a sentence, what was said, the next command."""
+"""`status` on processes that do not run: a sentence, their last words, the next command."""
 
 from dataclasses import replace
 from typing import Any

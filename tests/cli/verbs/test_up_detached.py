@@ -13,7 +13,7 @@ KILLED = Failure("supervisord", "supervisord is gone without a word", (), dateti
 
 
 class Killed(MemoryBackend):
-    """A target whose supervisor is killed while it starts a run."""
+    """A target that loses its supervisor to a kill while it starts a run."""
 
     def apply(
         self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], **more: Any

@@ -29,7 +29,7 @@ def clusters(rlctl: Rlctl) -> Clusters:
 
 
 def break_learner(rlctl: Rlctl, clusters: Clusters, *, at_s: float = 1, **fields: Any) -> None:
-    """What the cluster makes of the learner a moment after the `up`."""
+    """Have the cluster break the learner a moment after the `up`."""
     event = {**BAD_IMAGE, **fields}
     rlctl.at(at_s, lambda: clusters.here.set_process("pole", "learner", 0, **event))
 

@@ -38,7 +38,7 @@ class Here(Executor):
 
 
 class Place:
-    """Where a shard lives: it can be killed, started again with another boot, and fed."""
+    """Place of a shard, which can be killed, started again with another boot, and fed."""
 
     def __init__(
         self, number: int, *, starts: int = 0, shards: int = 1, ratio: float = 0.0, columns: int = 80,

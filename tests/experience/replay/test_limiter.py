@@ -98,8 +98,9 @@ def test_a_shard_that_dies_stops_nobody_and_its_new_rows_count_when_it_is_back()
 def test_rows_of_a_shard_that_was_started_again_count_from_its_first() -> None:
     limit = SampleLimit(8.0, 100)
     for boot, inserted in (("a", 1000), ("b", 600), ("b", 700)):
-        limit.hear(0, ShardCounts(boot, inserted, 8 * inserted))
-    assert (limit.inserted, limit.sampled) == (1700, 13600)
+        limit.hear(0, ShardCounts(boot, inserted, 8 * inserted, steps=inserted // 2))
+    assert (limit.inserted, limit.steps) == (1700, 850)
+    assert limit.sampled == 8 * (1000 - 100) + 8 * 700
 
 
 def test_rows_that_a_shard_has_restored_count_once_for_each_learner() -> None:
@@ -107,15 +108,51 @@ def test_rows_that_a_shard_has_restored_count_once_for_each_learner() -> None:
     one = SampleLimit(8.0, 100)
     one.hear(0, ShardCounts("a", 1000, 8000))
     one.hear(0, restored)
-    assert (one.inserted, one.sampled) == (1100, 8800), "what it has inserted and sampled since, nothing of before"
+    assert (one.inserted, one.sampled) == (1100, 8 * 900 + 800), (
+        "what it has inserted and sampled since, nothing of before"
+    )
     one.hear(0, restored._replace(inserted=950))
     assert one.inserted == 1150
     another = SampleLimit(8.0, 100)
     another.hear(0, restored)
-    assert (another.inserted, another.sampled) == (900, 7200), "all that it holds: it has to wait for no start"
+    assert (another.inserted, another.sampled) == (900, 8 * 800), "all that it holds: it has to wait for no start"
     another.hear(0, ShardCounts("c", 800, 6400, began_inserted=800, began_sampled=6400))
-    assert (another.inserted, another.sampled) == (900, 7200), "and of a third life likewise"
-    assert another.may_insert({0: 1}, 0) == {0: 800 + 100 + 1}, "by its own count, and what draws have paid"
+    assert (another.inserted, another.sampled) == (900, 8 * 800), "and of a third life likewise"
+    assert another.may_insert({0: 1}, 80) == {0: 800 + 10 + 1}, "by its own count, and what draws pay"
+
+
+@pytest.mark.parametrize("sampled", [100, 7000, 90_000])
+def test_what_a_learner_before_has_drawn_counts_as_what_the_ratio_asks_for(sampled: int) -> None:
+    limit = SampleLimit(8.0, 100)
+    limit.hear(0, ShardCounts("a", 600, sampled))
+    limit.hear(1, ShardCounts("b", 400, 1))
+    limit.hear(2, ShardCounts("c", 50, 0))
+    assert limit.sampled == 8 * 900, (
+        "of what shards that are no more had drawn, or were not drawn for, nothing is known"
+    )
+    limit.hear(2, ShardCounts("c", 50, 30))
+    assert limit.sampled == 8 * 900 + 30
+    assert limit.may_sample(), "the rows of the third are still to be paid"
+
+
+def test_a_learner_that_is_started_again_after_shards_were_removed_catches_nothing_up() -> None:
+    random.seed(3)
+    play = Play(8.0, 1000, 4, 512)
+    for _ in range(4000):
+        play.insert(random.choice(list(play.shards)))
+        play.learn()
+    for number, of in ((0, 0.8), (1, 1.2)):  # masses are uneven, and so is what was drawn from each
+        counts, limit = play.shards[number]
+        play.shards[number] = counts._replace(sampled=int(of * counts.sampled)), limit
+    del play.shards[2], play.shards[3]
+    play.limit = SampleLimit(8.0, 1000)
+    play.learn()
+    inserted, sampled = play.limit.inserted, play.limit.sampled
+    for _ in range(500):
+        play.insert(random.choice(list(play.shards)))
+        play.learn()
+    assert (play.limit.sampled - sampled) / (play.limit.inserted - inserted) == pytest.approx(8.0, rel=0.02)
+    assert play.limit.inserted > inserted + 5000
 
 
 def test_a_learner_that_is_started_again_hears_what_was_counted() -> None:

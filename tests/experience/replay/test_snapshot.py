@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from rlctl_agents.checkpoint.parts import Corrupt, Part, PartError, write_part
 from rlctl_agents.checkpoint.state import StateError, pack_state
+from rlctl_agents.checkpoint.streamed import StoredRows
 from rlctl_agents.experience.replay import snapshot as module
 from rlctl_agents.experience.replay.priorities import ReplaySettings, masses
-from rlctl_agents.experience.replay.ring import FLAGS
+from rlctl_agents.experience.replay.ring import FLAGS, as_bytes
 from rlctl_agents.experience.replay.shard import DrawnRows, Shard
 from rlctl_agents.experience.replay.snapshot import ShardSnapshot, restore
 from rlctl_agents.types.experience import Field, Schema, SegmentBlock
@@ -350,7 +351,7 @@ def test_a_stream_goes_on_in_a_shard_of_another_capacity(tmp_path: Path) -> None
 
 
 def second(form: str) -> World:
-    """Whose senders and rows are others than those of `FORMS[form]()`."""
+    """A world with other senders and rows than `FORMS[form]()`."""
     world = FORMS[form](seed=7)
     world.boots, world._numbers = 1000, count(100_000)
     world.streams = [world.stream(50 + at) for at in range(3)]
@@ -452,6 +453,14 @@ def test_a_part_of_a_larger_shard_takes_no_memory_of_its_own(tmp_path: Path, mon
 # -- what is no part of this shard ---------------------------------------------------------------------------------
 
 
+def saved(folder: Path) -> tuple[World, Part, Shard]:
+    """A world of two streams, the part of its shard, and an empty shard of the same form."""
+    world = World(3, 4, 9)
+    for _ in range(12):
+        world.next([0, 1])
+    return world, save(world.shard, folder), like(world.shard)
+
+
 def refused(shard: Shard, folder: Path, part: Part, kind: type[Exception], said: str) -> None:
     """And nothing of the shard has changed."""
     before = state(shard)
@@ -461,10 +470,7 @@ def refused(shard: Shard, folder: Path, part: Part, kind: type[Exception], said:
 
 
 def test_a_part_that_is_damaged_of_others_or_not_whole_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    world = World(3, 4, 9)
-    for _ in range(12):
-        world.next([0, 1])
-    part, empty = save(world.shard, tmp_path), like(world.shard)
+    _, part, empty = saved(tmp_path)
     data = bytearray((tmp_path / part.file).read_bytes())
     data[len(data) // 2] ^= 1
     (tmp_path / "flipped").write_bytes(data)
@@ -475,6 +481,23 @@ def test_a_part_that_is_damaged_of_others_or_not_whole_is_refused_and_changes_no
     for other in (World(3, 4, 9, frames=2), World(2, 4, 9), Sequenced(3, 3, 6, 9), World(3, 4, 9, recorded=False)):
         refused(other.shard, tmp_path, part, StateError, "experience of another kind")
     assert restored(part, tmp_path, empty).filled
+
+
+def test_a_disk_that_fails_while_rows_are_read_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, part, empty = saved(tmp_path)
+    *_, last = empty.by_column.values()
+    read = StoredRows.read
+
+    def failing(rows: StoredRows, first: int, out: NDArray[np.uint8]) -> None:
+        read(rows, first, out)
+        if np.shares_memory(out, last):
+            raise PartError("cannot read: Input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(StoredRows, "read", failing)
+        refused(empty, tmp_path, part, PartError, "Input/output error")
+    assert not any(as_bytes(column).any() for column in empty.by_column.values())
+    assert restored(part, tmp_path, empty).filled == world.shard.filled
 
 
 @pytest.mark.parametrize("lacking", ["records", "obs.big", "mass", "core.h"])

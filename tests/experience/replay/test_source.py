@@ -355,63 +355,76 @@ def learn(one: ReplaySource, batches: int) -> int:
     return counted
 
 
-def test_rows_are_counted_once_by_the_learner_that_leads_over_restarts_of_learners_and_shards() -> None:
+def steps(run: Run, of: int | None = None) -> int:
+    """Agent steps among the rows that all shards, or one, have had since their start."""
+    return sum(place.shard.totals.steps for place in run.places if of in (None, place.number))
+
+
+def more(run: Run, of: int, rows: int) -> int:
+    """Agent steps among so many more rows of a shard: what only ends an episode is none."""
+    before = steps(run, of)
+    assert run.places[of].feed(rows) == rows
+    found = steps(run, of) - before
+    assert 0 < found < rows
+    return found
+
+
+def test_steps_are_counted_once_by_the_learner_that_leads_over_restarts_of_learners_and_shards() -> None:
     run = fed(1.0, 1.0)
     one = source(run, 16)
-    assert learn(one, 2) == 800
-    run.places[0].feed(100)
-    assert learn(one, 2) == 100
-    run.places[1].feed(60)
-    assert learn(one, 2) == 60
+    assert learn(one, 2) == steps(run) < 800
+    first = more(run, 0, 100)
+    assert learn(one, 2) == first
+    second = more(run, 1, 60)
+    assert learn(one, 2) == second
     run.drawer.draw(2)  # what was counted is told with the next question
-    for place in run.places:
-        place.feed(40)  # while no learner lives
+    meanwhile = more(run, 0, 40) + more(run, 1, 40)  # while no learner lives
     run.learner()
     run.meet()
     again = source(run, 16)
-    assert learn(again, 2) == 80, "what a learner before has counted is in the books of its generations"
+    assert learn(again, 2) == meanwhile, "what a learner before has counted is in the books of its generations"
     run.places[1].start()
-    run.places[1].feed(200)
-    assert learn(again, 4) == 200, "new rows, though their shard was met before"
+    anew = more(run, 1, 200)
+    assert learn(again, 4) == anew, "new rows, though their shard was met before"
 
 
-def test_rows_that_came_before_the_first_learner_of_a_new_life_of_all_are_counted() -> None:
+def test_steps_that_came_before_the_first_learner_of_a_new_life_of_all_are_counted() -> None:
     run = fed(1.0, 1.0)
-    assert learn(source(run, 16), 2) == 800
+    assert learn(source(run, 16), 2) == steps(run)
     for place in run.places:  # down and up: the learner goes on from its generation, with shards that hold nothing
         place.start()
         place.feed(200)
     run.learner()
     run.meet()
-    assert learn(source(run, 16), 2) == 400
+    assert learn(source(run, 16), 2) == steps(run) < 400
 
 
-def test_rows_that_a_shard_comes_back_with_are_not_counted_again_whoever_else_lived_on(tmp_path: Path) -> None:
+def test_steps_that_a_shard_comes_back_with_are_not_counted_again_whoever_else_lived_on(tmp_path: Path) -> None:
     run = fed(1.0, 1.0)
     one = source(run, 16)
-    assert learn(one, 2) == 800
+    assert learn(one, 2) == steps(run)
     generation = saved(tmp_path, 1, *run.places)
-    run.places[1].feed(60)
-    assert learn(one, 2) == 60
+    since = more(run, 1, 60)
+    assert learn(one, 2) == since
     begin(run.places[1], tmp_path, generation)  # the learner lives, and so does the other shard
-    run.places[1].feed(40)
+    since = more(run, 1, 40)
     run.meet()
-    assert learn(one, 4) == 40
+    assert learn(one, 4) == since
     begin(run.places[0], tmp_path, generation)  # then all but a shard come anew
     run.learner()
     run.meet()
     again = source(run, 16)
     assert learn(again, 2) == 0
-    run.places[0].feed(20)
-    assert learn(again, 2) == 20
+    since = more(run, 0, 20)
+    assert learn(again, 2) == since
     for place in run.places:  # and all
         begin(place, tmp_path, generation)
     run.learner()
     run.meet()
     last = source(run, 16)
     assert learn(last, 2) == 0
-    run.places[1].feed(100)
-    assert learn(last, 2) == 100
+    since = more(run, 1, 100)
+    assert learn(last, 2) == since
 
 
 def test_a_run_that_comes_back_with_its_rows_draws_at_once_and_keeps_its_ratio(tmp_path: Path) -> None:
@@ -431,11 +444,15 @@ def test_a_run_that_comes_back_with_its_rows_draws_at_once_and_keeps_its_ratio(t
         assert place.feed(20) == 0, "before a learner has said anything"
     run.learner()
     run.meet()
+    for place in run.places:
+        assert place.feed(20) == 20, "as a draw of the meeting has paid"
+    run.drawer.draw(1)  # hears of them
     assert whose(run.drawer.draw(16)), "learning_starts is not waited for"
     now = run.drawer.limit
     assert now is not None
-    assert now.inserted == before.inserted > 600
-    assert now.sampled - before.sampled < 20, "this draw, and those of the meeting"
+    assert now.inserted == before.inserted + 40 > 640
+    ahead = 64 + 2 * 20 * 8  # a draw, and a block of each shard
+    assert abs(now.sampled - before.sampled) < 20 + ahead, "this draw, those of the meeting, and what either was ahead"
     for _ in range(40):
         run.drawer.draw(64)
         for place in run.places:
@@ -451,8 +468,8 @@ def test_one_that_does_not_lead_counts_nothing_and_tells_no_shard_that_it_did() 
     assert learn(one, 3) == 0
     assert all(draw.counted == -1 for draw in run.places[0].heard)
     one.leads = True
-    run.places[0].feed(40)
-    assert learn(one, 2) == 40
+    since = more(run, 0, 40)
+    assert learn(one, 2) == since
 
 
 def test_what_a_learner_waits_for_is_said() -> None:

@@ -1,4 +1,4 @@
-"""What of a learner's wait is the replay's, and what the actors'."""
+"""Shares of a learner's wait: the replay's, and the actors'."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlctl_agents.runtime.metrics import Metrics
 
 
 class Drawing:
-    """A drawer whose draws take as long as they are told to."""
+    """A drawer with draws that take as long as they are told to."""
 
     def __init__(self, clock: list[float]) -> None:
         self.shards = SimpleNamespace(live={0: object(), 1: object()})

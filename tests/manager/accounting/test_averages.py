@@ -1,4 +1,4 @@
-"""What is drawn and shown of updates: means over all of them, not the newest of hundreds."""
+"""Figures of updates, drawn and shown: means over all of them, not the newest of hundreds."""
 
 from __future__ import annotations
 

@@ -310,8 +310,14 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
             "generation 12 was ordered 200 s ago and waits for replay/0, replay/1",
             "rlctl logs replay",
         ),
+        (
+            {"late_generation": (12, 600.0), "late_parts": ["replay/0"], "generations_every_s": 900.0},
+            "generation 12 was ordered 600 s ago and waits for replay/0",
+            "rlctl logs replay",
+        ),
         ({"damaged": ["generation-000002.json"]}, "generation-000002.json is damaged", "rlctl logs manager"),
         ({"disk": "cannot store x: No space left on device"}, "No space left on device", "df -h"),
+        ({"disk": "cannot remove x: Is a directory"}, "Is a directory", "rlctl logs manager --level ERROR"),
         ({"unusable": [7]}, "generation 7 cannot be used", "rlctl logs learner"),
         ({"lost": "x: torn", "now_s": 5}, "x: torn", "rlctl logs manager"),
         ({"broken": ("lock-step was broken", "actor/1")}, "lock-step was broken", "rlctl logs actor/1"),
@@ -329,6 +335,8 @@ def test_a_problem_is_told_in_words_with_the_next_command(change: dict[str, obje
 def test_nothing_is_wrong_with_a_run_that_learns() -> None:
     assert find(FINE, "r") == []
     almost = {"silent": {"actor/3": SILENT_S - 0.1}, "idle_s": NO_UPDATE_S - 0.1, "stale_share": 0.09}
+    almost |= {"late_generation": (12, 599.0), "late_parts": ["replay/0"], "generations_every_s": 900.0}
+    almost |= {"absent": {"learner": 59.0}, "now_s": 59.0}  # since the manager was started again
     assert find(replace(FINE, **almost), "r") == []  # type: ignore[arg-type]
     starting = Facts(now_s=500, absent={"learner": 59.0, "actor": 59.0, "modelpool": 59.0})
     assert find(starting, "r") == [], "everybody is still starting"

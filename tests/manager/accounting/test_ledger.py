@@ -1,4 +1,4 @@
-"""What became of every row, against a world of which the truth is known."""
+"""Fate of every row, against a world of which the truth is known."""
 
 from __future__ import annotations
 
@@ -196,7 +196,10 @@ def test_an_actor_that_accounts_again_is_forgiven() -> None:
 def test_a_learner_that_learns_rows_twice_unbalances_the_books() -> None:
     found = books()
     found.hear_receiver("L", {"A": account(100, 100, consumed=110)}, nobody)
-    assert found.faults() == ["L has received 100 rows and accounts for 110 of A"]
+    fault = "L has received 100 rows and accounts for 110 of A"
+    assert found.faults() == [fault]
+    found.hear_receiver("L", {}, nobody)
+    assert found.faults() == [fault], "it has not changed"
     assert found.rows(everybody)["main"].difference != 0
 
 

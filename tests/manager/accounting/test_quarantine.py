@@ -1,4 +1,4 @@
-"""A sender whose values the learner does not take, in the status and the events of its run."""
+"""A sender with values that the learner does not take, in the status and the events of its run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Actors that are far off are found, and nobody else, in simulated fleets."""
+"""Actors that are far off are found, and no others, in simulated fleets."""
 
 from __future__ import annotations
 

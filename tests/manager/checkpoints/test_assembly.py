@@ -37,7 +37,7 @@ def owners() -> Owners:
 
 @pytest.fixture
 def assembly(time: Time, owners: Owners) -> Assembly:
-    return Assembly(time, owners)
+    return Assembly(time, owners, lambda: 60.0)
 
 
 def told(number: int, file: str = "f", fault: str = "") -> Contribute:
@@ -93,7 +93,20 @@ def test_a_process_that_lives_is_waited_for_five_minutes_one_that_does_not_is_no
     owners["replay1"] = False
     assert assembly.lacks("main") == []
     (whole,) = assembly.ready()
-    assert whole.absent == {"replay1": "no process"}
+    assert whole.absent == {"replay1": "its process does not report"}
+
+
+def test_parts_are_waited_for_as_long_as_a_generation_is_apart_from_the_next(
+    tmp_path: Path, owners: Owners, time: Time
+) -> None:
+    every = [3 * WAIT_S]
+    assembly = Assembly(time, owners, lambda: every[0])
+    assembly.hold(generation(tmp_path, 7))
+    time.now += 2 * WAIT_S
+    assert assembly.ready() == []
+    every[0] = 60.0  # of a spec that was changed meanwhile
+    (whole,) = assembly.ready()
+    assert whole.absent == dict.fromkeys(("replay0", "replay1"), f"not there after {2 * WAIT_S:.0f} s")
 
 
 def test_the_part_of_a_process_that_died_after_it_was_written_is_there(
@@ -300,10 +313,10 @@ def test_a_shard_that_dies_while_it_is_waited_for_is_absent_and_the_status_and_a
     contribute(full, 1, 0)
     others = [("learner", LEARNER), ("actor", ACTOR), ("modelpool", POOL), ("replay", SHARDS[0])]
     full.after(40, *others)
-    assert newest(full).absent == {"replay1": "no process"}
-    assert status(full)["checkpoint"]["absent"] == {"replay/1": "no process"}
+    assert newest(full).absent == {"replay1": "its process does not report"}
+    assert status(full)["checkpoint"]["absent"] == {"replay/1": "its process does not report"}
     (event,) = [one for one in full.manager.events.since(0)[0] if one["kind"] == "absent"]
-    assert "generation 1 is without replay1: no process" in event["text"]
+    assert "generation 1 is without replay1: its process does not report" in event["text"]
 
 
 def test_a_shard_that_hangs_and_still_reports_is_waited_for_no_longer_than_five_minutes(full: Run) -> None:

@@ -6,12 +6,26 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.checkpoints.schedule import RETRY_S, Checkpoints
 from rlctl_agents.manager.state_store import Progress
 from rlctl_agents.types.control import Generation
 from tests.manager.world import Time, ref
+
+
+def saved(folder: Path, number: int, *shards: int, of: int = 2) -> Generation:
+    """Of a run with a replay that generations hold: parts of these shards, the others are absent."""
+    made, files = (
+        generation(folder, number),
+        {f"replay{one}": f"main-{number:06d}-replay{one}-0.safetensors" for one in shards},
+    )
+    for file in files.values():
+        (folder / file).write_bytes(b"rows")
+    absent = {f"replay{one}": "no process" for one in range(of) if one not in shards}
+    sums = dict.fromkeys(files, "ab")
+    return replace(made, parts=made.parts | files, sha256=made.sha256 | sums, absent=absent)
 
 
 def generation(folder: Path, number: int, *, steps: int = 0, term: int = 1, policy: str = "main") -> Generation:
@@ -46,7 +60,7 @@ def test_a_number_counts_once(tmp_path: Path) -> None:
     manifests.commit(generation(tmp_path, 5))
     with pytest.raises(ValueError, match="not newer than 5"):
         manifests.commit(generation(tmp_path, 5))
-    with pytest.raises(ValueError, match="by somebody else"):
+    with pytest.raises(ValueError, match="by another process"):
         late.commit(generation(tmp_path, 5))
 
 
@@ -88,6 +102,40 @@ def test_a_part_that_a_newer_generation_shares_stays(tmp_path: Path) -> None:
     manifests.commit(Generation(2, "main", 1, ref(9), 9, 0.0, first.parts, first.sha256))
     manifests.prune(1)
     assert (tmp_path / first.parts["learner"]).exists()
+
+
+def test_the_newest_part_of_a_shard_that_could_not_save_since_stays(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    for number, shards in enumerate(((0, 1), (0, 1), (1,), (), (), ()), 1):
+        manifests.commit(saved(tmp_path, number, *shards))
+        manifests.prune(2)
+    assert [one.number for one in manifests.of("main")] == [6, 5, 3, 2], "3 has the rows of shard 1, 2 those of shard 0"
+    assert manifests.without("main") == {"replay0": 2, "replay1": 3}
+    manifests.commit(saved(tmp_path, 7, 0))
+    manifests.prune(2)
+    assert [one.number for one in manifests.of("main")] == [7, 6, 3]
+    assert manifests.without("main") == {"replay1": 3}
+    manifests.commit(saved(tmp_path, 8, 1))
+    assert manifests.without("main") == {}, "the generation before has those of shard 0"
+    manifests.prune(2)
+    assert [one.number for one in manifests.of("main")] == [8, 7]
+
+
+def test_a_shard_that_is_wanted_no_more_holds_no_generation(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    for number in range(1, 3):
+        manifests.commit(saved(tmp_path, number, 0, 1))
+    for number in range(3, 5):
+        manifests.commit(saved(tmp_path, number, 0, of=1))
+    manifests.prune(2)
+    assert [one.number for one in manifests.of("main")] == [4, 3]
+
+
+def test_a_shard_that_has_never_saved_is_named(tmp_path: Path) -> None:
+    manifests = Manifests(tmp_path)
+    manifests.commit(saved(tmp_path, 1, 0))
+    assert manifests.without("main") == {"replay1": None}
+    assert manifests.without("exploiter") == {}
 
 
 def test_each_policy_keeps_its_own(tmp_path: Path) -> None:
@@ -227,7 +275,7 @@ def test_a_learner_that_went_back_to_an_older_generation_saves_again(checkpoints
 
 
 def parts(folder: Path) -> list[str]:
-    """Numbers of the generations whose parts lie on the volume."""
+    """Numbers of the generations with parts on the volume."""
     return sorted(path.name[5:11].lstrip("0") for path in folder.glob("main-*.safetensors"))
 
 

@@ -1,4 +1,4 @@
-"""Who plays whom, and what is believed of an evaluation."""
+"""Pairing of seats and models in matches, and which results of an evaluation are believed."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_once_only_one_model_counts_no_other_is_played(evaluations: Quotas, time
     assert evaluations.open("E", wanted, seats=1, quota=Quota(3, "greedy")) is None, "another plays it"
     assert order(evaluations, "F", ref(9)) is last
     assert old is not None
-    with pytest.raises(ValueError, match="was given to somebody else"):
+    with pytest.raises(ValueError, match="was given to another evaluator"):
         finish(evaluations, result(old))
 
 

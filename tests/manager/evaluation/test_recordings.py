@@ -107,6 +107,58 @@ def test_what_confirms_a_goal_and_the_last_model_are_recorded(tmp_path: Path) ->
     assert last.quota.record
 
 
+def ended_by_steps(folder: Path) -> Run:
+    """A run with a last model that was measured, without a film, before it was known to be the last."""
+    run = started(folder, 1000, agent_steps=300)
+    assert evaluated(run, 1, 1.0)
+    assert not evaluated(run, 3, 2.0)
+    run.learn(LEARNER, steps=300, version=3, gauges={"rests": 1.0})
+    run.report("modelpool", POOL, model=ref(3))
+    run.manager.turn()
+    assert commit(run, 1, steps=300, version=3).ok
+    run.manager.turn()
+    return run
+
+
+def test_a_last_model_that_was_measured_before_is_played_again_for_its_film(tmp_path: Path) -> None:
+    run = ended_by_steps(tmp_path)
+    other = run.report("evaluator", JUDGE).match
+    assert other is not None
+    assert other.quota is not None
+    assert other.quota.mode == "sample"
+    assert not played(run, other, 1.5)
+    measured = (run.layout.results / "evaluations.jsonl").read_bytes()
+    assert played(run, run.report("evaluator", JUDGE).match, 2.0)
+    assert (run.layout.results / "evaluations.jsonl").read_bytes() == measured
+    assert [one["version"] for one in status(run)["recordings"]] == [3, 1]
+    run.manager.turn()
+    assert run.report("evaluator", JUDGE).match is None
+    assert status(run)["evaluation"]["mean"] == 2.0
+
+
+def test_a_goal_that_was_filmed_before_another_model_is_not_played_again(tmp_path: Path) -> None:
+    run = started(tmp_path, 1, eval_return=5)
+    assert evaluated(run, 1, 6.0)
+    assert played(run, run.report("evaluator", JUDGE).match, 5.5), "confirmed, and filmed"
+    assert evaluated(run, 2, 4.0)
+    run.manager.turn()
+    other = run.report("evaluator", JUDGE).match
+    assert other is not None
+    assert other.seats[0] == ref(1)
+    assert not played(run, other, 4.5)
+    assert run.report("evaluator", JUDGE).match is None
+    assert [one["version"] for one in status(run)["recordings"]] == [2, 1, 1]
+
+
+def test_a_last_model_that_lacks_its_film_only_is_not_called_unevaluated(tmp_path: Path) -> None:
+    run = ended_by_steps(tmp_path)
+    assert not played(run, run.report("evaluator", JUDGE).match, 1.5)
+    run.time.now += 700
+    run.manager.turn()
+    assert run.manager.evaluations.awaits is False
+    assert "not_evaluated" not in kinds(run)
+
+
 @pytest.mark.parametrize(
     ("recording", "why"),
     [

@@ -166,7 +166,7 @@ def test_selected_models_outlive_manager_and_power_at_any_write(
     looks: list[tuple[int, float] | None] = []
 
     def look(*_: object) -> None:
-        """What a reboot would find: a whole model, the one of before or the one of after."""
+        """Check what a reboot would find: a whole model, the one of before or the one of after."""
         root = disk.lose_power(tmp_path / "lost")
         found = read_selected(root / "models", "best")
         assert found is not None

@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 class OffHost(Manager):
-    """A manager at a port: whoever talks to it takes itself to be on another machine."""
+    """A manager at a port: its clients take themselves to be on another machine."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)

@@ -1,4 +1,4 @@
-"""What answers for a run that is finished, until somebody takes it down or lets it go on."""
+"""Answers for a run that is finished, until a person takes it down or lets it go on."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def folder() -> Iterator[Path]:
 
 
 class Rest:
-    """What is left of the manager, without its sockets."""
+    """Remains of the manager, without its sockets."""
 
     def __init__(
         self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
@@ -235,7 +235,7 @@ def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(
             rest.joins()  # one that takes its time to end
             rest.now += PATIENCE_S + 1
             assert rest.turned() == ["release"]
-            assert releases[1].idle, "nobody is there any more"
+            assert releases[1].idle, "nothing runs there any more"
 
             server.replicas["deployments/r-actor-0"] = 5
             for _ in range(5):

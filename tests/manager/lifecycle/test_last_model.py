@@ -59,7 +59,7 @@ def measure_last(run: Run) -> None:
 
 
 def kill_learner(run: Run) -> None:
-    """Nobody hears of it any more."""
+    """Let the learner fall silent for ever."""
     run.after(EXPIRES_S + 1, *NO_LEARNER)
     assert run.manager.members.leases.live("learner") == []
 

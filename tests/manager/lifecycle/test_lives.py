@@ -1,4 +1,4 @@
-"""What outlives a learner or a manager: lineages, generations, books, totals; and what of it the status tells."""
+"""State that outlives a learner or a manager: lineages, generations, books, totals; and its place in the status."""
 
 from __future__ import annotations
 

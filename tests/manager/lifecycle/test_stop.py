@@ -1,4 +1,4 @@
-"""How a run ends or breaks, as the manager sees it: goal, steps, time, request, time in vain, latecomers, lock-step."""
+"""Ends of a run, as the manager sees them: goal, steps, time, request, time in vain, latecomers, lock-step."""
 
 from __future__ import annotations
 

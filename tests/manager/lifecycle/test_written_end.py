@@ -1,4 +1,4 @@
-"""What the volume has of an end: a finished run, a last model that was not saved, or a volume that takes nothing."""
+"""Record of an end on the volume: a finished run, a last model that was not saved, or a volume that takes nothing."""
 
 from __future__ import annotations
 

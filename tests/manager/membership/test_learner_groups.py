@@ -1,4 +1,4 @@
-"""The manager's groups of learners: who is asked to leave, who gets which place, whose weights seed it."""
+"""The manager's groups of learners: which are asked to leave, the place of each, and the weights that seed them."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from tests.manager.world import Time, boot
 
 
 class Table:
-    """Learners with leases, who ask as they would."""
+    """Learners with leases, which ask as they would."""
 
     def __init__(self, expected: int) -> None:
         self.time, self.told = Time(), list[dict[str, int]]()

@@ -1,4 +1,4 @@
-"""Steps that a version was learned from, as far as somebody has said them."""
+"""Steps that a version was learned from, as far as they were said."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who is which replica, whom it talks to, and what it says the environment looks like."""
+"""Leases: replica of each process, its peers, and what it says the environment looks like."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many boots one address may bring."""
+"""Number of boots that one address may bring."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.manager.world import Run, Time, boot
 
 
 def of_pods(time: Time, *, boots_each: int = 1) -> Newcomers:
-    """Of a run whose actors are pods."""
+    """Newcomers of a run with pods as actors."""
     newcomers = Newcomers(time)
     for pod in range(OTHERS):
         for number in range(boots_each):

@@ -1,4 +1,4 @@
-"""Shards of the replay whose number changes: who sends to which, and what a shard is told of the others."""
+"""Shards of the replay in changing numbers: which sender goes to which, and what a shard is told of the others."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.runtime.addresses import STAYS_S, Addresses
+from rlctl_agents.runtime.process import STOPPING
 from tests.manager.world import ACTOR, LEARNER, PATTERN, Run, Time, everybody, spec, status
 
 ACTORS = 120
@@ -119,6 +120,17 @@ def test_a_lease_says_over_how_many_shards_the_capacity_is_shared_out_now(tmp_pa
     assert status(run)["replay"]["shards"]["wanted"] == 3
     scaled(run, 1)
     assert run.join("replay", 51, 0).shards == 1
+
+
+def test_a_shard_that_says_that_it_ends_is_named_to_nobody_any_more(tmp_path: Path) -> None:
+    run = Run(tmp_path, **SPEC)
+    for index in range(2):
+        run.join("replay", 51 + index, index)
+    everybody(run)
+    run.report("replay", 52, index=1, gauges={STOPPING: 1.0})
+    run.manager.turn()
+    for role, number in (("learner", LEARNER), ("actor", ACTOR)):
+        assert run.report(role, number).peers.keys() == {"replay/0", "modelpool/0"}
 
 
 def test_a_manager_that_is_started_again_gives_out_the_number_that_it_finds(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the manager gives to actors and learners, so that experience is taken of leased boots only."""
+"""Tickets that the manager gives to actors and learners, so that experience is taken of leased boots only."""
 
 from __future__ import annotations
 

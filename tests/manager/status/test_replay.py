@@ -12,7 +12,8 @@ from rlctl_agents.manager.status.report import StatusBuilder, scalars
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.status_page import page
 from rlctl_agents.runtime.metrics import exposition
-from rlctl_agents.runtime.process import UNREADABLE
+from rlctl_agents.runtime.process import STOPPING, UNREADABLE
+from tests.manager.checkpoints.test_generations import saved
 from tests.manager.world import ACTOR, LEARNER, POOL, Run, boot, everybody, ref, spec, status
 
 SHARDS = (51, 52)
@@ -152,12 +153,44 @@ def test_parts_that_a_shard_could_not_use_are_a_problem_and_one_event(replayed: 
     assert [one["kind"] for one in replayed.manager.events.since(0)[0]].count("unreadable") == 1
 
 
+def test_rows_that_two_generations_are_without_are_a_problem_and_a_metric(replayed: Run) -> None:
+    manifests, folder = replayed.manager.checkpoints.manifests, replayed.layout.checkpoints
+    for number, shards in enumerate(((0, 1), (0,), (0,)), 1):
+        assert not [one for one in status(replayed)["problems"] if "the rows of" in one["text"]], number
+        manifests.commit(saved(folder, number, *shards))
+    told = status(replayed)
+    (found,) = (one for one in told["problems"] if "the rows of" in one["text"])
+    assert found["text"] == "no generation since 1 has the rows of replay/1: no process"
+    assert found["next"] == "rlctl logs replay/1 --run r"
+    assert "rlctl_checkpoint_absent_parts" in exposition(metrics_page.families(replayed.manager, told)).decode()
+
+
+def test_who_was_there_before_the_manager_has_a_minute_to_be_heard_again(replayed: Run) -> None:
+    learn(replayed, data=0.0, draw=0.0, credit=0.0, shard=0.1)
+    ended = [("actor", ACTOR, 0), ("learner", LEARNER, 0), ("modelpool", POOL, 0)]
+    for role, number, index in [*ended, ("replay", SHARDS[0], 0), ("replay", SHARDS[1], 1)]:
+        if role != "actor":  # which is killed, as the evaluator is
+            replayed.report(role, number, index=index, gauges={STOPPING: 1.0})
+    replayed.manager.store()
+    replayed.start()
+    assert [one.role for one in replayed.manager.members.leases.live()] == ["actor", "evaluator"], "others ended"
+    for seconds in (9, 20, 30):
+        replayed.after(seconds)
+        assert status(replayed)["problems"] == []
+    replayed.after(2)
+    told = [one["text"] for one in status(replayed)["problems"]]
+    assert {f"no {role} has reported for 61 s" for role in ("modelpool", "replay", "learner", "actor")} <= {*told}, told
+
+
 def test_a_shard_that_hangs_is_a_problem_for_as_long_as_it_does(replayed: Run) -> None:
     learn(replayed, data=0.0, draw=0.0, credit=0.0, shard=0.1)
     lives = [("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL), ("replay", SHARDS[0])]
+    replayed.after(2, *lives, ("replay", SHARDS[1]))
+    builder = StatusBuilder(replayed.manager, cores=8)
+    builder.build()
     for seconds in (10, 20, 40):
         replayed.after(seconds, *lives)
-        told = [one["text"] for one in status(replayed)["problems"] if "replay/1" in one["text"]]
+        told = [one["text"] for one in builder.build()["problems"] if "replay/1" in one["text"]]
         assert len(told) == 1, f"{seconds} s more: {told}"
     assert "has not reported for" in told[0]
     replayed.report("replay", SHARDS[1], index=1, gauges=GAUGES)

@@ -1,4 +1,4 @@
-"""What each package is told, by modules that stand for them; `make trackers` asks the packages themselves."""
+"""Calls to each package, by modules that stand for them; `make trackers` asks the packages themselves."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SECONDS: Final = 7200
 
 
 def trained(folder: Path) -> RunHistory:
-    """Two hours of a run that learns Pong, whose learner is killed after one, and whose manager is later."""
+    """Two hours of a run that learns Pong; its learner is killed after one, and its manager later."""
     draw = random.Random(7)
 
     def steps(second: float) -> int:

@@ -218,7 +218,7 @@ def test_a_process_looks_once_for_each_order_and_tells_it() -> None:
 
 
 class Waited(threading.Event):
-    """A stop flag that nobody sets: who waits for it has waited, on a clock of its own."""
+    """A stop flag that is never set: a wait for it passes, on a clock of its own."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a user named or wrote does not work: how a role ends, and what it leaves behind."""
+"""Faults in what a user named or wrote: the end of a role, and what it leaves behind."""
 
 from __future__ import annotations
 

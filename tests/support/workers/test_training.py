@@ -184,7 +184,7 @@ def test_a_learner_does_not_go_on_when_nobody_publishes_any_more(
     learns = process_of("learner", manager, SPEC, volume=folder)
     with Pool(folder), running(actor.main, process_of("actor", manager, SPEC)), running(learner.main, learns) as raised:
         wait_until(lambda: bool(raised), "its end")
-    assert [str(error) for error in raised] == ["nobody publishes weights any more"]
+    assert [str(error) for error in raised] == ["weights are not published any more"]
 
 
 def test_a_learner_whose_weights_cannot_be_brought_to_actors_says_so_before_it_learns(

@@ -1,4 +1,4 @@
-"""The receiver's budget: what holds it, who gets a share of it, and when it comes back."""
+"""The receiver's budget: what holds it, which senders get a share of it, and when it comes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A sender whose values cannot be: nothing of it is taken any more, and nobody else is worse off."""
+"""A sender of impossible values: nothing of it is taken any more, and no other sender is worse off."""
 
 from __future__ import annotations
 

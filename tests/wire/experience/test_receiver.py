@@ -1,4 +1,4 @@
-"""What a receiver does with messages that no honest sender of ours would send."""
+"""A receiver of messages that no honest sender of ours would send."""
 
 from __future__ import annotations
 

@@ -139,11 +139,13 @@ def test_a_server_that_is_not_there_is_noticed_and_said_once_a_minute(
     client.ask(Add(1))
     with caplog.at_level(logging.WARNING):
         for _ in range(5):
-            with pytest.raises(TimeoutError, match="nobody is there"):
+            with pytest.raises(TimeoutError, match="there is no connection"):
                 client.answer(Sum, 0.02)
     assert not client.connected
     assert time.monotonic() - began < LIMIT_S
-    assert [record.message for record in caplog.records] == [f"{address}: no answer to Add for 0 s: nobody is there"]
+    assert [record.message for record in caplog.records] == [
+        f"{address}: no answer to Add for 0 s: there is no connection"
+    ]
 
 
 def test_a_refusal_ends_the_question(wire: Wire, address: str) -> None:

@@ -10,8 +10,8 @@ class InsertLimit:
     """Rows that one shard may have inserted since its start.
 
     Args:
-        starts: its share of `learning_starts`: what may be inserted before a learner has said anything.
-        limited: False: as many as come.
+        starts: its share of `learning_starts`: rows that may be inserted before the first word of a learner.
+        limited: False: all rows that come.
     """
 
     def __init__(self, starts: int, *, limited: bool = True) -> None:
@@ -38,17 +38,20 @@ class ShardCounts(NamedTuple):
     boot: str
     inserted: int
     sampled: int
+    steps: int = 0  # of the inserted rows, agent steps
     began_inserted: int = 0  # of them, those of a life before
     began_sampled: int = 0
+    began_steps: int = 0
 
 
 class SampleLimit:
     """Rows that learners may draw, and all shards insert, so that sampled / (inserted - starts) stays at a ratio.
 
-    What a shard has inserted and sampled counts once and for good: after its death the others are neither ahead nor
-    behind because of it, and the rows with which it begins anew count as new ones. A draw begins while
-    sampled <= ratio x (inserted - starts), so sampling is ahead by one draw at most; inserting by as many rows as pay
-    for `slack` draws, and by a block of each shard.
+    A shard's inserted and sampled rows count once and for good: after its death the others are neither ahead nor
+    behind because of it, and the rows with which it begins anew count as new ones. Draws of an earlier learner count
+    as the ratio asks for: of shards that are gone nothing is known, and neither side has to catch up. A
+    draw begins while sampled <= ratio x (inserted - starts), so sampling is ahead by one draw at most; inserting by as
+    many rows as pay for `slack` draws, and by a block of each shard.
 
     Args:
         ratio: samples per insert; 0: no limit.
@@ -59,27 +62,36 @@ class SampleLimit:
     def __init__(self, ratio: float, starts: int, slack: float = 1.0) -> None:
         self._ratio, self._starts, self._slack = ratio, starts, slack
         self._known: dict[int, ShardCounts] = {}
-        self.inserted = 0
-        """Rows over all shards, dead ones included."""
-        self.sampled = 0
+        self.inserted = self.steps = 0
+        """Rows over all shards, dead ones included, and agent steps among them."""
+        self.sampled = 0.0
 
     def hear(self, shard: int, counts: ShardCounts) -> None:
-        """Count what a shard has inserted and sampled since it was heard last, or since its start: of one that is heard
-        for the first time with what it has restored, of another life of a known one without."""
-        known = self._known.get(shard)
-        if known is None:
+        """Count a shard's inserted and sampled rows since it was heard last, or since its start: with the restored ones
+        when it is heard for the first time, without them for another life of a known one."""
+        known, paid = self._known.get(shard), self._paid
+        if first := known is None:
             known = ShardCounts(counts.boot, 0, 0)
         elif known.boot != counts.boot:
-            known = ShardCounts(counts.boot, counts.began_inserted, counts.began_sampled)
+            known = ShardCounts(counts.boot, counts.began_inserted, counts.began_sampled, counts.began_steps)
         self.inserted += max(0, counts.inserted - known.inserted)
-        self.sampled += max(0, counts.sampled - known.sampled)
+        self.steps += max(0, counts.steps - known.steps)
+        if first and counts.sampled and self._ratio:  # a learner before has drawn from it
+            self.sampled += self._ratio * (self._paid - paid)
+        else:
+            self.sampled += max(0, counts.sampled - known.sampled)
         self._known[shard] = counts
+
+    @property
+    def _paid(self) -> int:
+        """Rows that pay for draws."""
+        return max(0, self.inserted - self._starts)
 
     def may_sample(self) -> bool:
         """Whether a draw may begin."""
         if self.inserted < self._starts:
             return False
-        return not self._ratio or self.sampled <= self._ratio * (self.inserted - self._starts)
+        return not self._ratio or self.sampled <= self._ratio * self._paid
 
     def may_insert(self, live: Mapping[int, int], rows: int, *, drawable: bool = True) -> dict[int, int]:
         """Rows that each shard may have inserted since its start.
@@ -87,7 +99,7 @@ class SampleLimit:
         Args:
             live: shard -> its weight: how many actors send to it, or 1.
             rows: of one draw.
-            drawable: False: what is there makes no window or sequence yet, so that a block more has to come.
+            drawable: False: the rows make no window or sequence yet, so that a block more has to come.
 
         Returns:
             Shard -> the limit to tell it; empty where there is none.

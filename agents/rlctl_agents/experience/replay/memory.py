@@ -20,18 +20,18 @@ def shard_capacity(spec: Spec, shards: int = 0) -> int:
         shards: how many there are; 0: as many as the spec says.
     """
     assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
-    shards = shards or (spec.roles.replay.replicas if spec.roles.replay else 1)
+    shards = shards or spec.replay_shards
     return -(-spec.replay.capacity // shards)
 
 
 def samples_per_insert(spec: Spec, config: Replayed, spaces: Spaces) -> float:
-    """Rows drawn for each that comes in; 0: no limit."""
+    """Rows drawn for each inserted row; 0: no limit."""
     assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
     return spec.replay.ratio_of(config, images=has_images(spaces.obs))
 
 
 def shard_settings(config: Replayed) -> ReplaySettings:
-    """Settings of an algorithm that a shard needs: for what is drawn as one, and for first priorities."""
+    """Settings of an algorithm that a shard needs: for the units that are drawn, and for first priorities."""
     recurrent = config if isinstance(config, R2d2) else None
     return ReplaySettings(
         n_step=config.n_step,

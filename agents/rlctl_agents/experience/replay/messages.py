@@ -27,7 +27,7 @@ CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint3
 """Arrays of a priority update: the places of units as they were drawn, and the absolute error."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_UNITS)]
 PIECE_BYTES = 1 << 20
-"""Of one frame: images of a draw are more than a frame may hold. Larger where there would be too many frames."""
+"""Size of one frame: images of a draw are more than a frame may hold. Larger where there would be too many frames."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -37,11 +37,13 @@ class Standing(msgspec.Struct, frozen=True):
     size: int  # units that may be drawn
     rows: int  # rows that are stored
     inserted: int
+    steps: int  # of the inserted rows, agent steps: a row that only ends an episode is none
     sampled: int  # rows to be learned from
     starts: int  # replay.learning_starts, over all shards
     ratio: float  # replay.samples_per_insert; 0: no limit
-    counted: int = 0  # of the inserted rows, those that a learner has counted as agent steps
-    began_inserted: int = 0  # of the inserted rows, those of a life before, which were restored
+    counted: int = 0  # of the agent steps, those that a learner has counted
+    began_inserted: int = 0  # of the inserted rows, those of an earlier life, which were restored
+    began_steps: int = 0  # of the agent steps, the same
     began_sampled: int = 0  # of the sampled rows, the same
 
 
@@ -50,11 +52,11 @@ class Draw(msgspec.Struct, frozen=True):
 
     count: Count
     boot: str = ""
-    """Of the shard that all but `count` is meant for; one that was started again meanwhile passes it by."""
+    """Boot of the shard for which all but `count` is meant; one that was started again meanwhile ignores it."""
     may_insert: int = -1
     """Rows that may be inserted since the shard's start; -1: as before."""
     counted: int = -1
-    """Rows since the shard's start that the learner has counted as agent steps; -1: as before."""
+    """Agent steps since the shard's start that the learner has counted; -1: as before."""
     changes: Count = 0
 
 
@@ -67,7 +69,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
 
 def drawn_schema(schema: Schema, settings: ReplaySettings) -> Schema:
-    """Fields of what a learner learns from, with the importance weight of each unit.
+    """Fields of a learner's batch, with the importance weight of each unit.
 
     Windows of one decision and its n-step outcome, side by side: of `obs` and `legal` row 0 belongs to the decision and
     row 1 to the decision that the outcome ends at. Or sequences, which have the fields of segments, of more rows.

@@ -1,4 +1,4 @@
-"""Priorities of windows as masses: of errors that a learner tells, and of Q-values that actors record."""
+"""Priorities of windows as masses: from errors that a learner sends, and from Q-values that actors record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 RECORDED = ("q", "q_max")
 """Fields per row of an actor: the value of the action that it took, and the largest of any."""
 _SMALLEST, _LARGEST = 1e-10, 1e10
-"""Of a mass: what may be drawn stays drawable, and no sum of masses overflows."""
+"""Bounds of a mass: drawable units stay drawable, and no sum of masses overflows."""
 
 
 class ReplaySettings(msgspec.Struct, frozen=True):
@@ -31,12 +31,12 @@ class ReplaySettings(msgspec.Struct, frozen=True):
 
     @property
     def unit_rows(self) -> int:
-        """Rows of what is drawn as one, those that are learned from."""
+        """Rows of a unit that are learned from."""
         return self.sequence or 1
 
 
 def masses(delta: NDArray[np.floating[Any]], settings: ReplaySettings) -> NDArray[np.float64]:
-    """(|delta| + epsilon)^alpha, kept within what a sum of them can bear.
+    """(|delta| + epsilon)^alpha, within bounds in which sums do not overflow.
 
     Source: Schaul et al. 2016, arXiv:1511.05952, equation 1, proportional.
     """
@@ -53,7 +53,7 @@ def with_exponent(mass: NDArray[Any], before: float, now: float) -> NDArray[np.f
 
 
 EPSILON = 1e-3
-"""Of the rescaling: its slope stays above it."""
+"""Lower bound of the slope of the rescaling."""
 
 
 def rescaled(x: NDArray[np.float64]) -> NDArray[np.float64]:

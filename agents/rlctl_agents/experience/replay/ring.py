@@ -24,7 +24,7 @@ reads from memory; larger ones have arrays of their own."""
 
 
 TakesRows = Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.uint8]]]
-"""By name: [B, bytes of each] what is stored of columns [B]."""
+"""By name: [B, bytes of each] stored data of columns [B]."""
 
 
 class Placed(NamedTuple):
@@ -39,8 +39,8 @@ class Ring:
 
     Of `row+1` fields the first T rows are stored: the row after belongs to the stream's next column. Of fields with
     `frames` the newest frame of each row is stored: the older ones are those of the rows before. Columns that follow
-    each other in a stream are linked. What does not begin where the stream's newest column ended, or comes from another
-    boot of its sender, is not linked: no window reaches across it.
+    each other in a stream are linked. A column that does not begin where the stream's newest one ended, or comes from
+    another boot of its sender, is not linked: no window reaches across.
 
     Args:
         schema: of the blocks.
@@ -135,13 +135,13 @@ class Ring:
 
     @property
     def by_column(self) -> dict[str, NDArray[Any]]:
-        """[columns, ...] views of what is stored of each column, the data itself but for `length` of records."""
+        """[columns, ...] views of the stored data of each column, no copies; `length` of records is derived."""
         end = self.slots
         views = {name: one[:end].reshape(self.columns, -1) for name, one in self.large.items()}
         return {**self.segments, **views, "records": self.records[:end].reshape(self.columns, self.steps)}
 
     def order(self) -> tuple[Arrays, dict[str, Any]]:
-        """A copy of how its columns follow each other: arrays [columns filled], and plain data."""
+        """A copy of the order and links of its columns: arrays [columns filled], and plain data."""
         filled = self.filled // self.steps
         arrays: Arrays = {
             name: array[:filled].copy()
@@ -154,7 +154,7 @@ class Ring:
         return arrays, {"columns": self.columns, "head": self._head, "filled": self.filled, "newest": newest}
 
     def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
-        """Put columns, whose data is in place, in the order of a ring of as many columns."""
+        """Take over the order of a ring of as many columns; the columns' data is in place."""
         filled = int(plain["filled"]) // self.steps
         for name, array in (
             ("generation", self.generation), ("before", self._before), ("after", self._after),
@@ -169,11 +169,11 @@ class Ring:
         newest.
 
         Args:
-            other: how its columns follow each other; what is stored of them is not looked at.
-            rows: what gives that, by the names of `by_column`.
+            other: gives the order of its columns; its stored data is not read.
+            rows: gives the stored data, by the names of `by_column`.
 
         Yields:
-            Columns of the other, where they lie here now, and what that has changed.
+            Columns of the other, their columns here, and the places that have changed.
         """
         mine = {name: as_bytes(one) for name, one in self.by_column.items()}
         for columns in other.side_by_side(self.columns):
@@ -238,7 +238,7 @@ class Ring:
         return cut
 
     def _write(self, block: SegmentBlock, of: slice, column: int) -> None:
-        """Columns of a block from one column of the ring on."""
+        """Write columns of a block, from one column of the ring on."""
         count, steps = of.stop - of.start, self.steps
         to = slice(column * steps, (column + count) * steps)
         records = self.records[to].reshape(count, steps)
@@ -275,7 +275,7 @@ def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
 
 
 def layout(schema: Schema) -> tuple[np.dtype[np.void], dict[str, tuple[np.dtype[Any], tuple[int, ...]]]]:
-    """Dtype of a row's record, and dtype and shape of what is stored of a row in arrays of their own."""
+    """Dtype of a row's record, and dtype and shape of the fields of a row in arrays of their own."""
     packed: list[tuple[str, np.dtype[Any], tuple[int, ...]]] = [(name, np.dtype(one), ()) for name, one in OWN.items()]
     large = {}
     for field in schema.fields:
@@ -296,7 +296,7 @@ def segment_bytes(field: Field) -> int:
 
 
 def _number_of(boot: str) -> int:
-    """The same in every process: a shard that was restored links what its senders go on with."""
+    """Number of a boot, the same in every process: a restored shard links the further segments of its senders."""
     return int.from_bytes(hashlib.blake2b(boot.encode(), digest_size=8).digest(), "little", signed=True)
 
 

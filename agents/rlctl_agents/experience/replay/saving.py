@@ -15,9 +15,9 @@ from rlctl_agents.types.control import Contribute, Generation, Said
 from rlctl_agents.wire.rpc.client import RemoteError
 
 LAST_S = 8.0
-"""For the part that is being written when the process is asked to stop: it has ten seconds."""
+"""Longest wait for the part that is being written when the process is asked to stop: it has ten seconds."""
 TELL_S, TRIES = 10.0, 6
-"""For the manager to hear of a part: it holds the generation for minutes."""
+"""Longest wait for the manager to hear of a part: it holds the generation for minutes."""
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ class ShardSaver:
     Args:
         folder: of checkpoints, on the volume.
         policy, index, boot: of the shard.
-        tell: the manager, what came of a part.
+        tell: sends the manager the outcome of a part.
         count: seconds that one took, and its bytes, for the metrics.
     """
 
@@ -68,7 +68,7 @@ class ShardSaver:
             name = name_of(self._policy, number, f"{SHARD}{self._index}")
             file, sha256 = self._shared.snapshot().write(self._folder, name)
             size = (self._folder / file).stat().st_size
-        except Exception as error:  # whatever it is, the manager waits for an answer
+        except Exception as error:  # of any kind: the manager waits for an answer
             expected = isinstance(error, (PartError, OSError, MemoryError))
             fault = (str(error) or type(error).__name__)[:1000]
             log.error("the part of generation %d was not saved: %s", number, fault, exc_info=not expected)
@@ -105,8 +105,7 @@ class Restored(NamedTuple):
 def restore_newest(
     shared: SharedShard, folder: Path, generations: Iterable[Generation], *, index: int, shards: int
 ) -> Restored:
-    """Take over the newest parts that are there and can be read: that of this shard, and those of shards that are no
-    more.
+    """Take over the newest parts that are there and can be read: that of this shard, and those of removed shards.
 
     Args:
         generations: newest first.
@@ -115,15 +114,14 @@ def restore_newest(
     """
     remove_leftovers(folder)
     unreadable = 0
-    left = set[str]()  # parts that were looked for
+    wanted = set[str]()  # this shard's part, and those of shards that are no more, by the newest generation
+    left = set[str]()  # those that are here
     for generation in generations:
         shared_out = {part for part in (*generation.parts, *generation.absent) if part.startswith(SHARD)}
         if shared_out and f"{SHARD}{index}" not in shared_out:
-            break  # there was no shard of this number: its rows of before were dropped
-        for part in sorted(generation.parts):
-            number = part.removeprefix(SHARD)
-            if not part.startswith(SHARD) or not number.isdigit() or int(number) % shards != index or part in left:
-                continue
+            break  # there was no shard of this number: its earlier rows were dropped
+        wanted = wanted or {part for part in shared_out if _shard_of(part) % shards == index}
+        for part in sorted(wanted & generation.parts.keys() - left):
             try:
                 rows = shared.restore(folder, generation.parts[part], generation.sha256[part])
             except (PartError, StateError, ValueError, KeyError) as error:
@@ -132,6 +130,14 @@ def restore_newest(
                 continue
             left.add(part)
             log.info("restored %s of generation %d: %d rows", part, generation.number, rows)
-        if f"{SHARD}{index}" in left:
+        if wanted and wanted <= left:
             break
+    for part in sorted(wanted - left):
+        log.warning("no generation holds a part of %s that can be used: its rows are filled anew", part)
     return Restored(shared.rows, unreadable)
+
+
+def _shard_of(part: str) -> int:
+    """Number of the shard that wrote a part; -1: none did."""
+    number = part.removeprefix(SHARD)
+    return int(number) if number.isdecimal() else -1

@@ -1,4 +1,4 @@
-"""Sequences of whole segments: from which columns one may be drawn, and the arrays of those that are."""
+"""Sequences of whole segments: the columns from which one may be drawn, and the arrays of the drawn ones."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class Sequences:
         return unit
 
     def update(self, placed: Placed) -> Changed:
-        """Look anew at the columns that an insertion has filled, at those before them, whose sequences may reach into
-        them, and at those that have lost what came before."""
+        """Judge anew the columns that an insertion has filled, those before them, with sequences that may reach into
+        them, and those that have lost the column before."""
         steps = self._ring.steps
         overwritten = placed.columns[self._drawable[placed.columns]]
         self._drawable[overwritten] = False
-        # segments may be shorter than what a row sees: those of the columns behind a cut one too
+        # segments may be shorter than the frames a row sees: the columns after a cut one may have lost frames, too
         cut = self._ring.ahead(placed.cut * steps, max(self._history - 1, 0))[::steps].ravel()
         cut = cut[cut >= 0] // steps
         cut = cut[self._drawable[cut] & ~self._sees(cut)]

@@ -33,12 +33,12 @@ COUNTERS = (
     "inserted", "overwritten", "restored", "sampled", "priorities", "stale_priorities", "draw_seconds",
     "insert_seconds",
 )  # fmt: skip
-"""Told from the beginning."""
+"""Counters that are reported from the beginning, as 0."""
 
 
 class FairLock:
-    """Lock that is had in turn: who waits for it is not overtaken by a thread that has just released it, as one that
-    answers draw after draw is."""
+    """Lock taken in turn: a thread that has just released it does not overtake one that waits, as a thread that answers
+    draw after draw otherwise would."""
 
     def __init__(self) -> None:
         self._next, self._held = threading.Lock(), threading.Lock()
@@ -52,28 +52,28 @@ class FairLock:
 
 
 class SharedShard:
-    """A shard that several threads use: actors' rows come in, learners draw; neither goes too far ahead.
+    """A shard shared by several threads: actors' rows come in, learners draw; neither gets too far ahead.
 
     Args:
         starts: rows that are inserted before the first is drawn, over all shards.
-        share: of them that are inserted here before a learner has said how many may be.
+        share: of these, the rows that are inserted here before a learner has set a limit.
         ratio: rows drawn for each that is inserted; 0: no limit.
     """
 
     def __init__(self, shard: Shard, boot: str, *, starts: int, share: int, ratio: float, metrics: Metrics) -> None:
         self._shard, self._boot = shard, boot
-        self._starts, self._share, self._ratio, self._metrics = starts, share, ratio, metrics
+        self._starts, self._ratio, self._metrics = starts, ratio, metrics
         self._lock = FairLock()
         self._limit = InsertLimit(share, limited=ratio > 0)
         self._counted = 0
-        self._began = (0, 0)  # inserted and sampled, of what was restored
+        self._began = (0, 0, 0)  # rows inserted, agent steps and rows sampled, of what was restored
         self.wake: Callable[[], None] = lambda: None
         """Called when more rows may be inserted than before."""
         for name in COUNTERS:
             metrics.add(name, 0.0)
 
     def insert(self, block: SegmentBlock) -> bool:
-        """Store a block, if a row of it may be; a block is never taken apart."""
+        """Store a block whole, if at least one row may be inserted; True if it was stored."""
         with self._lock:
             if not self._limit.may_insert(self._shard.totals.inserted):
                 return False
@@ -85,7 +85,7 @@ class SharedShard:
             return True
 
     def draw(self, request: Draw, buffers: Sequence[memoryview]) -> tuple[Drawn, list[memoryview]]:
-        """Answer a learner: first its priorities are taken, then rows are drawn."""
+        """Answer a learner: take its priorities, then draw rows."""
         changed: Mapping[str, NDArray[Any]] | None = None
         if request.changes or buffers:
             changed = from_buffers(buffers, changes(request.changes))
@@ -116,12 +116,11 @@ class SharedShard:
     def snapshot(self) -> ShardSnapshot:
         """The shard as it is now, to be written by the thread that asks for it."""
         with self._lock:
-            return ShardSnapshot(self._shard, self._lock, {"ratio": self._ratio})
+            return ShardSnapshot(self._shard, self._lock)
 
     def restore(self, folder: Path, file: str, sha256: str) -> int:
         """Take over rows that were saved: all of the state as it was if nothing is here yet, else the rows, as far as
-        there is room; how many they are. Rows that a learner has counted are not counted again, and what was drawn
-        under another ratio counts as what this one asks for: neither side has to catch up.
+        there is room; how many they are. Agent steps that a learner has counted are not counted again.
 
         Raises:
             PartError: it cannot be read.
@@ -129,13 +128,10 @@ class SharedShard:
         """
         with self._lock:
             before = self._shard.totals
-            plain = restore(self._shard, folder, file, sha256)
-            if plain.get("ratio") != self._ratio:
-                paid = max(0, int(plain["inserted"]) - self._share)
-                self._shard.count_sampled(before.sampled + int(self._ratio * paid))
+            restore(self._shard, folder, file, sha256)
             now = self._shard.totals
-            self._began = now.inserted, now.sampled
-            self._counted = now.inserted
+            self._began = now.inserted, now.steps, now.sampled
+            self._counted = now.steps
             self._metrics.add("restored", now.rows - before.rows)
             return now.rows - before.rows
 
@@ -160,10 +156,12 @@ class SharedShard:
             size=now.size,
             rows=now.rows,
             inserted=now.inserted,
+            steps=now.steps,
             sampled=now.sampled,
             counted=self._counted,
             began_inserted=self._began[0],
-            began_sampled=self._began[1],
+            began_steps=self._began[1],
+            began_sampled=self._began[2],
             starts=self._starts,
             ratio=self._ratio,
         )

@@ -39,6 +39,7 @@ class ShardTotals:
     size: int  # units that may be drawn: rows, or sequences
     rows: int  # rows that are stored
     inserted: int
+    steps: int  # of the inserted rows, agent steps: a row that only ends an episode is none
     sampled: int  # rows to be learned from
     nbytes: int
     highest: float  # largest mass so far: that of units without recorded values
@@ -64,7 +65,7 @@ class Shard:
         self._tree = SumTree(self._units.count)
         self._rng = np.random.default_rng(seed)
         self._recorded = set(RECORDED) <= self._ring.fields.keys()
-        self._size = self._inserted = self._sampled = 0
+        self._size = self._inserted = self._steps = self._sampled = 0
         self._highest = 1.0
 
     @staticmethod
@@ -91,13 +92,14 @@ class Shard:
             size=self._size,
             rows=self._ring.filled,
             inserted=self._inserted,
+            steps=self._steps,
             sampled=self._sampled,
             nbytes=self._ring.nbytes + self._units.nbytes + self._tree.nbytes,
             highest=self._highest,
         )
 
     def insert(self, block: SegmentBlock) -> int:
-        """Store a block. What it completes may be drawn from now on, what it overwrites no longer.
+        """Store a block. Units that it completes may be drawn from now on, units that it overwrites no longer.
 
         Returns:
             Its rows.
@@ -109,6 +111,7 @@ class Shard:
         self._tree.set(np.concatenate((gone, made)), mass)
         self._size += made.size - gone.size
         self._inserted += block.rows
+        self._steps += int(np.count_nonzero(block.fields["valid"]))
         return block.rows
 
     def draw(self, count: int, out: Arrays | None = None) -> DrawnRows:
@@ -139,7 +142,7 @@ class Shard:
                 last one counts.
 
         Returns:
-            Units whose mass was set; the others have been overwritten meanwhile, or may not be drawn any more.
+            Number of units that have a new mass; the others were overwritten meanwhile, or may not be drawn any more.
         """
         if not self.settings.prioritized:
             return 0
@@ -157,7 +160,7 @@ class Shard:
 
     @property
     def experience(self) -> str:
-        """What has to be equal for rows to be taken over: fields, and what is drawn as one."""
+        """Key that is equal for shards that can take over each other's rows: fields, and rows of a unit."""
         told = [msgspec.to_builtins(self.schema), self.settings.sequence, self.settings.burn_in]
         return msgspec.json.encode(told).decode()
 
@@ -168,7 +171,7 @@ class Shard:
 
     @property
     def by_column(self) -> Arrays:
-        """[columns, ...] what is stored of each column: the data itself, not a copy."""
+        """[columns, ...] stored data of each column, not a copy."""
         return self._ring.by_column
 
     @property
@@ -181,13 +184,13 @@ class Shard:
         self._ring.before_overwriting = call
 
     def order(self) -> tuple[Arrays, dict[str, Any]]:
-        """A copy of all of its state but what is stored of columns: arrays, and plain data."""
+        """A copy of all of its state but the stored data of columns: arrays, and plain data."""
         arrays, plain = self._ring.order()
         units = self._units_of(self._ring.filled)
         arrays |= {"mass": self._tree.mass[:units].copy(), "drawable": self._units.drawable[:units].copy()}
         plain |= {
-            "size": self._size, "inserted": self._inserted, "sampled": self._sampled, "highest": self._highest,
-            "rng": self._rng.bit_generator.state, "experience": self.experience,
+            "size": self._size, "inserted": self._inserted, "steps": self._steps, "sampled": self._sampled,
+            "highest": self._highest, "rng": self._rng.bit_generator.state, "experience": self.experience,
             "n_step": self.settings.n_step, "alpha": self.settings.alpha,
         }  # fmt: skip
         return arrays, plain
@@ -199,25 +202,26 @@ class Shard:
         return all(plain[name] == value for name, value in own.items())
 
     def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
-        """Take over the state that `order` gave, of a shard of as many columns, whose data is in place."""
+        """Take over the state that `order` gave, of a shard of as many columns; the columns' data is in place."""
         self._ring.take_order(arrays, plain)
         units = self._units_of(self._ring.filled)
         self._units.drawable[:units] = arrays["drawable"]
         self._tree.set(np.arange(units), arrays["mass"].astype(np.float32))
         self._tree.rebuild()
         self._inserted, self._sampled = int(plain["inserted"]), int(plain["sampled"])
+        self._steps = _steps(plain)
         self._highest, self._size = float(plain["highest"]), int(plain["size"])
         self._rng.bit_generator.state = plain["rng"]
 
     def insert_from(self, arrays: Arrays, plain: Mapping[str, Any], rows: TakesRows) -> None:
         """Take over the rows of another shard beside those that are here: the newest where there is less room. Windows
-        are looked for anew, masses are those of before, counts are added.
+        are found anew, masses are kept, counts are added.
 
         Args:
             arrays, plain: that `order` gave, of a shard of the same experience.
             rows: as those of `Ring.take_rows`.
         """
-        other = Ring(self.schema, int(plain["columns"]) * self.schema.unroll_length)  # whose rows are never touched
+        other = Ring(self.schema, int(plain["columns"]) * self.schema.unroll_length)  # its rows are never touched
         other.take_order(arrays, plain)
         source = np.full(self._ring.columns, -1)  # the column there of each one here
         for columns, to, placed in self._ring.take_rows(other, rows):
@@ -238,11 +242,8 @@ class Shard:
         mass[unit[mass[unit] == 0]] = self._highest
         self._tree.set(np.arange(mass.size), mass)
         self._inserted += int(plain["inserted"])
+        self._steps += _steps(plain)
         self._sampled += int(plain["sampled"])
-
-    def count_sampled(self, sampled: int) -> None:
-        """Set how many rows count as drawn."""
-        self._sampled = sampled
 
     def _units_of(self, rows: int) -> int:
         return self._units.count * rows // self._ring.slots
@@ -253,3 +254,8 @@ class Shard:
         if not self._recorded:
             return self._highest
         return masses(self._units.first_error(slot), self.settings)
+
+
+def _steps(plain: Mapping[str, Any]) -> int:
+    """Agent steps that a saved shard had inserted; older parts, which did not count them, have the rows."""
+    return int(plain.get("steps", plain["inserted"]))

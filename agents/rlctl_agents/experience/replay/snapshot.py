@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -19,30 +18,28 @@ from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Arrays
 
 PIECE_BYTES = 1 << 22
-"""Of columns that are copied at once."""
+"""Bytes of columns that are copied at once."""
 AT_ONCE = 4
-"""Pieces that are copied while nothing is inserted or drawn: some milliseconds. For each turn the writer waits until a
-draw is over, and draws of images come one after the other."""
+"""Pieces that are copied in one turn, in which nothing is inserted or drawn: some milliseconds. For each turn the
+writer waits until a draw is over, and draws of images come one after the other."""
 MOST_PIECES = 32
-"""That wait for the disk: half of the memory that a shard has beside its arrays."""
+"""Most pieces that wait for the disk: half of the memory that a shard has beside its arrays."""
 
 
 class ShardSnapshot:
     """State of a shard at the instant at which it is made, by the thread that holds the shard's lock.
 
-    What is small is copied at once. What is stored of columns is copied piece by piece, by `write`, and by an insertion
-    before it overwrites them. It is given up when insertions overwrite more than the disk takes: they never wait.
+    Small state is copied at once. The data of columns is copied piece by piece, by `write`, and by an insertion before
+    it overwrites them. The snapshot is given up when insertions overwrite more than the disk takes: they never wait.
 
     Args:
-        lock: of the shard, held by whoever makes this.
-        plain: of the owner's own, to be saved with it.
+        lock: of the shard, held by the thread that makes this.
     """
 
-    def __init__(self, shard: Shard, lock: AbstractContextManager[Any], plain: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, shard: Shard, lock: AbstractContextManager[Any]) -> None:
         assert shard.before_overwriting is None, "one snapshot at a time"
         self._shard, self._lock = shard, lock
         self._arrays, self._plain = shard.order()
-        self._plain |= plain or {}
         self._columns = {name: as_bytes(one) for name, one in shard.by_column.items()}
         self._filled = shard.filled // shard.schema.unroll_length
         column_bytes = sum(one.shape[1] for one in self._columns.values())
@@ -102,12 +99,9 @@ class ShardSnapshot:
         self._copied.append((first, {name: one[first:end].tobytes() for name, one in self._columns.items()}))
 
 
-def restore(shard: Shard, folder: Path, file: str, sha256: str) -> dict[str, Any]:
+def restore(shard: Shard, folder: Path, file: str, sha256: str) -> None:
     """Bring a shard to the state that was written: bit for bit where it is empty and of the same form, else by storing
     its rows anew, the oldest first, as many as there is room for.
-
-    Returns:
-        What the owner saved with it, among its own.
 
     Raises:
         Corrupt: the part is damaged.
@@ -132,12 +126,16 @@ def restore(shard: Shard, folder: Path, file: str, sha256: str) -> dict[str, Any
         except (TypeError, MemoryError) as error:
             raise StateError(f"{file} is of another form, or larger than this memory: {error}") from error
         if shard.is_like(plain) and not shard.filled:
-            for name, array in own.items():
-                rows[name].read(0, array[:filled])
+            try:
+                for name, array in own.items():
+                    rows[name].read(0, array[:filled])
+            except BaseException:  # a shard without an order is empty, and its columns are as when it was made
+                for array in own.values():
+                    array[:filled] = 0
+                raise
             shard.take_order(arrays, plain)
         else:
             shard.insert_from(arrays, plain, {name: one.take for name, one in rows.items()})
-        return dict(plain)
 
 
 ORDER = {

@@ -43,16 +43,16 @@ from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 
 AHEAD = 2
-"""Batches that are drawn before the learner asks for them: one is learned from while the next ones are made."""
+"""Batches drawn ahead: one is learned from while the next ones are made."""
 ASK_S = 0.02
-"""Between two looks at the shards while there is nothing to draw, or the learner is ahead of the actors."""
+"""Time between two questions to the shards while there is nothing to draw, or the learner is ahead of the actors."""
 ANSWER_S = 3.0
-"""A shard without an answer for so long counts as dead until it answers again; what a draw takes over a slow link comes
-to it."""
+"""A shard without an answer for so long counts as dead until it answers again; the time of a draw over a slow link is
+added."""
 SLOW_BYTES_PER_S = 1e7
-"""Of such a link."""
+"""Bytes per second of such a link."""
 AGAIN_S = 1.0
-"""Between two questions to a shard that counts as dead."""
+"""Time between two questions to a shard that counts as dead."""
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +61,7 @@ def replay(needs: Needs) -> ReplaySource:
     """Source of an algorithm that learns from a replay.
 
     Raises:
-        AlgorithmError: its settings say nothing about one.
+        AlgorithmError: its settings hold none for a replay.
     """
     config = needs.config
     if not isinstance(config, specs.Replayed) or needs.wire is None:
@@ -82,7 +82,7 @@ def replay(needs: Needs) -> ReplaySource:
 
 
 Answer = tuple[int, Drawn, list[memoryview]]
-"""Of the shard of this index, with the arrays that follow."""
+"""Index of a shard, its answer, and the arrays that came with it."""
 
 
 class ShardPart(NamedTuple):
@@ -105,7 +105,7 @@ class RemoteShard:
         self.standing: Standing | None = None  # None: it has not answered, or not for long
         self.changes: list[Arrays] = []
         """Priority updates that ride along with the next draw."""
-        self.counted = -1  # rows since its start that are in this learner's books
+        self.counted = -1  # agent steps since its start that are in this learner's books
         self.asked_again: Future[Answer | None] | None = None
         self.silent_until = 0.0
 
@@ -116,7 +116,7 @@ class Shards:
     Args:
         named: index -> channels of those that the manager names.
         connect: to the channels of one.
-        unit_bytes: that a drawn unit has on its way.
+        unit_bytes: size of a drawn unit in a message.
         beside: asks those that do not answer, while the others are drawn from.
     """
 
@@ -161,12 +161,9 @@ class Shards:
 
     @property
     def live(self) -> dict[int, Standing]:
-        """Standing of those that answer, by index."""
-        return {
-            index: one.standing
-            for index, one in sorted(self.known.items())
-            if one.standing is not None and one.asked_again is None
-        }
+        """Standing of those that answer, by index; from any thread."""
+        found = {index: one.standing for index, one in sorted(self.known.items()) if one.asked_again is None}
+        return {index: standing for index, standing in found.items() if standing is not None}
 
     def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[Answer]:
         """Ask several that live at once, each for so many units; the answers of those that answer."""
@@ -219,10 +216,10 @@ class Shards:
 
 
 class Drawer:
-    """Draws batches from shards: so many units from each as a multinomial over their masses says. A unit is a row with
+    """Draws batches from shards: the units of each are drawn from a multinomial over their masses. A unit is a row with
     its window, or a sequence.
 
-    Its chance is that of its shard, as it was used, times its share of the shard's mass when it was drawn: exact even
+    A unit's chance is that of its shard, as used, times its share of the shard's mass when it was drawn: exact even
     where the learner's masses are stale, or a shard has died. Weights are (N P)^-beta, of Schaul et al. 2016,
     arXiv:1511.05952, over the largest of the batch.
     """
@@ -241,11 +238,11 @@ class Drawer:
         self._from, self._beta, self._rng = schema, beta, rng
         self._counted = 0
         self.limit: SampleLimit | None = None
-        """Of the run, as the first shard that answers has it."""
+        """Limit of the run, as the first shard that answers tells it."""
 
     @property
     def held(self) -> bool:
-        """True while actors are what a draw waits for: there are no rows, or the limit is reached. Not while no shard
+        """True while a draw waits for actors: there are no rows, or the limit is reached. Not while no shard
         answers."""
         live = self.shards.live.values()
         if not live:
@@ -253,18 +250,18 @@ class Drawer:
         return self.limit is None or not self.limit.may_sample() or not any(one.mass > 0 for one in live)
 
     def fresh(self, *, counts: bool = True) -> int:
-        """Rows inserted anywhere since this was asked last, but those that a learner before has counted.
+        """Agent steps inserted anywhere since the last call, but those that an earlier learner has counted.
 
         Args:
             counts: whether this learner counts them; shards are told, for the learner after it.
         """
         if self.limit is None:
             return 0
-        inserted = self.limit.inserted
-        fresh, self._counted = inserted - self._counted, inserted
+        steps = self.limit.steps
+        fresh, self._counted = steps - self._counted, steps
         for shard in self.shards.known.values() if counts else ():
             if shard.standing is not None:
-                shard.counted = shard.standing.inserted
+                shard.counted = shard.standing.steps
         return fresh
 
     def draw(self, units: int) -> list[ShardPart] | None:
@@ -277,12 +274,12 @@ class Drawer:
             self._ask(dict.fromkeys(shards.live, 0), units)
             return None
         parts: list[ShardPart] = []
-        # with the first round all are asked, if for no unit: what they hold is heard, and what they may insert is told
+        # the first round asks all, if for no unit: they tell their standing, and hear how much they may insert
         besides = [index for index, one in shards.live.items() if not one.mass > 0]
         while (left := units - sum(one.units for one in parts)) > 0:
             live = {index: one for index, one in shards.live.items() if one.mass > 0}
             if not live:
-                return None  # what was drawn is forgotten: another draw is as good
+                return None  # the drawn units are forgotten: another draw is as good
             masses = np.array([one.mass for one in live.values()])
             chances = masses / masses.sum()
             counts = self._rng.multinomial(left, chances)
@@ -305,7 +302,7 @@ class Drawer:
             self._hear(index, drawn)
             try:
                 arrays = from_buffers(buffers, layout(self._from, self.settings, drawn.count)) if drawn.count else {}
-            except ValueError as error:  # of a spec before: it is started again soon
+            except ValueError as error:  # of a spec before: the shard is started again soon
                 self.shards.leave_out(index, self.shards.known[index], error)
                 continue
             found.append((index, drawn, arrays))
@@ -315,12 +312,13 @@ class Drawer:
         now = drawn.standing
         if self.limit is None:
             self.limit = SampleLimit(now.ratio, now.starts)
-        if index not in self._met:  # once: what a learner before has counted
+        if index not in self._met:  # once: the agent steps that an earlier learner has counted
             self._met.add(index)
             self._counted += now.counted
-        self.limit.hear(
-            index, ShardCounts(drawn.boot, now.inserted, now.sampled, now.began_inserted, now.began_sampled)
+        counts = ShardCounts(
+            drawn.boot, now.inserted, now.sampled, now.steps, now.began_inserted, now.began_sampled, now.began_steps
         )
+        self.limit.hear(index, counts)
 
     def fill(self, memory: BatchMemory, parts: Sequence[ShardPart]) -> None:
         """Parts side by side into the memory of a batch, with their weights."""
@@ -405,7 +403,7 @@ class ReplaySource(BatchSource):
         self._woken.set()
 
     def passed_by(self) -> None:
-        """Nothing that is drawn depends on the weights."""
+        """Do nothing: draws do not depend on the weights."""
 
     def resize(self, streams: int) -> None:
         self._told.put(lambda: self._move(streams))
@@ -425,7 +423,7 @@ class ReplaySource(BatchSource):
             return f"{limit.inserted if limit else 0} of {starts} rows are in the replay"
         if not any(one.mass > 0 for one in live.values()):
             return f"{limit.inserted} rows are in the replay, none of which can be drawn yet"
-        return f"{limit.sampled} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
+        return f"{limit.sampled:.0f} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
 
     def measure(self, metrics: Metrics) -> None:
         """Tell how many shards answer, and how much of the learner's wait went to draws that were under way."""

@@ -1,4 +1,4 @@
-"""Windows of n steps: from which rows one may be drawn, and the arrays of those that are."""
+"""Windows of n steps: the rows from which one may be drawn, and the arrays of the drawn ones."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ class Windows:
         return found
 
     def update(self, placed: Placed) -> Changed:
-        """Look anew at the rows that an insertion has changed: those of its columns, those just before, whose windows
-        end in them, and those whose frames were overwritten."""
+        """Judge anew the rows that an insertion has changed: those of its columns, those just before, with windows that
+        end in them, and those that have lost frames."""
         steps, begin, length = self._ring.steps, placed.columns * self._ring.steps, self.length
         overwritten = (begin[:, None] + np.arange(steps)).ravel()
         overwritten = overwritten[length[overwritten] > 0]
         length[overwritten] = 0
-        lost = self._lost_frames(placed.cut * steps)  # which may reach into the new columns, where nothing is yet
+        lost = self._lost_frames(placed.cut * steps)  # these may reach into the new columns, which are still empty
         lost = lost[length[lost] > 0]
         length[lost] = 0
         before = self._ring.behind(begin, self._n_step + self._history)[:0:-1]
@@ -159,14 +159,14 @@ class Windows:
         return arrays
 
     def _stack(self, slot: NDArray[np.int64], frames: int) -> NDArray[np.int64]:
-        """[2, B, frames] rows whose frames a row sees, oldest first; -1 where its episode had not begun."""
+        """[2, B, frames] rows of the frames that a row sees, oldest first; -1 where its episode had not begun."""
         rows = self._ring.behind(slot.ravel(), frames - 1)
         begins = (self._ring.records["flags"][rows[:-1]] & FIRST) != 0
         rows[1:][np.logical_or.accumulate(begins, 0)] = -1
         return np.ascontiguousarray(rows[::-1].T).reshape(*slot.shape, frames)
 
     def _lost_frames(self, begin: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows whose older frames were overwritten: the first of columns that have lost the one before them."""
+        """Rows that have lost older frames: the first of columns that have lost the one before them."""
         if not self._history or not begin.size:
             return begin[:0]
         rows = self._ring.ahead(begin, self._history - 1)
@@ -180,7 +180,7 @@ def window_lengths(flags: NDArray[np.uint8], n_step: int, history: int) -> NDArr
 
     Args:
         flags: [P, B] of rows that follow each other; before the first and after the last there is none.
-        n_step: steps of a window whose episode goes on.
+        n_step: steps of a window in an episode that goes on.
         history: rows before the first that have to be there, unless the episode begins after them.
 
     Returns:

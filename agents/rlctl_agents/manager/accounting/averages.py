@@ -22,7 +22,7 @@ class LearnerAverages:
         that have no value since then.
 
         Args:
-            reports: newest of each learner. Who step together have equal means, and rank 0 speaks for them.
+            reports: newest of each learner. Learners that step together have equal means, and rank 0 speaks for them.
         """
         known = [one for one in reports if one is not None]
         report = next((one for one in known if one.gauges.get(RANK, 0.0) == 0.0), None)

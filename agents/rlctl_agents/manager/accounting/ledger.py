@@ -8,7 +8,7 @@ their boot, so a report that is lost, late or repeated changes nothing. Between 
     sent     = received + missing + on the way
     received = consumed + stale + fenced + invalid + queued
 
-What is at a sender, on the way or queued is in flight as long as those who have it live, and lost when they do not.
+Rows at a sender, on the way or queued are in flight while the processes that hold them live, and lost afterwards.
 
 A learner that dies takes with it what it learned since its newest generation. Rows that only such weights were learned
 from were consumed as well, but are told under their own name:
@@ -114,7 +114,7 @@ class Life(msgspec.Struct):
 class StoredLedger(msgspec.Struct):
     """The books, as they outlive the manager."""
 
-    closed: dict[str, Rows] = {}  # policy -> rows of senders whose books are closed
+    closed: dict[str, Rows] = {}  # policy -> rows of senders with closed books
     senders: dict[str, SenderLedger] = {}
     receivers: dict[str, str] = {}  # boot -> policy
     lives: dict[str, Life] = {}  # policy -> the present one
@@ -133,7 +133,7 @@ class RunLedger:
         self._senders: dict[str, SenderLedger] = {}
         self._receivers: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
-        self._faults: dict[str, str] = {}  # receiver boot -> what its newest report gets wrong
+        self._faults: dict[str, dict[str, str]] = {}  # receiver -> sender -> what its newest account gets wrong
 
     def receiver(self, boot: str, policy: str) -> None:
         """Enter a process that receives, and the policy of its rows."""
@@ -196,9 +196,10 @@ class RunLedger:
         """Take a report of a process that receives; senders by boot.
 
         Args:
+            accounts: that may have changed; others are as they were.
             closed: whether the books of a sender were closed: nothing is changed in them any more.
         """
-        fault = ""
+        faults = self._faults.setdefault(boot, {})
         for sender_boot, account in accounts.items():
             if closed(sender_boot):
                 continue
@@ -206,13 +207,13 @@ class RunLedger:
             before, now = _decided(pair.account), _decided(account)
             if now < before:
                 continue  # an older report, come late
+            faults.pop(sender_boot, None)
             if wrong := _contradiction(pair.account, account):
-                fault = f"{wrong} of {self._name(sender_boot)}"
+                faults[sender_boot] = f"{wrong} of {self._name(sender_boot)}"
             life = self._lives.get(self._policy(boot))
             if life is not None and boot not in life.boots:  # the last word of a learner of an earlier life, come late
                 life.before += account.consumed - pair.account.consumed
             pair.account = msgspec.structs.replace(account, ledger=msgspec.structs.replace(account.ledger))
-        self._faults[boot] = fault
 
     def close(self, boot: str, alive: Callable[[str], bool], buried: Callable[[str], bool]) -> bool:
         """Close the books of a process that never comes back: they become sums.
@@ -234,6 +235,8 @@ class RunLedger:
                 self._closed.setdefault(policy, Rows()).add(rows)
             del self._senders[boot]
         self._faults.pop(boot, None)
+        for faults in self._faults.values():
+            faults.pop(boot, None)
         if not self._merge(boot):  # else its senders go on naming it, and its policy must be known
             self._receivers.pop(boot, None)
         return True
@@ -263,7 +266,7 @@ class RunLedger:
             for boot, sender in self._senders.items()
             if sender.contradictions > TOLERATED_REPORTS
         ]
-        found += [f"{self._name(boot)} {fault}" for boot, fault in self._faults.items() if fault]
+        found += [f"{self._name(boot)} {next(iter(told.values()))}" for boot, told in self._faults.items() if told]
         found += [
             f"{self._name(boot)} has sent and dropped more rows than it has produced"
             for boot, sender in self._senders.items()
@@ -299,7 +302,7 @@ class RunLedger:
             self._merge(boot)
 
     def _consumed(self, counts: Callable[[str], bool]) -> int:
-        """Rows that receivers say they have consumed, of senders whose books are open."""
+        """Rows that receivers say they have consumed, of senders with open books."""
         pairs = (pair for sender in self._senders.values() for pair in sender.pairs.items())
         return sum(pair.account.consumed for receiver, pair in pairs if counts(receiver))
 
@@ -361,7 +364,7 @@ class RunLedger:
     def _rows_of(self, boot: str, sender: SenderLedger, alive: Callable[[str], bool]) -> dict[str, Rows]:
         produced, dropped = self._by_policy(sender, reported=False)
         found = {policy: Rows(produced=produced[policy], dropped=dropped[policy]) for policy in produced}
-        if not sender.pairs and sender.pending:  # nobody has ever listened
+        if not sender.pairs and sender.pending:  # no receiver has ever listened
             found["main"] = Rows(produced=sender.pending)
             _keep(found["main"], sender.pending, alive(boot))
         for policy, kept in self._kept(sender, produced, dropped).items():

@@ -1,4 +1,4 @@
-"""Actors, nodes and images whose episodes are far from those of all others, by the reports of the actors."""
+"""Actors, nodes and images with episodes far from those of all others, by the reports of the actors."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Outliers:
 
     def _judge(self, present: Sequence[ActorEpisodes]) -> list[Told]:
         told: list[tuple[float, Told]] = []
-        _, group = grouped([one.epsilon for one in present])  # who explores otherwise by design plays otherwise
+        _, group = grouped([one.epsilon for one in present])  # one that explores otherwise by design plays otherwise
         for number in range(int(group.max(initial=-1)) + 1):
             told += self._judge_alike([one for at, one in enumerate(present) if group[at] == number])
         return [one for _, one in sorted(told, key=lambda pair: -pair[0])]

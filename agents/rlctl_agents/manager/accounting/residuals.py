@@ -9,8 +9,8 @@ difference. Per slice k, a unit has n episodes with mean m and variance; the res
     sigma = sqrt(V + tau^2)                                           tau: the spread of D among the others
 
 tau is robust (median absolute deviation), so that it holds what actors differ by honestly, such as the age of their
-weights, and not the unit in question. Units are judged one after the other, the farthest first, and who is off is not
-part of the rest any more.
+weights, and not the unit in question. Units are judged one after the other, the farthest first, and one that is off is
+not part of the rest any more.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def _rest(figures: Figures) -> _Rest:
     grand = (n * m).sum(0) / np.maximum(total, 1.0)
     others = total - n
     both = (n > 0) & (others > 0)
-    w = np.where(both, n, 0.0)  # slices in which nobody else had episodes say nothing
+    w = np.where(both, n, 0.0)  # slices in which no other unit had episodes say nothing
     episodes = w.sum(1)
     per = np.maximum(episodes, 1.0)
     d = np.where(both, (m - grand) * total / np.maximum(others, 1.0), 0.0)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from rlctl_agents.types.control import Contribute, Generation
 
 WAIT_S = 300.0
-"""For parts, after the learner's own is there; what has not come then is absent."""
+"""At least so long is waited for parts, after the learner's own is there; what has not come then is absent."""
 ENDING_S = 8.0
 """The same while the run ends: processes have ten seconds."""
 REMEMBERED = 16
@@ -33,10 +33,13 @@ class Assembly:
     Args:
         clock: monotonic seconds.
         owners: names of the parts that a generation has besides the learner's -> whether that process lives.
+        every_s: seconds between generations; where that is longer than WAIT_S, parts are waited for as long.
     """
 
-    def __init__(self, clock: Callable[[], float], owners: Callable[[], Mapping[str, bool]]) -> None:
-        self._clock, self._owners = clock, owners
+    def __init__(
+        self, clock: Callable[[], float], owners: Callable[[], Mapping[str, bool]], every_s: Callable[[], float]
+    ) -> None:
+        self._clock, self._owners, self._every_s = clock, owners, every_s
         self._held: list[_Held] = []  # in the order of their numbers
         self._parts: dict[int, dict[str, Contribute]] = {}  # by number, then by name of the part
         self._ended: deque[tuple[tuple[object, ...], str]] = deque(maxlen=REMEMBERED)  # and why it came to nothing
@@ -51,7 +54,7 @@ class Assembly:
         return max(held, default=wanted)
 
     def outcome(self, generation: Generation) -> str | None:
-        """What came of a generation that was held: "" when it was committed, else why not; None: it is another."""
+        """Outcome of a generation that was held: "" when it was committed, else why not; None: it is another."""
         return next((why for key, why in self._ended if key == _key(generation)), None)
 
     def hold(self, generation: Generation) -> bool:
@@ -84,8 +87,8 @@ class Assembly:
         return [] if held is None else self._missing(held)
 
     def ready(self, end: End = "") -> list[Generation]:
-        """Generations whose parts are there or are given up, oldest first; they are held no longer. With a newer one
-        those before it are, with the parts that they have: numbers are committed in their order."""
+        """Generations with all parts there or given up, oldest first; they are held no longer. A newer one brings along
+        those before it, with the parts that they have: numbers are committed in their order."""
         last = max((at for at, one in enumerate(self._held, 1) if not self._waits(one, end)), default=0)
         made = [self._whole(one) for one in self._held[:last]]
         self._held = self._held[last:]
@@ -98,7 +101,7 @@ class Assembly:
         self._ended.append((_key(generation), why))
 
     def _waits(self, held: _Held, end: End) -> bool:
-        least_s = {"": WAIT_S, "ending": ENDING_S, "last": 0.0}[end]
+        least_s = {"": max(WAIT_S, self._every_s()), "ending": ENDING_S, "last": 0.0}[end]
         return self._clock() - held.since < least_s and bool(self._missing(held))
 
     def _missing(self, held: _Held) -> list[str]:
@@ -110,7 +113,8 @@ class Assembly:
         """With the parts that are there, and names of those that are not."""
         generation, found = held.generation, self._parts.get(held.generation.number, {})
         late = f"not there after {self._clock() - held.since:.0f} s"
-        missing = {part: late if lives else "no process" for part, lives in self._owners().items() if part not in found}
+        lacks = {part: lives for part, lives in self._owners().items() if part not in found}
+        missing = {part: late if lives else "its process does not report" for part, lives in lacks.items()}
         there = {part: one for part, one in sorted(found.items()) if not one.fault}
         return replace(
             generation,

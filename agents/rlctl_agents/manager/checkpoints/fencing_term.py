@@ -12,7 +12,7 @@ log = logging.getLogger(__name__)
 
 
 class TornTerm(Exception):
-    """The counter is there and is none."""
+    """The file of the counter holds no number."""
 
 
 def next_term(folder: Path, at_least: int) -> int:
@@ -47,7 +47,7 @@ def standing_term(folder: Path, own: int) -> int:
         log.error("%s: written anew, term %d", fault, own)
         try:
             _store(folder, own)
-        except OSError as error:  # whoever starts next counts on from the generations and the progress
+        except OSError as error:  # the next manager counts on from the generations and the progress
             log.error("%s", refusal(error) or f"cannot store {folder / 'term'}: {error.strerror}")
         return own
 

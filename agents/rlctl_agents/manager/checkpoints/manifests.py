@@ -85,8 +85,15 @@ class Manifests:
             self.require_part(part, file)
         data = msgspec.json.format(msgspec.json.encode(Manifest(FORMAT, generation))) + b"\n"
         if not create_file(self._folder / _name(generation.number), data):
-            raise ValueError(f"generation {generation.number} was committed by somebody else")
+            raise ValueError(f"generation {generation.number} was committed by another process")
         self._known[generation.number] = generation
+
+    def without(self, policy: str) -> dict[str, int | None]:
+        """Parts that neither the newest generation nor the one before it has, though they were wanted: the newest
+        generation with such a part, None: none has."""
+        found = self.of(policy)
+        lost = {part for one in found[:1] for part in one.absent}.difference(*(one.parts for one in found[1:2]))
+        return {part: next((one.number for one in found if part in one.parts), None) for part in sorted(lost)}
 
     def require_part(self, part: str, file: str) -> None:
         """Check that the file of a part is there.
@@ -100,7 +107,8 @@ class Manifests:
             raise ValueError(f"part {part}: {file} is not on the volume")
 
     def prune(self, keep: int) -> list[Generation]:
-        """Remove all but the newest of each policy, and the parts that only they had.
+        """Remove all but the newest of each policy, and the parts that only they had. One stays for longer while it has
+        the newest part of a shard that the newest generation is without.
 
         Args:
             keep: how many of each policy stay.
@@ -111,18 +119,20 @@ class Manifests:
         Raises:
             OSError: the volume refuses; the manifests that are gone are gone.
         """
-        kept: dict[str, int] = {}
         removed: list[Generation] = []
-        for _, generation in sorted(self._known.items(), reverse=True):
-            kept[generation.policy] = kept.get(generation.policy, 0) + 1
-            if kept[generation.policy] > keep:
-                removed.append(generation)
+        for policy in {one.policy for one in self._known.values()}:
+            found = self.of(policy)
+            lost = set(found[0].absent).difference(*(one.parts for one in found[:keep]))
+            for generation in found[keep:]:
+                if lost.isdisjoint(generation.parts):
+                    removed.append(generation)
+                lost -= generation.parts.keys()
         if not removed:
             return []
         for generation in removed:
             (self._folder / _name(generation.number)).unlink(missing_ok=True)
             del self._known[generation.number]
-        sync_folder(self._folder)  # nobody finds a manifest whose parts are gone
+        sync_folder(self._folder)  # no reader finds a manifest without its parts
         self.remove_parts(_files(removed) - _files(self._known.values()))
         return removed
 

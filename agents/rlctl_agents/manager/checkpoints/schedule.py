@@ -23,7 +23,7 @@ class Checkpoints:
         progress: term of this manager, and the newest number that any manager of the run ever ordered.
         clock: monotonic seconds.
         standing_term: of the newest manager, as the volume says; may raise OSError.
-        owners: as that of `Assembly`.
+        owners, every_s: as those of `Assembly`.
     """
 
     failure: str = ""
@@ -37,8 +37,9 @@ class Checkpoints:
         *,
         standing_term: Callable[[], int],
         owners: Callable[[], Mapping[str, bool]] = dict,
+        every_s: Callable[[], float] = float,
     ) -> None:
-        self.assembly = Assembly(clock, owners)
+        self.assembly = Assembly(clock, owners, every_s)
         self.manifests = manifests
         self._progress = progress
         progress.issued = max(progress.issued, manifests.highest)
@@ -96,7 +97,7 @@ class Checkpoints:
         return policy in self._failed
 
     def commit(self, generation: Generation) -> Generation:
-        """Make a generation count whose parts lie on the volume.
+        """Commit a generation with parts that lie on the volume.
 
         Returns:
             The same, under the next number where its own was used: a learner that saves on its own account may not have

@@ -18,7 +18,7 @@ from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import Evaluation, StateStore
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.process import PLAYS
-from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Report, to_plain
+from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Recording, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 
 JOIN_S = 30.0
@@ -83,6 +83,7 @@ class Evaluations:
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(layout.results / "evaluations.jsonl")
         self.recordings = Recordings(layout.results / "episodes", state, stands)
+        self._filmed = {one.version for one in self.recordings.episodes}  # also those of which no film came
         self._count = 0  # of evaluations in the mode that counts, none that confirms
         self._ordered = 0  # of these, those that this manager has had begun
         self._other: ModelRef | None = None  # to be played in the other mode
@@ -140,7 +141,7 @@ class Evaluations:
         self._quotas.hear(report.boot, report.model, steps, plays)
         match = self._quotas.playing(report.boot)
         for wanted in self._wanted() if match is None else ():
-            # the modelpool may have gone on: who has just played it has its weights
+            # the modelpool may have gone on: the evaluator that has just played it has its weights
             if wanted.ref != self._other or report.model == wanted.ref:
                 match = match or self._quotas.open(report.boot, wanted, seats=seats, quota=self._quota(wanted, seats))
         if match is None and not self.rests:
@@ -163,6 +164,10 @@ class Evaluations:
         # not when it was ordered: a modelpool may have told of the version before its learner did
         steps = self._learners.steps_at(result.ref)
         done = self._quotas.finish(result, steps=steps, wall_s=wall_s, unix=self._clock.unix())
+        if result.recording is not None:
+            self._record(result.recording, done, result.match)
+        if done.ref == self._last and not done.confirms and (done.ref, done.mode) in self._measured:
+            return done  # the same games once more, for their film
         counts = done.mode == self._mode
         if counts:
             self._progress.measured(done)
@@ -177,12 +182,6 @@ class Evaluations:
         other = "" if counts else f"_{done.mode}"
         told = {f"info/{name}/evaluation{other}": mean for name, mean in done.info.items()}
         self.undrawn.append((done.steps, {f"return/evaluation{other}": done.mean} | told))
-        if result.recording is not None:
-            try:
-                self._events.add("recorded", self.recordings.add(result.recording, done, result.match))
-            except ValueError as fault:
-                text = f"no episode of version {done.ref.version} is recorded: {fault}"
-                self._events.add("not_recorded", text, version=done.ref.version)
         if counts and not done.confirms:
             self._count += 1
             self._other = done.ref if self._count % OTHER_EVERY == 0 else None
@@ -190,6 +189,14 @@ class Evaluations:
             self._other = None
         self._select(done, result)
         return done
+
+    def _record(self, recording: Recording, done: Evaluation, match: int) -> None:
+        self._filmed.add(done.ref.version)
+        try:
+            self._events.add("recorded", self.recordings.add(recording, done, match))
+        except ValueError as fault:
+            text = f"no episode of version {done.ref.version} is recorded: {fault}"
+            self._events.add("not_recorded", text, version=done.ref.version)
 
     def _select(self, done: Evaluation, result: EvalResult) -> None:
         """Choose the best model, and the one that has reached the goal."""
@@ -247,7 +254,10 @@ class Evaluations:
                 self._events.add("not_confirmed", text, version=wanted.ref.version)
         if self._last is not None:
             both = [Wanted(self._last, mode), Wanted(self._last, OTHER[mode])]
-            found += [one for one in both if (one.ref, one.mode) not in self._measured]
+            left = [one for one in both if (one.ref, one.mode) not in self._measured]
+            unfilmed = self._settings().evaluation.video_every is not None and self._last.version not in self._filmed
+            # a model may have been measured before it was known to be the last one
+            found += left or ([both[0]] if unfilmed else [])
         elif self._other is not None and not self.rests:
             found.append(Wanted(self._other, OTHER[mode]))
         return found
@@ -316,9 +326,7 @@ class Evaluations:
         elif evaluators == 0 and (expected == 0 or now - self._lived >= JOIN_S):
             self.give_up("no evaluator lives")
         elif now - self._held >= JOIN_S:
-            self.give_up(
-                f"modelpool/0 has not been heard for {JOIN_S:.0f} s, and evaluators get models from nobody else"
-            )
+            self.give_up(f"modelpool/0 has not been heard for {JOIN_S:.0f} s, and evaluators get models from it alone")
         elif waited_s >= MEASURE_S:
             self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; fewer evaluation.episodes take less")
 
@@ -329,6 +337,8 @@ class Evaluations:
             what = "the last model"
             if self._last is not None:
                 wanted = next(iter(self._wanted()), Wanted(self._last, self._mode))
+                if not wanted.confirms and (wanted.ref, wanted.mode) in self._measured:
+                    return  # it lacks its film only
                 what += f", version {self._last.version},"
                 if wanted != Wanted(self._last, self._mode):
                     what = f"version {wanted.ref.version}, {_how(wanted.mode, wanted.confirms)},"

@@ -81,7 +81,7 @@ class Quotas:
         play, is taken from it.
 
         Args:
-            model: whose weights it has.
+            model: of the weights that it has.
             steps: its total.
             plays: id of the match that it plays; 0: none.
         """
@@ -148,7 +148,7 @@ class Quotas:
         """
         boot, mine = next(((boot, one) for boot, one in self._open.items() if one.match.id == result.match), ("", None))
         if mine is None:
-            raise ValueError(f"match {result.match} is done, or was given to somebody else")
+            raise ValueError(f"match {result.match} is done, or was given to another evaluator")
         assert mine.match.quota is not None
         if result.ref not in mine.match.seats.values():
             raise ValueError(f"match {result.match} is not about {result.ref}")

@@ -221,7 +221,7 @@ class Finished:
             raise ValueError(str(error)) from error
         if over is None:
             self.goes_on = True
-            self._release.cancel()  # before whoever asked hears of it, and scales everything up again
+            self._release.cancel()  # before the client hears of it, and scales everything up again
             self.events.add("resume", "by the settings of now the run is not finished: it goes on")
 
 

@@ -116,7 +116,7 @@ class Cluster:
         }
         connection = connect()
         try:
-            # forced: whoever scaled it last, the run is over now
+            # forced: whichever client scaled it last, the run is over now
             where = f"{path}?fieldManager={FIELD_MANAGER}&force=true"
             connection.request("PATCH", where, json.dumps(body), headers)
             answer = connection.getresponse()
@@ -157,7 +157,7 @@ class Release:
         self._connect = connect or (cluster.connect if cluster is not None else None)
         self._thread = threading.Thread(target=self.run, name="release", daemon=True)
         self.said = ""
-        """How it went, in a sentence, once that is known; or that it does not come to its end."""
+        """Its outcome in a sentence, once that is known; or that it does not come to its end."""
         self.done = False
         """Every workload has been scaled."""
 
@@ -204,7 +204,7 @@ class Release:
                 continue
             self._left.pop(0)
             failed = 0
-        self.done = True  # before it is said: who reads that asks for this next
+        self.done = True  # before it is said: a reader of `said` asks for this next
         self.said = f"the run is finished: its other {count} workloads were scaled to 0"
 
     def _stuck(self, error: OSError) -> str:

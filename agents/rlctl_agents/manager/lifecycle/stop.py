@@ -126,7 +126,7 @@ class Phases:
 
     def cancel(self) -> None:
         """Run again, as long as no process was told to stop."""
-        assert self.phase in ("running", "saving"), "who was told goes"
+        assert self.phase in ("running", "saving"), "a process that was told to stop ends"
         self.phase, self.how = "running", "leave"
 
     def advance(self, now: float, *, saved: bool, all_gone: bool) -> None:
@@ -134,7 +134,7 @@ class Phases:
 
         Args:
             saved: nothing is wanted that a learner could still save.
-            all_gone: all who live have heard that they must stop, and gone silent.
+            all_gone: all live processes have heard that they must stop, and gone silent.
         """
         if self.phase == "saving" and (saved or now - self._since >= SAVE_S[self.how]):
             self.phase, self._since = ("telling" if self.how == "finish" else "over"), now

@@ -58,7 +58,7 @@ class LogFile:
 
 
 def files(folder: Path, role: str | None = None) -> Iterator[LogFile]:
-    """All of a role, or of every role, oldest first within a role.
+    """Files of a role, or of every role, oldest first within a role.
 
     Raises:
         OSError: the volume refuses.

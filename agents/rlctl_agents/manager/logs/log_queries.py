@@ -129,7 +129,7 @@ def _moment(asked: Mapping[str, str], name: str) -> str:
     if not text:
         return ""
     try:
-        moment = datetime.fromisoformat(re.sub(r" (\d\d:\d\d)$", r"+\1", text))  # a + that nobody has encoded
+        moment = datetime.fromisoformat(re.sub(r" (\d\d:\d\d)$", r"+\1", text))  # a + that the client has not encoded
     except ValueError as error:
         raise ValueError(f"{name} must be RFC 3339, got {text[:40]!r}") from error
     if moment.tzinfo is None:

@@ -128,7 +128,7 @@ class Filter:
         )
 
     def _whole(self, file: LogFile) -> bool:
-        """Not begun after the moment that the sizes are of."""
+        """True if a file was not begun after the moment that the sizes are of."""
         if not self._query.boot or file.boot != self._query.boot[:8] or file.name in self._query.sizes:
             return True
         parts = [known.part for name in self._query.sizes if (known := LogFile.parse(name)) and known.role == file.role]

@@ -67,7 +67,7 @@ class LeaseAdmission:
             leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
         if self.experience.hear(hello):
             self._events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
-        # off this machine only who listens has an index of its own, which goes with its name
+        # on several machines only a process that listens has an index of its own, which goes with its name
         prefer = hello.prefer if self._members.addresses.one_machine or hello.role in CHANNELS else None
         grant = leases.grant(hello.role, hello.boot, prefer)
         self.joined.add(grant.holder.role)

@@ -14,7 +14,7 @@ from rlctl_agents.types.control import Enlist, Note, Noted, Place
 FIRST_S = 30.0
 """So long the first learners of a run wait for the others that the spec names."""
 AGAIN_S = 3.0
-"""So long survivors wait for each other; who comes later makes another group necessary."""
+"""So long survivors wait for each other; one that comes later makes another group necessary."""
 ASKS_S = 3.0
 """A learner asks for a place several times a second; one that has been silent for so long has died meanwhile."""
 NOTES = 4096
@@ -39,11 +39,11 @@ class Groups:
     """Places of the learners of one policy. Groups are numbered; the newest is the only one that counts.
 
     A group is over as soon as one of its members asks for a place again, or one asks that has none: then all are
-    told to leave it, and the next one is formed of all who ask. Ranks follow the indexes of the leases. The newest
+    told to leave it, and the next one is formed of all that ask. Ranks follow the indexes of the leases. The newest
     weights seed the new group; nothing is read from the volume as long as one learner lives.
 
     What was learned is never left behind by newcomers: a group without a survivor is formed only where no other learner
-    has weights of a group, however late it asks. A manager that has just started hears from reports who has some.
+    has weights of a group, however late it asks. A manager that has just started learns from reports which ones do.
 
     Args:
         clock: monotonic seconds.

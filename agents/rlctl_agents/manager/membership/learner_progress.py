@@ -11,7 +11,7 @@ from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
 
 PAIRS = 512
-"""Versions of a lineage whose steps are remembered; every second one goes when there are more."""
+"""Versions of a lineage that are remembered with their steps; every second one goes when there are more."""
 LINEAGES = 8
 """Lineages of which versions are remembered."""
 
@@ -21,7 +21,7 @@ class Learners:
 
     Args:
         populations: policy -> members, in the order in which learners are numbered.
-        batch_size: of a policy, as the spec says now: steps of an update, over all who step together.
+        batch_size: of a policy, as the spec says now: steps of an update, over all learners that step together.
         progress: gets the steps, and from where a learner resumed.
         generations: of a policy, newest first: what a learner may have resumed from.
         clock: monotonic seconds.
@@ -45,7 +45,7 @@ class Learners:
         self._offered: dict[str, Sequence[Generation]] = {}  # boot -> what it can resume from, newest first
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
         self._newest: dict[str, Report] = {}  # policy -> of its learner
-        self._said: set[str] = set()  # boots whose beginning is known
+        self._said: set[str] = set()  # boots with a beginning that is known
         self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> steps, ascending
         for policy in populations:
             for one in reversed(generations(policy)):
@@ -86,8 +86,8 @@ class Learners:
             self._offered[boot] = generations
 
     def hear(self, index: int, report: Report) -> Resumed | None:
-        """Take a report; from where the learner went on, when this is the first to tell. Rank 0 speaks for all who step
-        together.
+        """Take a report; from where the learner went on, when this is the first to tell. Rank 0 speaks for all
+        learners that step together.
         """
         if int(report.counters.get("consumed_steps", 0)) > 0:
             self._progress.started = True

@@ -31,7 +31,7 @@ class LeaseGrant(NamedTuple):
 
     holder: Holder
     new: bool  # this boot had no lease before
-    replaced: Holder | None  # who had the index
+    replaced: Holder | None  # holder of the index before
 
 
 class StoredLeases(msgspec.Struct):
@@ -45,7 +45,7 @@ class Leases:
     """Indexes of every role, from 0.
 
     - The same boot gets the same index, as often as it asks.
-    - `prefer` names an index whose former holder is surely gone, so it is taken from it; without, the lowest free one.
+    - `prefer` names an index of which the former holder is surely gone: it is taken from it; without, the lowest free.
     - A process that is silent for `expires_s` loses its lease, and gets it back by hello if the index is still free.
     - One that was replaced, or is buried, is refused: it may live on behind a broken network, but not as that replica.
 
@@ -112,7 +112,7 @@ class Leases:
         return boot in self._replaced or boot in self._buried
 
     def expire(self) -> list[Holder]:
-        """Take the leases of the silent; them."""
+        """Take their leases from silent processes; returns these holders."""
         now = self._clock()
         ended = [
             holder
@@ -174,8 +174,9 @@ class Leases:
         return f"{holder.role}/{holder.index}" if holder is not None and holder.role else boot
 
     def store(self) -> StoredLeases:
-        """Leases for the next manager."""
-        return StoredLeases([(one.role, one.index, one.boot) for one in self.live()], list(self._buried))
+        """Leases for the next manager, without those of processes that end in good order."""
+        stay = [(one.role, one.index, one.boot) for one in self.live() if not one.leaving]
+        return StoredLeases(stay, list(self._buried))
 
     def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:
         """Go on from what another manager stored: all holders have `expires_s` from now to be heard.

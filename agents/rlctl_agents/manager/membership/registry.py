@@ -73,7 +73,7 @@ class Members:
         self.seen: dict[str, Report] = {}
         """Boot -> its newest report to this manager, without its books."""
         self.origins: dict[str, Origin] = {}
-        """Boot -> where it runs, or ran, of those who have said hello to this manager."""
+        """Boot -> where it runs, or ran, of all that have said hello to this manager."""
 
     @property
     def report_every_s(self) -> float:
@@ -129,7 +129,7 @@ class Members:
         """Enter a report of a process in the books.
 
         Returns:
-            Who is quarantined by it and was not before, and what was wrong with their values.
+            Boot of each sender that is quarantined by it and was not before -> the fault in its values.
         """
         boot, quarantined = report.boot, dict[str, str]()
         self.totals.hear(report.role, boot, report.counters)
@@ -160,8 +160,8 @@ class Members:
     def quarantined(self) -> dict[str, str]:
         """ "actor/3" -> the fault in the values that it sends, or sent, in words.
 
-        Who was quarantined and has ended is named as long as its books are open, so that a process that is started
-        anew again and again is seen although the present one has not sent anything yet.
+        A quarantined process that has ended is named as long as its books are open, so that one that is started anew
+        again and again is seen although the present one has not sent anything yet.
         """
         by_name: dict[str, list[tuple[str, str]]] = {}
         for boot, fault in self.ledger.quarantined().items():

@@ -13,12 +13,12 @@ WORTH_SAYING = 0.2
 """A share of time below this is not what holds a run back."""
 CORES_FULL = 0.9
 STALLED_S = 8.0
-"""Seconds without an update after which a run whose processes report no waiting is stalled."""
+"""Seconds without an update after which a run is stalled if its processes report no waiting."""
 MOST_AT_ONCE = 4
 """Suggest at most so many times the present number."""
 
 SHARD_FULL = 0.9
-"""A shard that computes for so much of its time is what those wait for who wait for it."""
+"""A shard that computes for so much of its time is itself what its clients wait for."""
 
 Kind = Literal[
     "starting",
@@ -120,7 +120,7 @@ def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
     who = "no actor" if actors == 0 else "no learner" if learners == 0 else ""
     if who:
         return ("stalled", f"stalled: {who} reports") if again else ("starting", f"starting: {who} has reported yet")
-    does = "goes on; who waits for whom is known in some seconds" if again else "makes its first updates"
+    does = "goes on; its bottleneck is known in some seconds" if again else "makes its first updates"
     return "starting", f"starting: the learner {does}"
 
 
@@ -131,9 +131,9 @@ def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | No
         return "modelpool-bound", text, None
     largest = max(waits.learner_data, waits.actor_credit, waits.actor_model)
     if largest < WORTH_SAYING and idle_s >= STALLED_S:
-        return "stalled", f"stalled: no update for {idle_s:.0f} s, and nobody says what it waits for", None
+        return "stalled", f"stalled: no update for {idle_s:.0f} s, and no process says what it waits for", None
     if largest < WORTH_SAYING:
-        return "balanced", f"balanced: nobody waits more than {_percent(largest)} of the time", None
+        return "balanced", f"balanced: no role waits more than {_percent(largest)} of the time", None
     if largest == waits.actor_model:
         return "modelpool-bound", _for_weights(waits), None
     if waits.shard >= SHARD_FULL or (largest == waits.learner_data and waits.learner_draw > largest / 2):

@@ -13,7 +13,8 @@ SLOW_STEP_S = 0.1
 STALE_SHARE = 0.1
 LATE_GENERATION_S = 60.0
 LATE_PARTS_S = 200.0
-"""The same of one that waits for a replay's parts, which may be large."""
+"""The same of one that waits for a replay's parts, which may be large; two thirds of `checkpoint.every` where that is
+more."""
 LOST_S = 600.0
 """So long after its start a manager says that it began from older progress; the event stays."""
 ENDLESS_STEPS = 200_000
@@ -30,7 +31,7 @@ class Facts:
     live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
     absent: Mapping[str, float] = field(
         default_factory=dict
-    )  # role that nobody has, or "replay/1" -> seconds since it was heard
+    )  # role without a process, or "replay/1" -> seconds since it was heard
     behind: Mapping[str, float] = field(
         default_factory=dict
     )  # modelpool with older weights -> seconds without new ones
@@ -41,13 +42,16 @@ class Facts:
     nonfinite: float = 0.0  # updates left out since the learner's start
     ledger_faults: Iterable[str] = ()
     quarantined: Mapping[str, str] = field(default_factory=dict)  # "actor/3" -> what is wrong with its values, in words
-    residuals: Iterable[tuple[str, str]] = ()  # who plays otherwise than all others, in words, and a process of it
+    residuals: Iterable[tuple[str, str]] = ()  # outliers among actors, in words, and a process of each
     stale_share: float = 0.0  # of rows that reach the learner
     rejected_per_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (role, reason)
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
-    late_parts: Sequence[str] = ()  # processes whose parts it waits for: the learner's own is there
+    late_parts: Sequence[str] = ()  # processes that have yet to add a part: the learner's own is there
+    generations_every_s: float = 0.0  # checkpoint.every
     damaged: Iterable[str] = ()  # manifests
     unreadable: Mapping[str, int] = field(default_factory=dict)  # shard -> parts that it could not use when it began
+    rows_unsaved: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
+    """Shard -> the newest generation that has its rows, None: none has, and why the two newest have not."""
     unusable: Iterable[int] = ()  # generations that a learner passed over
     lost: str = ""  # why the manager began from older progress than was stored
     disk: str = ""  # why something could not be stored
@@ -74,11 +78,15 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
 
 def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.disk:
-        yield facts.disk, "df -h"
+        room = any(word in facts.disk for word in ("space", "is full", "quota"))
+        yield facts.disk, "df -h" if room else "rlctl logs manager --level ERROR"
     if facts.unsaved:
         yield facts.unsaved, "rlctl logs learner"
     for name in facts.damaged:
         yield f"{name} is damaged; older generations are used", "rlctl logs manager --level ERROR"
+    for name, (kept, why) in facts.rows_unsaved.items():
+        have = "no generation has" if kept is None else f"no generation since {kept} has"
+        yield f"{have} the rows of {name}: {why}", f"rlctl logs {name}"
     for number in facts.unusable:
         yield (
             f"generation {number} cannot be used; the learner went on from another",
@@ -89,7 +97,7 @@ def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.late_generation is not None:
         number, waited_s = facts.late_generation
         told = f"generation {number} was ordered {waited_s:.0f} s ago and"
-        if facts.late_parts and waited_s >= LATE_PARTS_S:
+        if facts.late_parts and waited_s >= max(LATE_PARTS_S, facts.generations_every_s * 2 / 3):
             yield f"{told} waits for {', '.join(facts.late_parts)}", "rlctl logs replay"
         elif not facts.late_parts and waited_s >= LATE_GENERATION_S:
             yield f"{told} is not saved", "rlctl logs learner"
@@ -103,13 +111,17 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
     if len(silent) > 5:
         yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
-    patience_s = SILENT_S if facts.started else NOBODY_S  # at first they load what they need
+
+    def too_long(absent_s: float) -> bool:
+        """Those that this manager has not heard yet load what they need, at first and when a run goes on."""
+        return absent_s >= (SILENT_S if facts.started and absent_s < facts.now_s - 1.0 else NOBODY_S)
+
     for role in ("modelpool", "replay", "learner", "actor"):
-        if (absent_s := facts.absent.get(role, 0.0)) >= patience_s:
+        if too_long(absent_s := facts.absent.get(role, 0.0)):
             yield f"no {role} has reported for {absent_s:.0f} s", f"rlctl logs {role}"
     shards = {name: absent_s for name, absent_s in facts.absent.items() if name.startswith("replay/")}
     for name, absent_s in shards.items():
-        if absent_s >= patience_s:
+        if too_long(absent_s):
             yield f"{name} has not reported for {absent_s:.0f} s: its rows are not drawn", f"rlctl logs {name}"
     for name, parts in facts.unreadable.items():
         yield f"{name} could not use {parts} of its parts: it began with older rows or none", f"rlctl logs {name}"
@@ -173,6 +185,6 @@ def _books(facts: Facts) -> Iterable[tuple[str, str]]:
             yield f"{role} cannot keep models: the volume takes nothing", "df -h"
         elif reason == "term" and facts.now_s < NOBODY_S:
             continue  # what was on its way when this manager took over
-        elif per_s > 0 and not (reason == "values" and facts.quarantined):  # who is quarantined asks again and again
+        elif per_s > 0 and not (reason == "values" and facts.quarantined):  # a quarantined sender asks again and again
             why = f" ({reason})" if reason else ""
             yield f"{role} rejects messages{why}: {per_s:.3g} a second", f"rlctl logs {role} --level WARNING"

@@ -14,7 +14,7 @@ DRAWN = (
 )  # fmt: skip
 """Figures that are drawn as curves."""
 STORED = ("inserted", "overwritten")
-"""Counters of a shard whose difference are the rows that it holds."""
+"""Counters of a shard; their difference is the rows that it holds."""
 
 
 def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:

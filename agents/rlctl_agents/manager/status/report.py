@@ -30,7 +30,7 @@ LEARNING = {"consumed_steps": "learner", "learned_steps": "learner", "updates": 
 COUNTED = ACTING | LEARNING
 """Total -> the role that counts it."""
 SETTLED_S = 5.0
-"""After its first updates, who waits for whom begins to mean something."""
+"""After so long from its first updates, shares of waiting begin to mean something."""
 RECENT_EPISODES = 100
 """That an actor's training return is the mean of, at most."""
 REFUSED_S = 30.0
@@ -108,7 +108,7 @@ class StatusBuilder:
         return {key: clean(value) for key, value in status.items()}
 
     def _roles(self) -> tuple[str, ...]:
-        """Roles whose members are told, in the order in which they are shown."""
+        """Roles that are told with their members, in the order in which they are shown."""
         replay = ("replay",) if self._view.settings.roles.replay is not None else ()
         return ("modelpool", *replay, "learner", "actor", "evaluator")
 
@@ -261,11 +261,13 @@ class StatusBuilder:
         return shown
 
     def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        """Boots that have not been heard for too long, and for how long, less the usual time between reports."""
+        """Boots that have not been heard for too long, and for how long, less the usual time between reports. What
+        another manager heard, and this one not yet, is no news."""
         view, found = self._view, dict[str, float]()
         for role, members in live.items():
             since = view.clock.monotonic() - 3.0 * (report_every_s(len(view.members.leases), role) - 1.0)
-            found |= {one.boot: since - one.heard for one in members if since - one.heard >= SILENT_S}
+            known = [one for one in members if one.boot in view.members.seen]
+            found |= {one.boot: since - one.heard for one in known if since - one.heard >= SILENT_S}
         return found
 
     def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
@@ -318,6 +320,13 @@ class StatusBuilder:
             "number": newest.number, "version": newest.ref.version, "steps": newest.steps, "age_s": round(age_s, 1),
             "absent": {_process_of(part): why for part, why in newest.absent.items()},
         }  # fmt: skip
+
+    def _rows_unsaved(self) -> dict[str, tuple[int | None, str]]:
+        manifests, found = self._view.checkpoints.manifests, dict[str, tuple[int | None, str]]()
+        for policy in self._view.learners.policies:
+            for part, number in manifests.without(policy).items():
+                found[_process_of(part)] = number, manifests.of(policy)[0].absent[part]
+        return found
 
     def _batch_s(self, actors: list[Holder]) -> float:
         """Seconds that the actors take for the largest batch, as fast as they are; 0: not known."""
@@ -391,12 +400,14 @@ class StatusBuilder:
                 for policy in view.learners.policies
                 for part in view.checkpoints.assembly.lacks(policy)
             ],
+            generations_every_s=view.settings.checkpoint.every,
             damaged=view.checkpoints.manifests.damaged,
             unreadable={
                 f"replay/{one.index}": int(parts)
                 for one in live.get("replay", ())
                 if (seen := known.seen.get(one.boot)) is not None and (parts := seen.gauges.get(UNREADABLE, 0.0))
             },
+            rows_unsaved=self._rows_unsaved(),
             unusable=view.learners.unusable(),
             lost=view.state.lost,
             disk=view.disk,

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 Outcome = Literal["finished", "failed", "stopped", "replaced"]
 """Of one life of the manager. stopped: the run may go on; replaced: another manager already goes on with it."""
 SECRETS = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Variables of the environment whose values no message may hold."""
+"""Variables of the environment with values that no message may hold."""
 _CREDENTIALS = re.compile(r"//[^/\s@]+@")
 _MOST_CHARACTERS = 300
 

@@ -53,7 +53,7 @@ class Curves:
         self._config, self._gave_up, self._hurry, self._beat, self._unix = config, gave_up, hurry, beat, unix
         self._told = config() if self._trackers else {}
         self.outcome: Outcome = "stopped"
-        """How the manager ends, unless by an error."""
+        """Outcome of this manager, unless it ends by an error."""
 
     def __enter__(self) -> Self:
         return self

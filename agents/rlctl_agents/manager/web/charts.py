@@ -228,8 +228,8 @@ def _standing(points: Sequence[Point]) -> tuple[list[Point], list[list[Point]]]:
 
 
 def _columns(lines: Sequence[Line], axis: XAxis, x: _Scale) -> list[dict[str, Any]]:
-    """Columns of the plot with their values, the last of each line in it: those of either half, whose values are shown
-    in the other."""
+    """Columns of the plot with their values, the last of each line in it: those of either half, with values shown in
+    the other."""
     found: dict[int, dict[int, Point]] = {}
     for at, line in enumerate(lines):
         for one in _standing(line.points)[0]:

@@ -1,6 +1,6 @@
 """`python -m rlctl_agents files`: hands out files of a run that is over, in a pod that `rlctl` makes beside its volume.
 
-Reads the run's folder, writes nothing, needs no keys and talks to nobody. It listens on the loopback alone, where a
+Reads the run's folder, writes nothing, needs no keys and calls no process. It listens on the loopback alone, where a
 forwarded port of the API server ends.
 """
 

@@ -51,7 +51,7 @@ def collapsed(stacks: Mapping[tuple[str, ...], int]) -> str:
 
 
 def svg(stacks: Mapping[tuple[str, ...], int], title: str) -> str:
-    """A flame graph from the top down: width is time, a function stands below whoever called it; a click enlarges it.
+    """A flame graph from the top down: width is time, a function stands below its caller; a click enlarges it.
 
     Args:
         stacks: thread, outermost function, ..., innermost -> microseconds.

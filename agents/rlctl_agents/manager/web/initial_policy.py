@@ -38,7 +38,7 @@ class InitialPolicy:
         try:
             body = json.loads(request.body)
             with self._lock:
-                if self._to.exists():  # brought by another command meanwhile, or by this one, who has not heard so
+                if self._to.exists():  # brought by another command meanwhile, or by this one, which has not heard so
                     return Response.of({"there": True})
                 return Response.of(self._complete(body["whole"]) if "whole" in body else self._take(body))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:

@@ -14,7 +14,7 @@ from rlctl_agents.runtime.metrics import Values, families_of
 
 
 def families(view: RunView, now: Mapping[str, Any]) -> list[Metric]:
-    """Metrics of all roles: counters summed over every boot, gauges as means over who lives, histograms of learners.
+    """Metrics of all roles: counters summed over every boot, gauges as means over live boots, histograms of learners.
 
     Args:
         now: the newest status.
@@ -66,6 +66,7 @@ def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:
         "evaluation_interval_seconds": cadence["every_s"],
         "evaluation_cpu_share": cadence["cpu_share"],
         "checkpoint_age_seconds": checkpoint and checkpoint["age_s"],
+        "checkpoint_absent_parts": checkpoint and len(checkpoint["absent"]),
     }
     for name, number in numbers.items():
         if number is not None:

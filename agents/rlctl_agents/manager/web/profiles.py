@@ -23,7 +23,7 @@ from rlctl_agents.types.control import Sampled, Sampling
 LONGEST_S = 600.0
 DEFAULT_S = 10.0
 KEPT = 8
-"""In memory, for who asked; the files stay."""
+"""In memory, for the client that asked; the files stay."""
 
 
 class Profile(msgspec.Struct):
@@ -62,8 +62,8 @@ class Profiles:
 
         Args:
             asked: `role`, `index` (None: the lowest that lives) and `seconds`.
-            live: whoever holds a lease of a role.
-            report_every_s: between two reports, with whose answers orders go out.
+            live: the holders of a lease of a role.
+            report_every_s: between two reports; orders go out with the answers.
 
         Raises:
             ValueError: nothing like it lives, or it is being looked at.
@@ -100,7 +100,7 @@ class Profiles:
         """Take the profile that a process has made.
 
         Raises:
-            ValueError: nobody asked it, or it makes no sense.
+            ValueError: it was not asked for, or it makes no sense.
         """
         with self._lock:
             found = self._known.get(sampled.id)

@@ -1,6 +1,6 @@
 """The status of a run as a page for people: read-only, complete without scripts, nothing from elsewhere.
 
-It is shown on the manager's probe listener. Whoever wants figures reads the same at /status.json.
+It is shown on the manager's probe listener. Programs read the same figures at /status.json.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who may send how many rows: one budget, shared out over all senders. Pure bookkeeping, without sockets or clocks."""
+"""Credit: one budget of rows, shared out over all senders. Pure bookkeeping, without sockets or clocks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Peer:
 
     @property
     def unused(self) -> int:
-        """Rows that it may send, or has sent and we have not seen."""
+        """Rows that it may send, or has sent and the receiver has not seen."""
         left = self.bound - self.sent
         return left if left > 0 else 0
 
@@ -40,16 +40,16 @@ class Credits:
 
     Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget_rows`, with
     one exception against standing still: while fewer rows are queued than the receiver gathers before it settles any,
-    and nobody holds credit, one sender may get one block, however large it is.
+    and no sender holds credit, one sender may get one block, however large it is.
 
-    Senders with rows waiting are served in the order in which they asked; who is under its share (the budget over the
-    number of live senders) gets up to that, who is above gets one block at a time, and none before it has used what it
-    has. What is left goes to others in advance. When a sender has to wait, credit is called back from those who hold
-    some and have nothing to send, and from those who hold more than their share.
+    Senders with rows waiting are served in the order in which they asked. A sender under its share (the budget over the
+    number of live senders) gets up to that; one above it gets one block at a time, and only after it has used its
+    credit. What is left goes to others in advance. When a sender has to wait, credit is called back from those that
+    hold some and have nothing to send, and from those that hold more than their share.
 
     Args:
         budget_rows: at least 1.
-        batch_size: what the receiver gathers; 0: it settles rows as they come.
+        batch_size: rows that the receiver gathers before it settles any; 0: it settles rows as they come.
         queue_rows: nothing is given out while so many rows are queued, for what waits grows old; 0: no such limit.
     """
 
@@ -76,7 +76,7 @@ class Credits:
         self.queue_rows = queue_rows
 
     def hear(self, peer: Peer, *, sent: int, want: int, grant: int, block_rows: int = 0) -> None:
-        """Newest word of a sender: its total, what waits, the number of the newest grant it has heeded."""
+        """Note a sender's newest state: its total, its waiting rows, the number of the newest grant it has heeded."""
         before = peer.held
         peer.live = True
         self._live[peer.boot] = peer
@@ -90,13 +90,13 @@ class Credits:
         self._place(peer)
 
     def queue(self, peer: Peer, rows: int) -> None:
-        """Rows that came and wait to be settled."""
+        """Note rows that came and wait to be settled."""
         peer.queued += rows
         self.queued += rows
         self.outstanding += rows
 
     def settle(self, peer: Peer, rows: int) -> None:
-        """Rows that do not wait any more."""
+        """Note rows that do not wait any more."""
         assert rows <= peer.queued, "more rows settled than came"
         peer.queued -= rows
         self.queued -= rows
@@ -104,20 +104,20 @@ class Credits:
         self._place(peer)
 
     def pause(self, peer: Peer) -> None:
-        """A sender that gets nothing more until it is heard again; what it may have sent stays allowed."""
+        """Give a sender nothing more until it is heard again; rows that it may have sent stay allowed."""
         peer.live = False
         self._live.pop(peer.boot, None)
         self._place(peer)
 
     def forget(self, peer: Peer) -> None:
-        """A sender that is silent or not welcome: its unused credit returns; what it queued stays."""
+        """Take back the unused credit of a sender that is silent or refused; its queued rows stay."""
         self.outstanding -= peer.unused
         peer.bound = peer.limit = peer.sent
         peer.recall = peer.want = 0
         self.pause(peer)
 
     def deal(self) -> list[Peer]:
-        """Give out what is free; those whose limit has changed, to be told."""
+        """Give out the free credit; returns the senders whose limit has changed, to be told."""
         dealt: list[Peer] = []
         self.short = False
         if self.queue_rows and self.queued >= self.queue_rows:
@@ -174,16 +174,16 @@ class Credits:
         self._place(peer)
 
     def recall(self, peer: Peer, keep: int = 0) -> None:
-        """Call back what a sender has not used, but for the rows it may keep; it is to be told."""
+        """Call back a sender's unused credit, but for the rows it may keep; the caller has to tell it."""
         peer.number += 1
         peer.limit, peer.recall = peer.sent + keep, peer.number
         self._place(peer)
 
     def _call_back(self, rows: int, share: int) -> list[Peer]:
-        """Call back so many rows of what others do not need, or hold beyond their share.
+        """Call back so many rows of credit that other senders do not need, or hold beyond their share.
 
-        Who is above its share by less than a block got that block in its turn, perhaps just now. One grant is told to
-        each: a sender that has not heard of credit would not see that some is called back, and would not answer.
+        A sender above its share by less than a block is spared: it got that block in its turn, perhaps just now. Each
+        is told one grant: a sender that has not heard of its credit would not see its recall, and would not answer.
         """
         called: list[Peer] = []
         rows -= sum(min(peer.unused, peer.bound - peer.limit) for peer in self._recalled.values())

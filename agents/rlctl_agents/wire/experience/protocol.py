@@ -19,7 +19,7 @@ FORGET_AFTER_S = 6.0
 
 
 class SenderHello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
-    """sender -> receiver: who I am and how I stand. Answered by a grant or a refusal."""
+    """sender -> receiver: its identity and totals. Answered by a grant or a refusal."""
 
     protocol: Count
     run: Name
@@ -93,7 +93,7 @@ M = TypeVar("M", SenderHello | BlockMessage, Grant | Refusal)
 
 
 def to_receiver(data: Buffer) -> SenderHello | BlockMessage:
-    """Frame 0 of what a sender says.
+    """Decode frame 0 of a sender's message.
 
     Raises:
         Rejected: `protocol` for another version, `decode` for anything else.
@@ -102,7 +102,7 @@ def to_receiver(data: Buffer) -> SenderHello | BlockMessage:
 
 
 def to_sender(data: Buffer) -> Grant | Refusal:
-    """Frame 0 of what a receiver says.
+    """Decode frame 0 of a receiver's message.
 
     Raises:
         Rejected: as `to_receiver`.

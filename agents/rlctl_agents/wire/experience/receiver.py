@@ -36,7 +36,7 @@ from rlctl_agents.wire.sockets import Wire
 Outcome = Literal["consumed", "stale", "fenced", "invalid"]
 
 QUARANTINE_AFTER = 8
-"""Malformed messages of one connection after which nothing of it is looked at any more."""
+"""Malformed messages of one connection after which its messages are ignored."""
 MAX_SENDERS = 65_536
 """Sender boots whose accounts are kept; the oldest that is gone makes room."""
 HELLOS, HELLOS_PER_S = 100.0, 10.0
@@ -44,13 +44,13 @@ HELLOS, HELLOS_PER_S = 100.0, 10.0
 HELD_S = 60.0
 """Credit that was not used for so long, while others wait for some, is called back."""
 BARRED_S = 60.0
-"""So long there is no more for that sender; twice as long each time until it sends a block."""
+"""A sender that does not heed that gets no credit for so long; twice as long each time until it sends a block."""
 _MALFORMED = frozenset(
     ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
 )
 _BATCH = 256  # most messages of one look
 _LOOK_EVERY_S = 0.5  # for silent senders
-_PAUSE_S = 1.0  # a longer time between two polls is our own absence, not the senders' silence
+_PAUSE_S = 1.0  # a longer time between two polls is the receiver's absence, not the senders' silence
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class _Sender:
 
 
 class _Connection:
-    """Connection of a sender, and how much of it is looked at."""
+    """Connection of a sender, and the limits on its messages."""
 
     __slots__ = ("boot", "hellos", "looked", "strikes")
 
@@ -84,7 +84,7 @@ class _Connection:
         self.looked = now
 
     def takes_hello(self, now: float) -> bool:
-        """One more hello is looked at."""
+        """True if one more hello may be read; it is counted."""
         self.hellos = min(HELLOS, self.hellos + HELLOS_PER_S * (now - self.looked))
         self.looked = now
         if self.hellos < 1.0:
@@ -176,7 +176,7 @@ class ExperienceReceiver:
 
     @property
     def accounts(self) -> dict[str, Account]:
-        """Sender boot -> what became of its rows; a copy, each account consistent in itself."""
+        """Sender boot -> account of its rows; a copy, each account consistent in itself."""
         with self._lock:
             return {
                 boot: msgspec.structs.replace(sender.account, ledger=msgspec.structs.replace(sender.account.ledger))
@@ -211,13 +211,13 @@ class ExperienceReceiver:
                 until = 0.0
 
     def wake(self) -> None:
-        """End the wait of `poll`, or of the next one if nobody waits; once it is closed, nothing. From any thread."""
+        """End the wait of `poll`, or of the next one if no thread waits; once closed, do nothing. From any thread."""
         with self._waking, suppress(zmq.Again):  # so many are waiting that it will not wait
             if not self._waker.closed:
                 self._waker.send(b"", zmq.NOBLOCK)
 
     def settle(self, segment: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
-        """Say what became of a block, or of the next `rows` rows of it; the credit returns to the budget,
+        """Record the outcome of a block, or of the next `rows` rows of it; the credit returns to the budget,
         and the next `poll` gives it out: one grant for all that was settled.
 
         Raises:
@@ -308,7 +308,7 @@ class ExperienceReceiver:
         sender = self._senders.get(hello.boot)
         leased_s = self._leased_s(hello, sender) if self._keys is not None else 0
         knows_us = hello.receiver == self._boot
-        # a sender that is new to us, or knows us, has stated its totals; another has to hear our boot first
+        # a new sender, or one that knows our boot, has stated its totals; another has to hear our boot first
         stated = knows_us or sender is None
         if sender is None:
             sender = self._meet(hello.boot)
@@ -389,7 +389,7 @@ class ExperienceReceiver:
         if missing < skipped * self._steps or (skipped == 0 and missing):
             raise Rejected("ledger", f"{missing} rows missing in {skipped} blocks")
         fenced, fault = block.term < self.term, sender.account.fault
-        if not fault:  # else nothing of it is looked at any more, and it has no credit
+        if not fault:  # else its blocks are ignored, and it has no credit
             if block.sent > peer.bound:
                 raise Rejected("credit", f"{block.sent - peer.bound} rows more than granted")
             version, fields = self._codec.unpack(streams, block.arrays, frames)

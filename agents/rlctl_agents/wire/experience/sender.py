@@ -87,7 +87,7 @@ class ExperienceSender:
     ticket: str
     """The newest that the manager has given."""
     refused: str = ""
-    """Why the receiver takes nothing from us; empty when it does."""
+    """Reason for which the receiver refuses this sender; empty when it does not."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class ExperienceSender:
     ) -> bool:
         """Queue a block and send what can be sent. Does not wait.
 
-        The arrays are ours from now on: large ones are sent as they lie, so they must not be written again.
+        The arrays belong to this sender from now on: large ones are sent without a copy, so they must not change.
 
         Args:
             model: of the newest row.
@@ -255,7 +255,7 @@ class ExperienceSender:
         self._socket = self._connect()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was offered has come to the receiver's notice; False when it has not in time."""
+        """Wait until the receiver knows of all offered rows; False when it does not in time."""
         until = time.monotonic() + timeout_s
         asked = -float("inf")
         while True:
@@ -298,7 +298,7 @@ class ExperienceSender:
         return now - self._said >= HELLO_EVERY_S and (waits or now - self._heard >= HELLO_EVERY_S)
 
     def _pump(self) -> bool:
-        """Take what came, send what may go; whether anything of that happened."""
+        """Take what came, send what may go; True if anything came or went."""
         progress = False
         if self._wire.ended(self._socket):
             self._socket.close(0)
@@ -312,7 +312,7 @@ class ExperienceSender:
             if frames is not None and self._take(head[0]):
                 progress = True
         if self._now.limit and self._clock() - self._heard >= CREDIT_VALID_S:
-            self._now.limit = 0  # the receiver will give our credit to others
+            self._now.limit = 0  # the receiver will give this sender's credit to others
         while self._allowed():
             if not self._send():
                 return progress

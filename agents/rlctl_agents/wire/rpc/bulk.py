@@ -1,4 +1,4 @@
-"""Large requests and answers: asked for once, and waited for as long as the other side lives."""
+"""Large requests and answers: sent once, and awaited as long as the other side lives."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rlctl_agents.wire.rpc.turns import SLOWEST
 from rlctl_agents.wire.sockets import Socket, Wire
 
 PIECE_BYTES = 1 << 18
-"""Of one frame, as long as so many frames are enough. A peer of which no frame comes to its end within some 10 s counts
-as gone, and several share a link."""
+"""Size of one frame, unless that takes more than `MAX_BUFFERS`. A peer counts as gone when no frame of it is complete
+within some 10 s, and several peers share a link."""
 LARGEST_PIECE_BYTES = 1 << 22
 MAX_BYTES = LARGEST_PIECE_BYTES * MAX_BUFFERS
-"""Of one message, in pieces."""
+"""Largest message, in pieces."""
 AGAIN_S = 10.0
-"""Asked again over a connection that lives: only a loss of it that nobody saw makes that necessary."""
+"""A question is asked again after so long over a live connection, in case it was lost with one unnoticed."""
 RECONNECT_MS = 500
-"""A connection that is lost stays away for so long, and every look sees it."""
+"""Time from the loss of a connection to the next: longer than between two looks, so that each loss is noticed."""
 SAID_EVERY_S = 60.0
 
 log = logging.getLogger(__name__)
 
 
 def in_pieces(data: Buffer) -> list[memoryview]:
-    """Frames of equal length in which something large travels; one when it is not large. No copy.
+    """Views of large data as frames of equal length; one view when it is not large. No copy.
 
     Raises:
         ValueError: it is too large to travel.
@@ -61,7 +61,7 @@ class BulkClient:
         wire: of this process.
         address: of the server, which need not be there yet.
         boot: of this process.
-        again: whether a question whose connection is lost may be asked of whoever listens there next.
+        again: whether a question that was lost with its connection may go to the next process that listens there.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -84,7 +84,7 @@ class BulkClient:
 
     @property
     def connected(self) -> bool:
-        """The other side lives, as far as ZeroMQ knows."""
+        """True if the other side lives, as far as ZeroMQ knows."""
         return bool(self._socket.poll(0, zmq.POLLOUT))
 
     def ask(self, request: Struct, buffers: Sequence[Buffer] = ()) -> None:
@@ -156,7 +156,7 @@ class BulkClient:
     def _late(self) -> str:
         """Reason for which there is no answer yet; logged when there is none for long."""
         waited = time.monotonic() - self._asked_at
-        why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "nobody is there"
+        why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "there is no connection"
         said = f"{self.address}: no answer to {self._kind} for {waited:.0f} s: {why}"
         if waited >= AGAIN_S and self._throttle.due("late"):
             log.warning("%s", said)
@@ -164,6 +164,6 @@ class BulkClient:
 
     def _connect(self) -> Socket:
         self._opened_at = time.monotonic()
-        # IMMEDIATE: can be sent to only while it is connected, which is how we know
+        # IMMEDIATE: writable only while it is connected, which shows whether it is
         options = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 4, zmq.RECONNECT_IVL: RECONNECT_MS}
         return self._wire.connect(zmq.DEALER, self.address, options=options)

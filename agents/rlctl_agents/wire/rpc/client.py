@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Struct)
 
 MAX_BUFFERS = 256
 SLICE_S = 0.1
-"""Longest wait between two looks at `keep_waiting`."""
+"""Longest time between two calls of `keep_waiting`."""
 
 
 class RemoteError(Exception):
@@ -172,7 +172,7 @@ def take_answer(
     """The answer to the call of this number and its buffers, if it is here; answers to others are thrown away.
 
     Args:
-        malformed: beginning of what is said of an answer that cannot be read.
+        malformed: beginning of the message about an answer that cannot be read.
 
     Raises:
         RemoteError: the server refuses, or what it says cannot be read.
@@ -192,5 +192,5 @@ def take_answer(
 
 
 def size_of(parts: Sequence[Buffer]) -> int:
-    """Bytes of all."""
+    """Bytes of all parts together."""
     return sum(memoryview(part).nbytes for part in parts)

@@ -28,7 +28,7 @@ LARGE_BYTES = 1 << 20
 _REMEMBERED_CLIENTS = 4096
 _REMEMBERED_BYTES = 1 << 26  # of all
 _BATCH = 256  # most requests of one `serve`
-_TURN_S = 0.002  # between two looks whether somebody's turn has come
+_TURN_S = 0.002  # between two checks whether a waiting request's turn has come
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class _Forbidden(ValueError):
     """The caller's key class may not ask this."""
 
 
-_OURS = Caller(CORE, "this machine")  # where nothing is encrypted, nobody else can connect
+_OURS = Caller(CORE, "this machine")  # where nothing is encrypted, no other machine can connect
 _NIL = msgspec.Raw(b"\xc0")
 _CALL = msgspec.msgpack.Decoder(Call)
 _encode = msgspec.msgpack.Encoder().encode
@@ -59,7 +59,7 @@ class RpcServer:
         boot: of this process.
         handlers: class of the request -> function of the request and its buffers (read-only, valid as long as they are
             referred to), giving the reply and its buffers. A ValueError of a handler becomes a RemoteError at the
-            client; any other exception does too and is raised again here, for it is a fault of ours.
+            client; any other exception does too and is raised again here, for it is a defect in rlctl.
         classes: class of the request -> key classes that may make it, where the address is encrypted; what is not named
             is for core alone. See `wire.classes`.
         large: whether the answer to a request would be large. Those are sent to a few at a time; others wait for their
@@ -77,7 +77,7 @@ class RpcServer:
     address: str
     """As bound."""
     caller_address: str
-    """Number of the machine that the request under way came from, where the address is encrypted; else words."""
+    """IP address that the request under way came from, where the address is encrypted; else words."""
     rejected: dict[str, int]
     """Requests not carried out, by reason: malformed in some way, or `forbidden` to the key class of the caller."""
 
@@ -135,7 +135,7 @@ class RpcServer:
         self._socket.close(0)
 
     def _wait(self, timeout_s: float) -> bool:
-        """Until there is a request, at most so long; meanwhile those are answered whose turn comes."""
+        """Wait at most so long for a request; meanwhile answer those whose turn comes."""
         until = time.monotonic() + max(timeout_s, 0.0)
         while True:
             while (mine := self._turns.next()) is not None:
@@ -157,7 +157,7 @@ class RpcServer:
         *,
         its_turn: bool = False,
     ) -> None:
-        client = caller.whose, call.client  # nobody is answered from the memory of another key class
+        client = caller.whose, call.client  # no answer is repeated to a client of another key class
         last, parts, where = self._answers.get(client, (-1, [], b""))
         if call.id < last:
             return  # the client has long gone on

@@ -1,4 +1,4 @@
-"""Admission of large answers, a few at a time: a few get theirs soon, all at once would get them late."""
+"""Admission of large answers, a few at a time: all at once, every client would get its answer late."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import zmq
 W = TypeVar("W")
 
 AT_ONCE = 16
-"""So many receivers fill a link of which each has a tenth; more would only make each of them slower."""
+"""Large answers under way at once: receivers that each take a tenth of the link fill it; more would slow each down."""
 SLOW_S = 15.0
-"""Who takes so much longer than over the slowest link hangs, and nobody waits for him any more."""
+"""A client that takes so much longer than over the slowest link counts as hung, and its place goes to the next."""
 SLOWEST = 1e5
-"""Bytes per second that a link has at least."""
+"""Bytes per second of the slowest link."""
 WAITING = 1 << 16
-"""Most that wait; others have to ask again."""
+"""Most requests that wait; others have to be sent again."""
 
 
 class Turns(Generic[W]):
@@ -50,10 +50,10 @@ class Turns(Generic[W]):
         self._under_way.append((tracker, self._clock() + SLOW_S + size / SLOWEST))
 
     def wait(self, client: tuple[str, str], request: W) -> None:
-        """Let a client wait for its turn; who waits already keeps its place, with the newer request."""
+        """Let a client wait for its turn; a client that waits already keeps its place, with the newer request."""
         if client in self._waiting or len(self._waiting) < WAITING:
             self._waiting[client] = request
 
     def next(self) -> W | None:
-        """The request whose turn it is, if there is one and one more may be sent; it waits no more."""
+        """Take the request whose turn it is, if there is one and one more answer may be sent."""
         return self._waiting.popitem(last=False)[1] if self._waiting and self.free() else None

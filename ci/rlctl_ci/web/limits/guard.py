@@ -94,7 +94,7 @@ class Guard:
 
     def _refusal(self, headers: Collection[tuple[bytes, bytes]], *, elsewhere: bool) -> tuple[int, str] | None:
         """Args:
-        elsewhere: it may be a picture in somebody else's page.
+        elsewhere: it may be a picture in a page of another site.
         """
         named = [value for name, value in headers if name == b"host"]
         if len(named) != 1 or named[0].decode("latin-1").lower() not in self._hosts:

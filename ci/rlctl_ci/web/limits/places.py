@@ -1,4 +1,4 @@
-"""Connections and answers have an end: for everybody, for each source, and never for hooks because of the others."""
+"""Limits of connections and answers: of all, of each source, and never of hooks because of the others."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Places:
     """Connections that are open. The newest always has a place: one that waits ends for it.
 
     A connection waits until its request has come whole, and again after its answer. What ends is the oldest one that
-    waits, of the source that has most of those: who holds connections idle ends their own, and a hook, which comes
+    waits, of the source that has most of those: one that holds connections idle loses its own, and a hook, which comes
     whole at once, is not among them.
 
     Args:

@@ -23,7 +23,7 @@ TIMEOUT_S: Final = 10.0
 """For one whole answer: the manager waits 5 s for its own loop."""
 _BLOCK_BYTES: Final = 1 << 16
 _PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
-"""What is shown -> component whose pod shows it, and its port."""
+"""Page -> component whose pod shows it, and its port."""
 
 
 def ask(
@@ -51,7 +51,7 @@ def ask_pod(
     """One JSON request to what listens at the control port of a pod, and its answer.
 
     Args:
-        who: listens there, for messages.
+        who: process that listens there, for messages.
         path, timeout_s: as in `ask`.
 
     Raises:

@@ -1,5 +1,5 @@
-"""What the processes of a run have said: from the manager, which keeps it beyond the life of a pod, and from pods that
-could not tell it, through the API server.
+"""Log records of the processes of a run: from the manager, which keeps them beyond the life of a pod, and, through the
+API server, from pods that could not send it theirs.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from rlctl.backends.records.wanted import Filter
 from rlctl.errors import RlctlError
 
 MOST_STREAMS: Final = 50
-"""Pods that are read at once; what lies beyond is said."""
+"""Pods that are read at once; the user is told of those beyond."""
 STREAM_LINES: Final = 5000
-"""Of one pod; the manager keeps more."""
+"""Lines of one pod; the manager keeps more."""
 POD_S: Final = 5.0
-"""For the answer of one pod: its node may be gone."""
+"""Longest wait for the answer of one pod: its node may be gone."""
 SEARCH_S: Final = 40.0
-"""The manager gives a search 25 s."""
+"""Longest wait for a search: the manager gives it 25 s."""
 POLL_S: Final = 1.0
 _PODS_EVERY: Final = 5
 """Polls between two looks at pods, and at whether the run lives."""
 _REMEMBERED: Final = 50_000
 _ID = re.compile(r'"id": ?"([a-z]+/[0-9]+)"')
 _GONE = re.compile(r"unable to retrieve container logs for \S+$|failed to try resolving symlinks in path ")
-"""What a node writes in the place of a log that it no longer has."""
+"""Messages that a node writes in the place of a log that it no longer has."""
 
 Warn = Callable[[str], object]
 
@@ -83,7 +83,7 @@ class _Reader:
         self._seen: dict[str, None] = {}  # lines that came from pods, newest last
 
     def all(self) -> Iterator[LogRecord]:
-        """What was said until now."""
+        """Records written until now."""
         first = None
         if self._answers:
             first = self._asked(self._question())
@@ -95,7 +95,7 @@ class _Reader:
         yield from merged if self._query.tail is None else deque(merged, maxlen=self._query.tail)
 
     def follow(self, wait: Callable[[float], object]) -> Iterator[LogRecord]:
-        """What is said from now on, until the run is over or the time asked for is."""
+        """Records written from now on, until the run is over or the time asked for is."""
         polls = 0
         until = self._query.until
         while True:
@@ -186,7 +186,7 @@ class _Reader:
         return sorted(found, key=lambda record: record.time)
 
     def _pods(self, previous: bool) -> list[Object]:
-        """Those that have said something and are not well; without a manager to ask, any."""
+        """Pods that have said something and are not well; without a manager to ask, all that have said something."""
         role = self._query.role
         if self._answers:
             pods = listing.unwell(self._api, self._state, role)

@@ -62,7 +62,7 @@ def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesO
         return control.ask_pod(session.api, name, who, "GET", path)
 
     try:
-        for document in (policy, pod):  # nobody reaches it at any moment
+        for document in (policy, pod):  # no moment at which another process could reach it
             _create(session, document)
         _await(session, state, name, who, lambda: ask("/files?folder=models"))
         yield FilesOfManager(ask, who)
@@ -152,10 +152,10 @@ def _create(session: Session, document: Object) -> None:
 
 
 def _await(session: Session, state: RunState, name: str, who: str, answer: Callable[[], object]) -> None:
-    """Wait until it answers.
+    """Wait until the pod answers.
 
     Args:
-        who: it is, for messages.
+        who: name of the pod, for messages.
 
     Raises:
         BackendUnreachable: it cannot run, is gone, or may not be reached.
@@ -166,7 +166,7 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
     while True:
         pod = session.api.get(key)
         if pod is None:
-            raise BackendUnreachable(f"{who} was removed by somebody else", hint="the same command makes another")
+            raise BackendUnreachable(f"{who} was removed from outside", hint="the same command makes another")
         events = f"kubectl{namespaced(pod)} get events --field-selector involvedObject.name={name}"
         if _runs(pod):
             try:

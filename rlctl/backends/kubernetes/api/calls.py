@@ -1,4 +1,4 @@
-"""The calls of `api.Api` as HTTP: paths, queries, pages, repeats and refusals; whoever sends them is passed in."""
+"""The calls of `api.Api` as HTTP: paths, queries, pages, repeats and refusals, over a connection that is passed in."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ PAGE: Final = 500
 READ_TIMEOUT_S: Final = 15.0
 LIST_TIMEOUT_S: Final = 60.0
 IDLE_S: Final = 600.0
-"""Between two lines of a log that is followed."""
+"""Longest pause between two lines of a log that is followed."""
 SOON_S: Final = 0.5
-"""A watch that ends before, whatever ended it, is not asked for again at once."""
+"""A watch that ends sooner, whatever ended it, is not asked for again at once."""
 TELLS_MORE: Final = " `rlctl doctor -t kubernetes` tells more."
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _MERGE: Final = "application/merge-patch+json"
@@ -104,7 +104,7 @@ class Calls:
         return self._once("PUT", self._path(key.kind, key.name), query, document, key)
 
     def _once(self, method: str, path: str, query: dict[str, str], document: Object, key: Key) -> Object:
-        """A write that the server refuses the second time; when its first answer was lost, look who has written."""
+        """A write that the server refuses the second time; when its first answer was lost, compare the live object."""
         tries = self._patience.begin()
         try:
             found: Object = self._json(method, path, query, document, key=key, tries=tries)
@@ -161,7 +161,7 @@ class Calls:
                 if event["type"] == "ERROR":
                     raise refusal(int(thing.get("code") or 500), json.dumps(thing).encode(), None, self._where)
                 yield Event(event["type"], {"apiVersion": KINDS[kind].api_version, "kind": kind, **thing})
-        except (NoAnswer, ValueError):  # it broke off: whoever watches goes on from the last event
+        except (NoAnswer, ValueError):  # it broke off: the caller goes on from the last event
             pass
         finally:
             answer.close()
@@ -170,7 +170,7 @@ class Calls:
             return
         self._short += 1
         self._patience.rest(self._short)
-        if not heard:  # somebody between us and the server lets no watch through
+        if not heard:  # a proxy on the way to the server lets no watch through
             raise Expired("the watch was closed at once")
 
     def pod_log(

@@ -96,10 +96,10 @@ def _in_cluster(configuration: Any, namespace: str | None) -> _Connection:
 
 @contextmanager
 def _credentials_of(context: str) -> Iterator[None]:
-    """For the client, which only logs that a credential plugin has failed, and goes on as nobody.
+    """Make a failed credential plugin an error: the client only logs it, and goes on without credentials.
 
     Raises:
-        BackendUnreachable: that has happened.
+        BackendUnreachable: a plugin has failed.
     """
     said: list[str] = []
     thread = threading.get_ident()
@@ -196,7 +196,7 @@ class _Connection:
 
 
 def _within(seconds: float, act: Callable[[], T]) -> T:
-    """What `act` returns, in a thread of its own: it knows no time-out.
+    """Result of `act`, run in a thread of its own: it knows no time-out.
 
     Raises:
         NoAnswer: it does not return in time, or raises that.
@@ -221,7 +221,7 @@ def _within(seconds: float, act: Callable[[], T]) -> T:
 
 
 def _refused(error: Exception) -> str:
-    """Why a WebSocket was not opened: what the server says, else what went wrong on the way."""
+    """Reason why a WebSocket was not opened: what the server says, else what went wrong on the way."""
     body = getattr(error, "resp_body", None)
     with suppress(ValueError, TypeError, LookupError):
         return str(json.loads(body or b"")["message"])

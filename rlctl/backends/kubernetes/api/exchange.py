@@ -1,4 +1,4 @@
-"""One request and its answer, as whoever sends them sees it; and what a server's no means."""
+"""One request and its answer, as their sender sees them; and the meaning of a server's refusal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a server said."""
+    """Answer of a server."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
@@ -68,7 +68,7 @@ class Connection(Protocol):
 
 
 def refusal(status: int, body: bytes, key: Key | None, where: str) -> ApiError:
-    """What a server says in words.
+    """Error for a server's refusal, in words.
 
     Args:
         body: a Status object, usually.

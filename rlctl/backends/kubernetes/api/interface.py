@@ -1,4 +1,4 @@
-"""What this backend asks of an API server: a dozen calls on plain dictionaries.
+"""Interface to an API server: the dozen calls on plain dictionaries that this backend needs.
 
 `rlctl.backends.kubernetes.api.client` makes them with the official client and is the only module that imports it;
 `tests/backends/kubernetes/fakes/api.py` answers them from memory. Errors are those of this module and of rlctl.errors.
@@ -65,7 +65,7 @@ def key_of(document: Mapping[str, Any]) -> Key:
 
 
 class FieldConflict(NamedTuple):
-    """A field that somebody else owns."""
+    """A field that another field manager owns."""
 
     field: str  # ".spec.replicas"
     owner: str  # field manager
@@ -88,7 +88,7 @@ class Event(NamedTuple):
 
 
 class ApiError(BackendUnreachable):
-    """The API server said no, or did not answer: whoever can do without the target catches this, too.
+    """The API server said no, or did not answer: a caller that can do without the target catches this, too.
 
     Args:
         status: HTTP status; 0 when there was no answer.
@@ -113,7 +113,7 @@ class Expired(Exception):
 
 @dataclass(slots=True)
 class Requests:
-    """What was sent, for tests and benchmarks; a repeated request counts again."""
+    """Requests that were sent, for tests and benchmarks; a repeated request counts again."""
 
     by_method: dict[str, int] = field(default_factory=dict)
 
@@ -155,7 +155,7 @@ class Api(Protocol):
             uid: refuse (409) unless the live object is this one.
 
         Raises:
-            ApiError: with `conflicts` when somebody else owns fields.
+            ApiError: with `conflicts` when other field managers own fields.
         """
 
     def create(self, document: Object) -> Object:

@@ -1,4 +1,4 @@
-"""Who owns which field of an object, as `metadata.managedFields` says.
+"""Ownership of an object's fields, as `metadata.managedFields` says.
 
 A field set is a tree of `f:name` (a field), `k:{...}` (an item of a list, by its key), `v:...` (a member of a set) and
 `.` (the place itself); an empty tree is a leaf, or something owned as a whole.
@@ -44,7 +44,7 @@ def owners(live: Object) -> list[Owner]:
 
 
 def applied_by(live: Object, manager: str) -> Fields | None:
-    """What this manager owns by server-side apply; None: it has applied nothing."""
+    """Fields that this manager owns by server-side apply; None: it has applied nothing."""
     for owner in owners(live):
         if owner.applied and owner.manager == manager and not owner.subresource:
             return owner.fields
@@ -52,7 +52,7 @@ def applied_by(live: Object, manager: str) -> Fields | None:
 
 
 def owning(live: Object, path: Iterable[str]) -> list[Owner]:
-    """Everybody who owns exactly that field."""
+    """All field managers that own exactly that field."""
     path = tuple(path)
     return [owner for owner in owners(live) if _holds(owner.fields, path)]
 
@@ -92,7 +92,7 @@ def pick(items: Any, step: str) -> Any:
 
 
 def step_of(item: Any, others: Iterable[Fields]) -> str | None:
-    """The step that names this item of a list, given how anybody names such items; None: nobody does."""
+    """The step that names this item of a list, in the form that these field managers use; None: they name no items."""
     for fields in others:
         for step in fields:
             if step.startswith("v:"):

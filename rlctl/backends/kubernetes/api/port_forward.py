@@ -1,7 +1,7 @@
 """One forwarded port: bytes between a socket of this process and the channels of a WebSocket.
 
 The protocol of the API server: binary frames whose first byte is a channel, 0 for data and 1 for an error; the first
-frame of each names the port. There is no half-close: whoever closes ends it for both.
+frame of each names the port. There is no half-close: either side's close ends it for both.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Pipe:
             self._websocket.shutdown()
 
     def _out(self) -> None:
-        with suppress(Exception):  # whatever it is called there: the connection is over
+        with suppress(Exception):  # whatever error it is: the connection is over
             while block := self._far.recv(_BLOCK_BYTES):
                 self._websocket.send_binary(_DATA + block)
         self._end()
@@ -75,7 +75,7 @@ class Pipe:
         self._end()
 
     def _end(self) -> None:
-        """Wake both threads, and whoever reads our end."""
+        """Wake both threads, and the reader of our end."""
         with suppress(OSError):
             self._far.shutdown(socket.SHUT_RDWR)
         with suppress(Exception):

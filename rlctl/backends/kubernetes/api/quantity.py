@@ -30,7 +30,7 @@ def parse(value: object) -> Decimal | None:
 
 
 def amount(value: object) -> float:
-    """The same, 0 for what is no quantity: what others wrote must not stop a reader."""
+    """The number of base units, 0 for text that is no quantity: what other programs wrote must not stop a reader."""
     return float(parse(value) or 0)
 
 

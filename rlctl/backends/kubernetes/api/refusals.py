@@ -1,4 +1,4 @@
-"""What an API server refused, in words: which right is missing, which sum does not fit, whose field it is."""
+"""Refusals of an API server in words: which right is missing, which sum does not fit, the owner of a field."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Refusal(Conflict):
 
 
 class Row(NamedTuple):
-    """One field that somebody else has set to something else."""
+    """One field that another field manager has set to another value."""
 
     object: str
     field: str
@@ -76,7 +76,7 @@ def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
     what = "a field belongs" if len(rows) == 1 else f"{len(rows)} fields belong"
     remedy = _WAYS_OUT[all(row.field == REPLICAS for row in rows)]
     return Refusal(
-        f"{what} to somebody else, who has set another value; nothing was taken from them:\n" + "\n".join(lines),
+        f"{what} to other field managers, with other values; nothing was taken over:\n" + "\n".join(lines),
         remedy=f"{remedy}.",
         hint=f"{remedy}; run {run} is otherwise as it was.",
         objects=tuple(dict.fromkeys(row.object for row in rows)),
@@ -155,8 +155,8 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
             status=403,
             said=error.said,
             key=key,
-            hint="No right lacks: a rule of the cluster forbids it. Change what it names by a patch, or ask whoever "
-            "keeps the rule.",
+            hint="No right lacks: a rule of the cluster forbids it. Change what it names by a patch, or ask the "
+            "author of the rule.",
         )
     who = f" as {user[1]}" if user else ""
     admin = f"rlctl render --admin -n {namespace} --user {shlex.quote(user[1]) if user else 'NAME'}"

@@ -1,6 +1,6 @@
-"""How long one command repeats what it asks, and how often: chosen after each failure, by what the server has said.
+"""Retries: how long one command repeats a request, and how often; decided after each failure, by the server's answer.
 
-A write that is repeated late may land when the lock of its run is somebody else's: whoever writes sets `FENCE`.
+A write that is repeated late may land after another command has taken the lock of the run: writers set `FENCE`.
 """
 
 from __future__ import annotations
@@ -13,32 +13,32 @@ from typing import Final
 from rlctl.backends.kubernetes.api.exchange import NoAnswer
 
 FIRST_PATIENCE_S: Final = 6.0
-"""For a server that has not answered yet, or was given up: a wrong address is no reason to wait long."""
+"""Patience with a server that has not answered yet, or was given up: a wrong address is no reason to wait long."""
 PATIENCE_S: Final = 45.0
-"""For one that has, whatever it said: it restarts, or is overloaded."""
+"""Patience with a server that has answered, whatever it said: it restarts, or is overloaded."""
 RETRIES: Final = 100
-"""Of one command, over all its calls, at once."""
+"""Repeats that one command may make at once, over all its calls."""
 REFILL_S: Final = 36.0
-"""One more repeat is allowed again: a command that watches for days lives through an outage each hour."""
+"""Time after which one more repeat is allowed: a command that watches for days lives through an outage each hour."""
 _FIRST_DELAY_S: Final = 0.25
 _LONGEST_DELAY_S: Final = 8.0
 
 FENCE: Final[ContextVar[Callable[[], None] | None]] = ContextVar("fence", default=None)
-"""Asked before every repeat in this thread; what it raises ends the call."""
+"""Called before every repeat in this thread; what it raises ends the call."""
 
 
 @dataclass
 class Tries:
-    """Of one call."""
+    """Tries of one call."""
 
     began: float
     count: int = 0
     lost: list[NoAnswer] = field(default_factory=list)
-    """Requests whose answer never came: they may have been done."""
+    """Requests that were never answered: they may have been done."""
 
 
 class Retries:
-    """Of one command.
+    """Patience and budget of one command.
 
     Args:
         clock: seconds, monotonic.
@@ -53,14 +53,14 @@ class Retries:
         self._left, self._counted = float(RETRIES), clock()
 
     def begin(self) -> Tries:
-        """A call begins."""
+        """Begin a call."""
         return Tries(self._clock())
 
     def heard(self, *, well: bool) -> None:
-        """The server has answered.
+        """Note that the server has answered.
 
         Args:
-            well: with what it was asked for, or a no that stays one.
+            well: with what it was asked for, or a refusal that would be the same again.
         """
         self._heard = True
         self._gave_up = self._gave_up and not well
@@ -80,7 +80,7 @@ class Retries:
         self._left = min(float(RETRIES), self._left + (now - self._counted) / REFILL_S)
         self._counted = now
         if self._left < 1 or now + delay_s > tries.began + limit_s:
-            self._gave_up = True  # whoever asks again finds out soon
+            self._gave_up = True  # the next call finds out soon
             return False
         self._left -= 1
         self._sleep(delay_s)
@@ -90,7 +90,7 @@ class Retries:
         return True
 
     def rest(self, times: int) -> None:
-        """Wait, longer each of so many times, before something that is no repeat and has no end."""
+        """Wait, longer with each of so many times in a row, before a new try of what has no end and is no repeat."""
         self._sleep(self._delay_s(times))
 
     def _delay_s(self, times: int) -> float:

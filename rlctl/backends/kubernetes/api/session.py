@@ -1,4 +1,4 @@
-"""What one command on a cluster carries around: the API, clocks, who asks, and whom to tell."""
+"""Session of one command on a cluster: the API, clocks, the user who asks, and where messages go."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from rlctl.backends.base import Process, RunState, Say
 from rlctl.backends.kubernetes.api.interface import Api
 from rlctl.backends.kubernetes.run_state.lock import Lock, Me
-from rlctl.waiting import Waiting, nobody, steady
+from rlctl.waiting import Waiting, quiet, steady
 
 
 @dataclass
@@ -22,9 +22,9 @@ class Session:
         waiting: told a line for every ten seconds that we wait for something.
         trouble: the processes of a run that do not run; asked while we wait for the first actors.
         ask: GET `path`, or POST it with a body, from the manager of a run.
-        force: take fields over that belong to somebody else.
+        force: take fields over that belong to other field managers.
         at_home: the run is in the index of this user.
-        take_over: change a run that somebody else has started.
+        take_over: change a run that another user has started.
         locking: called before the lock is taken, so before the first write.
         recorded: uid of the run of that name and place in the index of this user; "": none.
     """
@@ -35,8 +35,8 @@ class Session:
     clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
-    note: Say = nobody
-    waiting: Say = nobody
+    note: Say = quiet
+    waiting: Say = quiet
     trouble: Callable[[RunState], list[Process]] = lambda state: []
     force: bool = False
     at_home: bool = False

@@ -11,8 +11,8 @@ TICK_S: Final = 10.0
 _TRIES: Final = 5
 """Broken watches in a row before we give up; the list between two of them is patient by itself."""
 _ALL: Final = 1_000_000
-"""More than there are; but a bounded list is never from a cache. Who follows decides by what is there now: an old list
-shows a rollout as done before it has begun, and a pod that was just made as gone."""
+"""More objects than there are; but a bounded list is never from a cache. A caller decides by what is there now: an old
+list shows a rollout as done before it has begun, and a pod that was just made as gone."""
 
 
 def follow(

@@ -1,4 +1,4 @@
-"""Removing the folder of a run from a volume that is not ours: a pod does it, because only pods reach the volume."""
+"""Removal of a run's folder from a volume that is not ours: a pod does it, because only pods reach the volume."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the server will not take, and fields that are somebody else's: found before anything is written, and told at
-once."""
+"""Conflicts: changes that the server will not take, and fields that other field managers own; found before anything is
+written, and told at once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rlctl.errors import Problem, RlctlError, SpecError
 
 
 def check(session: Session, seen: Survey) -> None:
-    """Ask the server what it thinks of every change to what is there, and of what is new and patched; it changes
-    nothing. What is new and nobody's patch is held against the schemas when rlctl is made.
+    """Try every change of an object that is there, and every new object with a patch of the user's, in a dry run, which
+    changes nothing. New objects without a patch are held against the schemas when rlctl is made.
 
     Raises:
         SpecError: it takes no such object, with the patches of each.
-        Refusal: fields that belong to somebody else, of all objects; unless they are to be taken over.
+        Refusal: fields that other field managers own, of all objects; unless they are to be taken over.
         Conflict: the keys of the live run are lost.
         RlctlError: it refuses a change for another reason.
     """
@@ -48,7 +48,7 @@ def check(session: Session, seen: Survey) -> None:
 
 
 def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> list[Problem]:
-    """What is wrong with a patched object that is not there yet; any other refusal is told when it is written."""
+    """Faults of a patched object that is not there yet; any other refusal is told when it is written."""
     if not wanted.patches(key):
         return []
     try:
@@ -60,7 +60,7 @@ def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> li
 
 
 def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
-    """The error for a patched object that the server takes from nobody; None when it is something else."""
+    """The error for a patched object that the server never takes; None when it is something else."""
     files = wanted.patches(key)
     if not files or not is_invalid(error):
         return None

@@ -91,7 +91,7 @@ def _replicas(item: Item) -> Iterator[str]:
 
 
 def _seen_by(thing: Any, document: Any, mine: Fields) -> Any:
-    """Those parts of an object that the document names, or that we own: what the server filled in is left out."""
+    """The parts of an object that the document names, or that we own: what the server filled in is left out."""
     if isinstance(thing, dict) and isinstance(document, (dict, type(None))) and (document or has_fields(mine)):
         named = [*(document or {}), *(step[2:] for step in mine if step.startswith("f:"))]
         return {

@@ -51,7 +51,7 @@ def _tidy(session: Session, run: str) -> None:
 
 
 def _going(record: Record) -> list[Key]:
-    """What `down` removes."""
+    """Objects that `down` removes."""
     run = record.state.run
     return [key for key in record.inventory if key.kind not in inventory.STAYS and number_of(key, run) is None]
 
@@ -79,10 +79,10 @@ class _Down:
 
     @contextmanager
     def _locked(self) -> Iterator[Writer]:
-        """The lock, and nobody has changed the run since we looked.
+        """Hold the lock, and require that no command has changed the run since we looked.
 
         Raises:
-            Conflict: somebody has, or holds the lock.
+            Conflict: another command has, or holds the lock.
         """
         with self._session.lock(self._run, "down").held() as hold:
             found = lost.find(self._api, self._run)
@@ -160,7 +160,7 @@ class _Down:
             self._record = writer.save(stopped)
 
     def _volumes(self) -> Iterator[Applied]:
-        """What it has learned, its keys and its history; the record last. Readers first: their pods keep the claim."""
+        """Remove what it learned, its keys and history; the record last. Readers first: their pods keep the claim."""
         if readers := reader.left(self._session, self._run):
             with self._locked() as writer:
                 for thing in readers:

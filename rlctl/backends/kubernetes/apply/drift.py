@@ -32,7 +32,7 @@ from rlctl.backends.kubernetes.api.ownership import (
 from rlctl.backends.kubernetes.names import MANAGER
 
 _IDENTITY: Final = {(): {"apiVersion", "kind", "status"}, ("f:metadata",): {"name", "namespace", "creationTimestamp"}}
-"""What names an object is in no field set."""
+"""Fields that name an object; no field set has them."""
 _QUANTITIES: Final = {"limits", "requests", "capacity", "hard", "sizeLimit", "divisor"}
 
 
@@ -43,7 +43,7 @@ class Drift:
     path: tuple[str, ...]
     theirs: Any  # live
     ours: Any  # in the document; None: it names the field no more
-    differs: bool  # the value, not only who owns it
+    differs: bool  # the value, not only its owner
     owners: tuple[str, ...] = ()  # other managers that own it: with a value that differs, a conflict
 
     def __str__(self) -> str:
@@ -60,12 +60,12 @@ def compare(document: Object, live: Object, manager: str = MANAGER) -> list[Drif
 
 
 def admitted(document: Object, live: Object) -> dict[str, str]:
-    """What the cluster has made of a document that was just sent: field -> mark, of each that differs and is ours."""
+    """Changes that the cluster made to a document just sent: field -> mark, of each field that differs and is ours."""
     return {str(each): mark(each) for each in compare(document, live) if not each.owners and each.path != REPLICAS}
 
 
 def mark(each: Drift) -> str:
-    """Names what we send of a field and what is live: another one when either changes."""
+    """Mark of a field: what we send and what is live; another one when either changes."""
     text = json.dumps([each.ours, each.theirs], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -86,7 +86,7 @@ def _mapping(ours: Object, theirs: Any, mine: Fields, others: Others, path: tupl
 
 
 def _value(ours: Any, theirs: Any, mine: Fields | None, others: Others, path: tuple[str, ...]) -> Iterator[Drift]:
-    """One field, or one item of a list. Whoever owns parts of it shows of which kind it is."""
+    """One field, or one item of a list. The owners of its parts show of which kind it is."""
     trees = [mine or {}, *(fields for _, fields in others)] if ours else [mine or {}]
     if isinstance(ours, dict) and any(has_fields(fields) for fields in trees):
         yield from _mapping(ours, theirs, mine or {}, others, path)
@@ -115,7 +115,7 @@ def _list(ours: list[Any], theirs: Any, mine: Fields, others: Others, path: tupl
 
 
 def _given_up(mine: Fields, named: set[str], live: Any, path: tuple[str, ...], others: Others) -> Iterator[Drift]:
-    """What we own and the document names no more; it goes unless somebody else owns it too."""
+    """Fields that we own and the document names no more; each goes unless another manager owns it too."""
     for step in mine:
         if step == "." or step in named:
             continue
@@ -147,7 +147,7 @@ def _covers(theirs: Any, ours: Any, name: str) -> bool:
 
 
 def _name(path: tuple[str, ...]) -> str:
-    """What decides how a leaf is compared: `limits` for .resources.limits.cpu, else the field's own name."""
+    """The word by which a leaf is compared: `limits` for .resources.limits.cpu, else the field's own name."""
     names = [step[2:] for step in path[-2:] if step.startswith("f:")]
     return next((name for name in names if name in _QUANTITIES), names[-1] if names else "")
 

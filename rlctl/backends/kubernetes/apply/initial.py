@@ -15,9 +15,9 @@ from rlctl.backends.kubernetes.api.session import Session
 from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
 
 PIECE_BYTES: Final = 2**18
-"""Of one request, for which the manager waits 5 s."""
+"""Longest wait for one request, for which the manager waits 5 s."""
 PATIENCE_S: Final = 600.0
-"""For the manager to answer: its image may have to be pulled."""
+"""Longest wait for the manager to answer: its image may have to be pulled."""
 _LOOK_S: Final = 2.0
 _TROUBLE_S: Final = 15.0
 """Between two looks at why it does not run."""

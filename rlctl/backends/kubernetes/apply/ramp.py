@@ -2,8 +2,8 @@
 
 Ten thousand pods of a wrong image are ten thousand pulls and events; so ten have to be ready before the rest is asked
 for. From then on at most 2,000 that are not ready are outstanding. A ready actor from before a change of its template
-says nothing of the new one, and does not count. Who waits watches Deployments, which say how many are ready, and holds
-no lock.
+says nothing of the new one, and does not count. A waiting command watches Deployments, which say how many are ready,
+and holds no lock.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ OUTSTANDING: Final = 2000
 STEP: Final = 250
 """The fewest that are asked for at once, unless fewer are left."""
 PATIENCE_S: Final = 600.0
-"""Without one more ready, when more are wanted than may be outstanding."""
+"""Longest wait for one more that is ready, when more are wanted than may be outstanding."""
 _LOOK_S: Final = 15.0
 """Between two looks at why the first do not run."""
 
 
 def first(now: int, wanted: int, *, is_first: bool) -> int:
-    """What one Deployment of actors is asked for when it is written: fewer at once, more only by and by."""
+    """Replicas that one Deployment of actors is first written with: fewer at once, more only by and by."""
     if wanted <= now:
         return wanted
     return now if now or not is_first else min(CANARY, wanted)
 
 
 def next_step(now: Mapping[Key, int], ready: Mapping[Key, int], wanted: Mapping[Key, int]) -> dict[Key, int]:
-    """What each Deployment may be asked for now; empty: nothing more yet.
+    """Replicas that each Deployment may be asked for now; empty: nothing more yet.
 
     Args:
         now, ready, wanted: replicas asked for, ready as they are to be, and wanted in the end; the same keys.
@@ -79,7 +79,7 @@ def go_on(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
     Raises:
         WorkloadFailed: the first ones cannot run.
         TimedOut: none becomes ready any more.
-        Conflict: another command has changed the number meanwhile, or it is somebody else's.
+        Conflict: another command has changed the number meanwhile, or another field manager has set it.
     """
     lives = {key: session.api.get(key) for key in wanted}
     while True:
@@ -102,7 +102,7 @@ def _numbers(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> tuple[di
 
 
 def _differs(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> bool:
-    """Whether one of them has another number; one that somebody else has set meanwhile is theirs."""
+    """Whether one of them has another number; one that another field manager has set meanwhile stays as it is."""
     counts = {key: replicas.count(live) for key, live in there.items()}
     return any(found.whose != "foreign" and found.value != wanted[key] for key, found in counts.items())
 

@@ -40,7 +40,7 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
 
 
 def kept(api: Api, record: Record, number: int) -> Wanted:
-    """What a revision was.
+    """The revision of that number.
 
     Raises:
         Conflict: it is not kept.

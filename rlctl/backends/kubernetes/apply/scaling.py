@@ -1,4 +1,4 @@
-"""`scale` and `restart`: what changes a run from its stored documents, without rendering anything."""
+"""`scale` and `restart`: changes of a run from its stored documents, without rendering anything."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
 
 
 def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str, int]) -> None:
-    """Let the manager reckon with the new numbers of those whom it waits for; it does its work with the old ones."""
+    """Tell the manager the new numbers of roles that it waits for; with the old ones it does its work, too."""
     if not counts.keys() & set(_RECKONED_WITH):
         return
     try:

@@ -79,11 +79,11 @@ def apply(
 def _check_staying(seen: Survey) -> None:
     """
     Raises:
-        Conflict: somebody removes an object that is wanted.
+        Conflict: an object that is wanted is being removed.
     """
     if seen.terminating:
         raise Conflict(
-            f"{seen.terminating[0]} is being removed by somebody", hint="Run the same command again.",
+            f"{seen.terminating[0]} is being removed by another command or user", hint="Run the same command again.",
             objects=tuple(map(str, seen.terminating)),
         )  # fmt: skip
 
@@ -116,7 +116,7 @@ class _Up:
             why = "no document names it any more"
             yield from self._writer.remove(key, self._wanted.run, self._wanted.uid, self._session.note, why=why)
         self._keep_revision(number)
-        if self._seen.tells:  # from now on nobody knows what the manager was told last
+        if self._seen.tells:  # from now on it is unknown what the manager was told last
             record = self._writer.save(replace(record, live_sent=records.UNKNOWN))
         told, goes_on = self._tell()
         if goes_on:
@@ -237,7 +237,7 @@ class _Up:
         return Applied(manager, "reloaded", why), goes_on
 
     def _bring_back(self) -> Iterator[Applied]:
-        """What the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
+        """Scale up again what the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
         for item in self._seen.items:
             live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
             if live is None or not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
@@ -254,7 +254,7 @@ class _Up:
                 yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
 
     def _end(self, number: int, record: Record, kept: set[Key], unwanted: list[Key]) -> None:
-        """Record what is, once it is so."""
+        """Record the run as it is now."""
         gone = {*unwanted, *self._denied}
         named = self._wanted.objects
         final = replace(
@@ -291,7 +291,7 @@ def _await_gone(session: Session, seen: Survey) -> None:
 
 
 def _said(live: Object) -> Object:
-    """An object without its status, and without who wrote it when."""
+    """An object without its status, and without the record of its writers."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _BOOKKEEPING}
     return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
 

@@ -58,7 +58,7 @@ class Group:
 
 
 def of_pod(pod: Object, around: Around) -> Cause | None:
-    """Why a pod does not take part; None when it does."""
+    """Cause for which a pod does not take part; None when it does."""
     found = nodes.ending(pod, around) or nodes.failed(pod)
     if found is not None or is_ready(pod):
         return found
@@ -79,7 +79,7 @@ def of_pod(pod: Object, around: Around) -> Cause | None:
 
 
 def of_workload(workload: Object, around: Around) -> Cause | None:
-    """Why pods of a Deployment or StatefulSet were not made; None when nothing says so."""
+    """Cause for which pods of a Deployment or StatefulSet were not made; None when nothing says so."""
     return admission.cause(workload, around) or admission.progress(workload)
 
 
@@ -107,7 +107,7 @@ def sentence(count: int, wanted: int, role: str, text: str) -> str:
 
 
 def stateful(role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], around: Around) -> list[Process]:
-    """One entry for each replica of a StatefulSet, by ordinal; those that nobody made are one."""
+    """One entry for each replica of a StatefulSet, by ordinal; those without a pod are one entry."""
     if workload is None:
         return [_absent(role, wanted, "StatefulSet")] if wanted else []
     by_ordinal = {ordinal(pod): pod for pod in pods}
@@ -174,7 +174,7 @@ def _counted(group: Group) -> bool:
 
 
 def shared(total: int, seen: Sequence[int]) -> list[int]:
-    """How many of `total` pods each cause has, when the pods seen were only some of them.
+    """Number of the `total` pods that have each cause, when the pods seen were only some of them.
 
     Example:
         412 not ready, of which 150 + 50 were seen: 309 + 103.
@@ -224,7 +224,7 @@ def lately(pods: Sequence[Object], around: Around) -> str:
 
 
 def _restarted_s(pod: Object, now: datetime) -> float:
-    """How long ago a container of a pod that is well ended last; infinity when none has."""
+    """Time since a container of a pod that is well ended last; infinity when none has."""
     if not is_ready(pod):
         return math.inf
     ended = [
@@ -236,7 +236,7 @@ def _restarted_s(pod: Object, now: datetime) -> float:
 
 
 def _life_before(pod: Object, around: Around) -> tuple[tuple[str, ...], str, datetime | None]:
-    """Why a container that is well now was restarted: last lines, words; and since when it runs."""
+    """Cause for which a container that is well now was restarted: last lines, words; and since when it runs."""
     lines: tuple[str, ...] = ()
     said, started = "", None
     for status, spec in container_statuses(pod):
@@ -268,7 +268,7 @@ def _lacks(cause: Cause) -> Literal["", "node", "readiness"]:
 
 
 def _waiting_for(*workloads: Object) -> Cause:
-    """What holds for replicas from before the last change of workloads."""
+    """Cause that holds for replicas from before the last change of workloads."""
     return _REPLACED if any(map(rollout.taken_up, workloads)) else _UNSEEN
 
 
@@ -305,7 +305,7 @@ def _absent(role: Role, wanted: int, kind: str) -> Process:
 
 
 def _ended_s(pod: Object, now: datetime) -> float:
-    """How long ago a pod that is over ended; 0 when nothing says when."""
+    """Time since a pod that is over ended; 0 when nothing says when."""
     times = [str(each.get("lastTransitionTime")) for each in (pod.get("status") or {}).get("conditions") or ()]
     times += [
         str(((status.get("state") or {}).get("terminated") or {}).get("finishedAt"))

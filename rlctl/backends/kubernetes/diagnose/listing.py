@@ -1,4 +1,4 @@
-"""Which runs there are, and the processes of one: workloads for the figures, pods where there are few, or some unwell.
+"""Listing of runs, and of the processes of one: workloads for the figures, pods where there are few, or some unwell.
 
 A run of 10,000 actors that are well costs a handful of requests, whatever happens to it at most MOST_REQUESTS.
 """
@@ -36,7 +36,7 @@ from rlctl.errors import RlctlError
 from rlctl.spec.base import ROLES, Role
 
 MOST_REQUESTS: Final = 15
-"""Of one call of `processes`; a whole `status` makes at most seven more."""
+"""Requests of one call of `processes`; a whole `status` makes at most seven more."""
 PODS_READ: Final = 500
 """Of one kind of trouble: what all causes are counted from when there are more."""
 _PAGE: Final = 500
@@ -77,7 +77,7 @@ def find(api: Api, run: str) -> RunState | None:
     A run whose learner has been released is asked whether it has finished: two or three requests, else two.
 
     Raises:
-        BackendUnreachable: its record is torn, or somebody else's.
+        BackendUnreachable: its record is torn or foreign.
     """
     known = record.find(api, run)
     if known is None:
@@ -95,7 +95,7 @@ def find(api: Api, run: str) -> RunState | None:
 
 
 def as_told(state: RunState, status: Any) -> RunState:
-    """The state with the phase that the run's manager gives it: nobody else knows that a run has finished."""
+    """The state with the phase that the run's manager gives it: only the manager knows that a run has finished."""
     phase = status.get("phase") if isinstance(status, dict) else None
     return replace(state, phase="finished") if state.phase == "running" and phase == "finished" else state
 
@@ -127,7 +127,7 @@ def unwell(api: Api, state: RunState, role: str | None = None) -> list[Object]:
 
 
 def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | None:
-    """Why a pod that is no role of the run does not take part, with what events and claims say of it; None: it does.
+    """Cause for which a pod that is no role of the run does not take part, also by events and claims; None: it does.
 
     Raises:
         ApiError: the server does not answer.

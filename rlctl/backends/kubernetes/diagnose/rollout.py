@@ -1,4 +1,4 @@
-"""Which replicas of a workload are still those from before its last change. Pure: no request is made here.
+"""Replicas of a workload that are still those from before its last change. Pure: no request is made here.
 
 Their controller replaces them by and by. Until then they are ready, and are not what was asked for: an `up` that waits
 must not take them for it, nor give up for what was wrong with them.
@@ -16,7 +16,7 @@ from rlctl.backends.kubernetes.diagnose.causes.base import condition, name_of
 REVISION: Final = "controller-revision-hash"
 """Label of a StatefulSet's pod: the description that it was made from."""
 _NEWEST = re.compile(r'^(?:ReplicaSet|Created new replica set|Found new replica set) "([^"]+)"')
-"""How a Deployment says, in its condition Progressing, which ReplicaSet is that of its description."""
+"""Message of a Deployment's condition Progressing that names the ReplicaSet of its present description."""
 
 
 def taken_up(workload: Object) -> bool:
@@ -26,7 +26,7 @@ def taken_up(workload: Object) -> bool:
 
 
 def old_ready(deployment: Object) -> int:
-    """How many ready replicas of a Deployment may be old ones: all of them while it does not know of the change.
+    """Ready replicas of a Deployment that may be old ones: all of them while it does not know of the change.
 
     It counts ready replicas and updated ones, and not those that are both: the old are taken to be the ready ones.
     """
@@ -38,7 +38,7 @@ def old_ready(deployment: Object) -> int:
 
 
 def new_ready(deployment: Object) -> int:
-    """How many ready replicas of a Deployment surely are of its present description; at the end of a rollout: all."""
+    """Ready replicas of a Deployment that surely are of its present description; at the end of a rollout: all."""
     return int((deployment.get("status") or {}).get("readyReplicas") or 0) - old_ready(deployment)
 
 

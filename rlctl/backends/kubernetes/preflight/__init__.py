@@ -1,1 +1,1 @@
-"""What can be known to go wrong before anything is sent."""
+"""Preflight: faults that can be known before anything is sent."""

@@ -19,10 +19,10 @@ _NEXT: Final = "templates/manager.networkpolicy.patch.yaml beside the spec: docs
 
 
 def checks(api: Api) -> Iterator[Check]:
-    """One, or none where only the address of the kubeconfig is known and it is no reason for doubt."""
+    """One check, or none where only the address of the kubeconfig is known and its port is an allowed one."""
     try:
         slices = api.raw(SLICES).get("items") or ()
-    except ApiError:  # another namespace: few may look
+    except ApiError:  # in another namespace: few users may look there
         slices = ()
     ports = sorted({int(port["port"]) for each in slices for port in each.get("ports") or () if port.get("port")})
     others = [str(port) for port in ports if port not in ALLOWED]

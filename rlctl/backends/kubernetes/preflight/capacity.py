@@ -18,7 +18,7 @@ from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.spec.roles import serving
 
 POOL_MB_PER_S: Final = 1_000.0
-"""That one core encrypts; less than a network of 10 Gbit/s carries."""
+"""MB/s that one core encrypts; less than a network of 10 Gbit/s carries."""
 REGISTRY_MB_PER_S: Final = 1_250.0
 """A node with 10 Gbit/s."""
 _REFRESH_S: Final = 30.0
@@ -30,7 +30,7 @@ _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
 def quotas(api: Api, run: Fleet) -> Iterator[Check]:
-    """What the run needs of each quota, beside what is used and what is the most."""
+    """Need of the run of each quota, beside what is used and what is the most."""
     found = api.list("ResourceQuota").items
     if not found:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
@@ -92,7 +92,7 @@ def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, f
 
 
 def _there(api: Api, run: Fleet) -> set[Key]:
-    """What `down` has left of the run."""
+    """Objects that `down` has left of the run."""
     if run.live:
         return set()
     left = [key for key in run.objects if key.kind in inventory.STAYS]
@@ -100,7 +100,7 @@ def _there(api: Api, run: Fleet) -> set[Key]:
 
 
 def _unrendered(run: Fleet) -> list[Key]:
-    """What a first `up` makes beside the documents."""
+    """Objects that a first `up` makes beside the documents."""
     name = run.wanted.run
     made = [Key("ConfigMap", names.state_name(name)), Key("Lease", names.lock_name(name))]
     made += [keys.core_key(name), keys.actor_key(name), wanted.revision_key(name, 1)]
@@ -108,7 +108,7 @@ def _unrendered(run: Fleet) -> list[Key]:
 
 
 def _counted(key: Key) -> list[str]:
-    """What an object of that kind counts as: `count/` and resource.group, and for some an older name."""
+    """Names that a quota counts an object of that kind by: `count/` and resource.group, and for some an older name."""
     kind = KINDS[key.kind]
     group = kind.api_version.rpartition("/")[0]
     every = f"count/{kind.plural}.{group}" if group else f"count/{kind.plural}"
@@ -116,7 +116,7 @@ def _counted(key: Key) -> list[str]:
 
 
 def _unstated(api: Api, run: Fleet, rooms: Mapping[str, tuple[float, float]]) -> str:
-    """What a quota counts and a container does not state: such a pod is refused."""
+    """Resources that a quota counts and a container does not state: such a pod is refused."""
     names = {"cpu": "requests.cpu", "memory": "requests.memory", "ephemeral-storage": "requests.ephemeral-storage"}
     counted = {names.get(name, name) for name in rooms} & {
         f"{side}.{name}" for side in ("requests", "limits") for name in names
@@ -129,7 +129,7 @@ def _unstated(api: Api, run: Fleet, rooms: Mapping[str, tuple[float, float]]) ->
 
 
 def _given(api: Api) -> set[str]:
-    """What LimitRanges of the namespace fill in."""
+    """Resources that LimitRanges of the namespace fill in."""
     try:
         ranges = api.raw(f"/api/v1/namespaces/{api.namespace}/limitranges").get("items") or ()
     except ApiError:
@@ -144,7 +144,7 @@ def _given(api: Api) -> set[str]:
 
 
 def models(api: Api, run: Fleet) -> Iterator[Check]:
-    """How long one refresh of all actors takes."""
+    """Time that one refresh of all actors takes."""
     actors, pools = run.of("actor"), max(1, run.of("modelpool"))
     serve = len(serving(pools))
     of_all = f"{serve} of {pools}" if pools > 1 else "1"
@@ -164,7 +164,7 @@ def models(api: Api, run: Fleet) -> Iterator[Check]:
 
 
 def nodes(api: Api, run: Fleet) -> Iterator[Check]:
-    """What all nodes together have to fetch, and whether each kind of pod fits on the largest."""
+    """Bytes that all nodes together have to fetch, and whether each kind of pod fits on the largest."""
     try:
         found = _nodes(api)
     except ApiError as error:
@@ -259,7 +259,7 @@ def _allocatable(node: Object, name: str) -> float:
 
 
 def gang(api: Api, run: Fleet) -> Iterator[Check]:
-    """Whether somebody holds back pods that are to start together."""
+    """Whether Kueue is there to hold back pods that are to start together."""
     named = ((run.objects[key]["metadata"].get("labels") or {}).get(_QUEUE) for key in run.pods)
     queues = {str(queue) for queue in named if queue}
     if not queues:

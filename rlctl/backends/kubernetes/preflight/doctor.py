@@ -79,7 +79,7 @@ def _reached(api: Api) -> list[Check]:
     supported = f"{'.'.join(map(str, OLDEST))} to {'.'.join(map(str, NEWEST))}"
     if number < OLDEST:
         text = f"Kubernetes {version} is older than what rlctl is tried with: {supported}"
-        return [access, Check("version", "warning", text, "ask whoever runs the cluster for a newer one")]
+        return [access, Check("version", "warning", text, "ask the cluster's administrator for a newer one")]
     if number > NEWEST:
         text = f"Kubernetes {version} is newer than what this rlctl is tried with: {supported}"
         return [access, Check("version", "warning", text, "pip install -U rlctl")]

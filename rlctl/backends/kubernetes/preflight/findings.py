@@ -1,6 +1,6 @@
-"""What can be known to go wrong before anything is sent, in numbers, each with its arithmetic.
+"""Faults that can be known before anything is sent, in numbers, each with its arithmetic.
 
-A problem stops `up`: what is one cannot work. What others could still make room for is a warning.
+A problem stops `up`: it cannot work. A lack of room that other users could still make is a warning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plan will be on a cluster: its objects, how many pods of each kind, and what each asks for."""
+"""Fleet of a plan on a cluster: its objects, the number of pods of each kind, and what each asks for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of
 from rlctl.plan import Document, Plan
 
 MODEL_MB: Final = 10.0
-"""Weights that traffic is reckoned with: nobody knows their size before a learner has made them."""
+"""Weights that traffic is reckoned with: their size is unknown before a learner has made them."""
 
 
 Sizes = Callable[[Collection[str]], Mapping[str, int]]
@@ -23,7 +23,7 @@ Sizes = Callable[[Collection[str]], Mapping[str, int]]
 
 
 def no_sizes(images: Collection[str]) -> Mapping[str, int]:
-    """Nobody asks a registry."""
+    """Sizes without a question to any registry: none."""
     return {}
 
 
@@ -83,7 +83,7 @@ def template(workload: Object) -> dict[str, Any]:
 
 
 def asks(workload: Object) -> dict[str, float]:
-    """What one pod counts for in a quota: "requests.cpu" -> 4, "limits.memory" -> bytes, "pods" -> 1.
+    """Amounts that one pod counts for in a quota: "requests.cpu" -> 4, "limits.memory" -> bytes, "pods" -> 1.
 
     The larger of the containers that run and of any one that runs before them, as the scheduler has it.
     """

@@ -30,7 +30,7 @@ def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
 
 
 def _unrestricted(workload: Object) -> Iterator[str]:
-    """What the level `restricted` forbids, of what a patch could bring in."""
+    """Settings that a patch could bring in and the level `restricted` forbids."""
     spec: dict[str, Any] = fleet.template(workload).get("spec") or {}
     pod = spec.get("securityContext") or {}
     yield from (name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))

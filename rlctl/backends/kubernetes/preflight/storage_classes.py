@@ -31,7 +31,7 @@ MIB_PER_S: Final[Mapping[str, float]] = {
     "com.tencent.cloud.csi.cfs": 300.0, "com.tencent.cloud.csi.cfsturbo": 1024.0, "efs.csi.aws.com": 500.0,
     "filestore.csi.storage.gke.io": 480.0, "nfs.csi.k8s.io": 100.0,
 }  # fmt: skip
-"""What one file system of the usual tier gives, MiB/s; `UNKNOWN_MIB_PER_S` for others."""
+"""Speed of one file system of the usual tier, MiB/s; `UNKNOWN_MIB_PER_S` for others."""
 UNKNOWN_MIB_PER_S: Final = 100.0
 
 
@@ -45,7 +45,7 @@ class StorageClass:
 
     @property
     def shared(self) -> bool | None:
-        """Whether several nodes can mount its volumes for writing; None: nobody here knows this provisioner."""
+        """Whether several nodes can mount its volumes for writing; None: rlctl does not know this provisioner."""
         if self.provisioner in _SHARED or self.provisioner.endswith(_SHARED_ENDS):
             return True
         if self.provisioner in _ALONE or self.provisioner.endswith(_ALONE_ENDS):

@@ -1,1 +1,1 @@
-"""What is recorded of a run in its namespace: plan, revisions, keys, lock."""
+"""Record of a run in its namespace: plan, revisions, keys, lock."""

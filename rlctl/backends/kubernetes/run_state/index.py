@@ -17,7 +17,7 @@ from rlctl.spec.layout import state_home
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Where a run was started."""
+    """Cluster and namespace in which a run was started."""
 
     run: str
     uid: str
@@ -33,7 +33,7 @@ class IndexEntry:
 
 
 def find(run: str) -> IndexEntry | None:
-    """What is noted of the run of that name, or None; a run on this machine is an entry of target local.
+    """Entry of the run of that name, or None; a run on this machine is an entry of target local.
 
     Raises:
         BackendUnreachable: the entry is torn or cannot be read.

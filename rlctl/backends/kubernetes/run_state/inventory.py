@@ -1,4 +1,4 @@
-"""Which objects of a run there may be, which may go, and in which order.
+"""Inventory: the objects that a run may have, those that may go, and their order.
 
 The inventory names every object that this run may own: it is written before the first of them is made and shrinks
 only after they are gone. So whatever a killed command leaves behind, the next one finds.
@@ -27,7 +27,7 @@ _ROLES: Final[Mapping[str, int]] = {
 
 
 def wave(key: Key, role: str) -> int:
-    """When an object is sent: what others need comes first. `down` goes the other way."""
+    """Wave in which an object is sent: what others need comes first. `down` goes the other way."""
     if key.kind in WORKLOADS:
         return _ROLES.get(role, 5)
     return next((number for number, kinds in enumerate(_WAVES) if key.kind in kinds), 2)
@@ -46,7 +46,7 @@ def is_ours(live: Object, run: str, uid: str) -> bool:
 
 
 def whose(live: Object) -> str:
-    """Who has an object that is not ours, in words."""
+    """Owner of an object that is not ours, in words."""
     metadata = live["metadata"]
     labels, notes = metadata.get("labels") or {}, metadata.get("annotations") or {}
     if labels.get(MANAGED_BY) == MANAGER:
@@ -54,7 +54,7 @@ def whose(live: Object) -> str:
     by = labels.get(MANAGED_BY) or next(
         (entry["manager"] for entry in metadata.get("managedFields") or [] if entry.get("manager")), ""
     )
-    return f"somebody else ({by})" if by else "somebody else"
+    return f"another owner ({by})" if by else "another owner"
 
 
 def union(*inventories: Iterable[Key]) -> tuple[Key, ...]:
@@ -63,7 +63,7 @@ def union(*inventories: Iterable[Key]) -> tuple[Key, ...]:
 
 
 def unused(inventory: Iterable[Key], wanted: Iterable[Key], kept: Callable[[Key], bool], run: str) -> list[Key]:
-    """What `up` removes: no document names it, and nothing that stays needs it.
+    """Objects that `up` removes: no document names them, and nothing that stays needs them.
 
     Args:
         kept: of other objects than documents: revisions, and run files that they name.

@@ -1,6 +1,6 @@
 """The CURVE keys of a run: two Secrets, made once, outside of everything that is rendered or compared.
 
-A CURVE key pair is an X25519 pair in Z85. Three pairs: the servers' (who listens), `core` and `actor` (who calls).
+A CURVE key pair is an X25519 pair in Z85. Three pairs: the servers' (that listen), `core` and `actor` (that call).
 The actor's secret key is derived from the servers', so that a command killed between the two Secrets makes the second
 one again as it would have been.
 """
@@ -113,7 +113,7 @@ def derived(core: Object, run: str, uid: str) -> Object:
 
 
 def check_not_lost(run: str, there: Iterable[Object]) -> None:
-    """Before a Secret of class core is made.
+    """Check before a Secret of class core is made.
 
     Args:
         there: workloads of the run that are there; their pods hold the keys of a Secret that was there before them.

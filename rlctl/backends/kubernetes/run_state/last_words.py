@@ -1,4 +1,4 @@
-"""What a manager said last, as the record of its run can hold it: plain JSON of a bounded size."""
+"""Last status of a manager, as the record of its run can hold it: plain JSON of a bounded size."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from typing import Any, Final
 
 MOST_BYTES: Final = 256 * 1024
-"""Of 1 MiB that a ConfigMap may hold; the spec and the inventory lie beside it."""
+"""Bytes, of the 1 MiB that a ConfigMap may hold; the spec and the inventory lie beside it."""
 
 
 def kept(said: object) -> tuple[dict[str, Any], list[str]] | None:
-    """What of a status is kept, and the entries that are left out: the largest, until the rest fits.
+    """The part of a status that is kept, and the entries that are left out: the largest, until the rest fits.
 
     A number that is not finite becomes null, and a sign that no file can hold a question mark. None: it is no status.
     """

@@ -1,8 +1,8 @@
 """One command at a time writes to a run: a Lease in its namespace, held while writing and never while watching.
 
 A Lease object is one holding: taking it makes the object, giving it back removes exactly that object (by its uid), so
-nobody ends the holding of a successor. One that is not renewed for its whole duration, by the clock of whoever looks,
-is dead and is replaced; clocks of two machines are never compared.
+no command ends the holding of a successor. One that is not renewed for its whole duration, by the clock of the command
+that wants it, is dead and is replaced; clocks of two machines are never compared.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rlctl.waiting import Waiting, steady
 DURATION_S: Final = 30
 RENEW_S: Final = 7.0
 FRESH_S: Final = 10.0
-"""A write may begin so long after the lock was renewed: it may take 20 s to land (connect and read time-outs)."""
+"""Time after a renewal in which a write may begin: it may take 20 s to land (connect and read time-outs)."""
 _LOOK_S: Final = 2.0
 _VERB: Final = f"{DOMAIN}/verb"
 _PROCESS: Final = f"{DOMAIN}/process"
@@ -37,7 +37,7 @@ _PROCESS: Final = f"{DOMAIN}/process"
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """Who this command is, to others."""
+    """Identity of this command, for others."""
 
     user: str
     host: str
@@ -73,7 +73,7 @@ class Hold:
     def check(self) -> None:
         """Before every write, and before each repeat of it.
 
-        A renewal that succeeds shows that nobody has taken the lock over meanwhile, however late it is.
+        A renewal that succeeds shows that no command has taken the lock over meanwhile, however late it is.
 
         Raises:
             Locked: the lock is not ours any more.
@@ -98,9 +98,9 @@ class Hold:
         return self._clock() - self._renewed
 
     def renew(self) -> None:
-        """Say that we live; what goes wrong is seen by the next `check`."""
+        """Renew the lock; a failure is seen by the next `check`."""
         with self._renewing:
-            began = self._clock()  # not when the answer came: whoever waits has seen it before
+            began = self._clock()  # not when the answer came: a waiting command has seen it before
             try:
                 spec = {**self._lease["spec"], "renewTime": _micro(self._now())}
                 self._lease = self._api.replace({**self._lease, "spec": spec})
@@ -119,9 +119,9 @@ class Lock:
     """The lock of one run, for one command.
 
     Args:
-        verb: what the command does, for whoever has to wait.
+        verb: what the command does, for a command that has to wait.
         clock: seconds, monotonic; it has to count while the machine sleeps.
-        waiting: told that we wait, and for whom.
+        waiting: told that we wait, and for which holder.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Lock:
         """Remove what a command of this machine has left that was killed with its last write to do."""
         found = self._api.get(_key(self._run))
         if found is not None and is_of(found, self._run) and _has_died(found, self._me):
-            with suppress(RlctlError):  # somebody else was quicker, or it ends by itself
+            with suppress(RlctlError):  # another command was quicker, or it ends by itself
                 self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
     @contextmanager
@@ -176,7 +176,7 @@ class Lock:
             if found is not None and not is_of(found, self._run):
                 raise self._foreign(found)
             if found is not None and self._outlived(found):
-                with suppress(ApiError):  # somebody else was quicker
+                with suppress(ApiError):  # another command was quicker
                     self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
     def _foreign(self, lease: Object) -> Conflict:
@@ -232,7 +232,7 @@ def _renew(hold: Hold, done: threading.Event) -> None:
 
 
 def _unanswered(error: BaseException | None) -> bool:
-    """Whether the server is out of reach: there is no point in giving anything back, and it expires."""
+    """Whether the server is out of reach: there is no point in giving the lock back, and it expires."""
     while error is not None:
         if isinstance(error, ApiError) and error.status == 0:
             return True
@@ -245,7 +245,7 @@ def _key(run: str) -> Key:
 
 
 def _holder(lease: Object, now: datetime) -> str:
-    """Who holds it and for how long, as far as the object says."""
+    """The holder and for how long it has held the lock, as far as the object says."""
     spec: dict[str, Any] = lease.get("spec") or {}
     who, _, pid = str(spec.get("holderIdentity") or "another command").partition(" ")
     verb = (lease["metadata"].get("annotations") or {}).get(_VERB, "")
@@ -258,7 +258,7 @@ def _holder(lease: Object, now: datetime) -> str:
 
 
 def is_of(lease: Object, run: str) -> bool:
-    """Whether it is a lock that a command took, and not a Lease of somebody else that has its name."""
+    """Whether it is a lock that a command took, and not another program's Lease that has its name."""
     found = lease["metadata"].get("labels") or {}
     return (found.get(MANAGED_BY), found.get(INSTANCE)) == (MANAGER, run)
 

@@ -1,4 +1,4 @@
-"""A run whose record cannot be read: what is there of it all the same, found by its labels."""
+"""A run whose record cannot be read: the objects that are there all the same, found by their labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whose a run is: what is told before anybody changes or removes what somebody else has started."""
+"""Owner of a run: checked before a command changes or removes what another user has started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DOES: Final = {"down": "take it down", "scale": "scale it", "restart": "restart
 
 
 def check_owner(session: Session, record: Record, verb: str, *, uid: str | None = None) -> None:
-    """The rule of every command that writes: a run is changed by who has started it, or by force.
+    """The rule of every command that writes: a run is changed by the user who has started it, or by force.
 
     It is ours when the index of this user names its uid, or when it was started by this user on this machine and the
     index names no other run of that name here.
@@ -23,7 +23,7 @@ def check_owner(session: Session, record: Record, verb: str, *, uid: str | None 
         uid: of the run that the command is about; None: whatever runs under that name.
 
     Raises:
-        Conflict: it is somebody else's, or another run than the one that was started from here.
+        Conflict: it is another user's, or another run than the one that was started from here.
     """
     known = record.state.uid
     same_run = uid in (None, known)
@@ -35,7 +35,7 @@ def check_owner(session: Session, record: Record, verb: str, *, uid: str | None 
     run = record.state.run
     but = f"; the one that was started from here has uid {other[:8]}" if other else ""
     raise Conflict(
-        f"run {run} in namespace {session.api.namespace} is owned by {record.by or 'somebody else'}: "
+        f"run {run} in namespace {session.api.namespace} is owned by {record.by or 'another user'}: "
         f"started {record.state.created:%Y-%m-%d %H:%M} UTC with uid {known[:8]}{but}",
         hint=_way_out(run, verb, same_run=same_run),
         objects=(run,),
@@ -50,7 +50,7 @@ def _way_out(run: str, verb: str, *, same_run: bool) -> str:
 
 
 def check_ours(live: Object, run: str, uid: str, namespace: str) -> None:
-    """Before a write to an object that was found by its name.
+    """Check an object that was found by its name, before a write to it.
 
     Raises:
         Conflict: it is not of this run.

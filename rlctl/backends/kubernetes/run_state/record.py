@@ -1,4 +1,4 @@
-"""What is recorded of a run in its namespace: one ConfigMap, the first object written and the last removed.
+"""Record of a run in its namespace: one ConfigMap, the first object written and the last removed.
 
 It holds the state, the inventory (every object of the run that may exist, so that nothing is ever lost), and the
 manager's last words. It is written back whole with the resourceVersion that was read, so a command that has lost its
@@ -21,11 +21,11 @@ from rlctl.backends.run_states import from_stored, to_stored
 from rlctl.errors import Conflict, Unreadable
 
 BY: Final = f"{DOMAIN}/by"
-"""Annotation: who made it, user@host."""
+"""Annotation: the user who made the object, user@host."""
 LIVE_SENT: Final = f"{DOMAIN}/live-sent"
 """Annotation of the record: hash of the live fields that the manager was last told."""
 UNKNOWN: Final = "unknown"
-"""Instead of that hash while the manager is being told: whoever comes after a kill or a refusal tells it again."""
+"""In place of that hash while the manager is being told: the next command after a kill or a refusal tells it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class Record:
 
     state: RunState
     inventory: tuple[Key, ...]
-    by: str  # who started the run, user@host
+    by: str  # the user who started the run, user@host
     final: Mapping[str, Any] | None = None  # the manager's status when the run was taken down
     live_sent: str = ""  # hash of the live fields that the manager was last told
     denied: tuple[Key, ...] = ()  # objects that we may not make, and can do without
     kept: tuple[Key, ...] = ()  # of the inventory: what no document names but an old revision needs
     admitted: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
-    """What the cluster has made of fields that we sent: of objects in which it changed one; see drift.admitted."""
+    """Changes that the cluster made to fields that we sent, by object; see drift.admitted."""
     version: str = ""  # resourceVersion; "": not written yet
     readable: bool = True  # False: it stands for one that cannot be read, and is never written
 
@@ -53,7 +53,7 @@ def find(api: Api, run: str) -> Record | None:
     """The record of the run of that name, or None: one request.
 
     Raises:
-        Unreadable: it is torn, or somebody else's.
+        Unreadable: it is torn or foreign.
     """
     key = Key("ConfigMap", state_name(run))
     try:
@@ -101,7 +101,7 @@ def of(found: Object) -> Record:
 
 
 def _storage(found: Object) -> str:
-    """Where the run keeps its data, as far as a torn record says."""
+    """Storage of the run's data, as far as a torn record says."""
     text = str((found.get("data") or {}).get("state.json", ""))
     match = re.search(r'"storage": "(claim [^"]*)"', text)
     return match[1] if match else ""
@@ -111,7 +111,7 @@ def save(api: Api, record: Record) -> Record:
     """Write it; returns it with its new version.
 
     Raises:
-        Conflict: it has changed since it was read, or was made by somebody else meanwhile.
+        Conflict: it has changed since it was read, or another command has made it meanwhile.
     """
     document = document_of(record)
     try:

@@ -1,4 +1,4 @@
-"""Who decides how many replicas a workload has: `rlctl-scale`, unless somebody else has set another number.
+"""Owner of a workload's number of replicas: `rlctl-scale`, unless another field manager has set another number.
 
 A workload is made with no replicas by `rlctl`; then `rlctl-scale` takes the field over and sets the number. From then
 on `rlctl` does not name it, so no `up` resets it. What an autoscaler, kubectl or a person has set stays theirs.
@@ -19,11 +19,11 @@ from rlctl.backends.kubernetes.names import MANAGER, SCALE_MANAGER
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """How many replicas a workload has, and who says so."""
+    """Replicas of a workload, and the owner of that number."""
 
     value: int
     whose: Literal["ours", "unfinished", "foreign"]  # unfinished: it was made, and then we were killed
-    by: str = ""  # who, when foreign
+    by: str = ""  # the field managers, when foreign
 
 
 def count(live: Object) -> Count:
@@ -47,7 +47,7 @@ def set_count(writer: Writer, live: Object, replicas: int, *, force: bool = Fals
     """Set the number of a live workload.
 
     Raises:
-        ApiError: with conflicts, when the number is somebody else's and differs.
+        ApiError: with conflicts, when the number has another owner and differs.
         RlctlError: as Writer says.
     """
     metadata = live["metadata"]

@@ -1,4 +1,4 @@
-"""Revisions of a run: which number the next one gets, and what stays because an old one needs it."""
+"""Revisions of a run: the number of the next one, and the objects that stay because an old one needs them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def next_number(api: Api, seen: Survey) -> int:
 
 
 def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
-    """What no document names and yet stays: the last revisions, and run files that pods of theirs may still read.
+    """Objects that no document names and yet stay: the last revisions, and run files that their pods may still read.
 
     Args:
         names: the inventory.

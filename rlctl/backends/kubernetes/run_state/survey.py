@@ -1,4 +1,4 @@
-"""What lies between a namespace and what is wanted of it: read once, before anything is written."""
+"""Survey of a namespace against what is wanted of it: read once, before anything is written."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout
 
 DISPENSABLE: Final = ("Role", "RoleBinding")
-"""Kinds that many users may not make; a run does without, and then somebody has to run `rlctl down` after its end.
+"""Kinds that many users may not make; a run does without, and then its user has to run `rlctl down` after its end.
 
 Not the ServiceAccount that they speak of: without it the manager's pod is not made."""
 _MOST: Final = 5000
 """Objects of one kind; a limit makes the list as new as a read by name."""
 ALONE: Final = 1
-"""Replicas of what no plan counts: TensorBoard, the status page."""
+"""Replicas of a workload that no plan counts: TensorBoard, the status page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Item:
     edited: bool = False  # the document, since the last whole `up`
     replicas: int = 0  # wanted, of a workload
     count: Count | None = None  # live, of a workload
-    kept: bool = False  # the live number stays: somebody else has set it
+    kept: bool = False  # the live number stays: another field manager has set it
     denied: bool = False  # we may not make it, and can do without
 
     @property
@@ -128,7 +128,7 @@ def survey(session: Session, wanted: Wanted) -> Survey:
     """Read everything.
 
     Raises:
-        Conflict: the run, or one of its objects, is somebody else's.
+        Conflict: the run, or one of its objects, has another owner.
         ApiError: the server does not answer, or refuses.
     """
     api = session.api
@@ -234,7 +234,7 @@ def _unused(record: Record | None, wanted: Wanted) -> list[Key]:
 
 
 def _read(session: Session, wanted: Wanted) -> dict[Key, Object | None]:
-    """What there is of the objects that are wanted: a list for each kind, and what no list has is asked for by name."""
+    """Live objects of those that are wanted: a list for each kind, and what no list has is asked for by name."""
     found: dict[Key, Object] = {}
     for kind in dict.fromkeys(key.kind for key in wanted.objects):
         if kind not in DISPENSABLE:

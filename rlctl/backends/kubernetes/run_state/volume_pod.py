@@ -15,7 +15,7 @@ _TAKEN: Final = (
     "securityContext", "tolerations", "nodeSelector", "affinity", "imagePullSecrets", "volumes", "priorityClassName",
     "runtimeClassName",
 )  # fmt: skip
-"""Of the manager's pods: whatever lets them start there, and use that volume."""
+"""Fields of the manager's pods that are taken over: they let a pod start there, and use that volume."""
 
 
 def folder_of(wanted: Wanted) -> str:
@@ -24,7 +24,7 @@ def folder_of(wanted: Wanted) -> str:
 
 
 def manager_of(wanted: Wanted) -> Object | None:
-    """What the run's manager was described by: the spec of its pods; None: the run has no manager."""
+    """Spec of the pods of the run's manager; None: the run has no manager."""
     key = next(iter(wanted.workloads("manager")), None)
     return None if key is None else dict(wanted.objects[key]["spec"]["template"]["spec"])
 

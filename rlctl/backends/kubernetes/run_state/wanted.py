@@ -1,4 +1,4 @@
-"""What one `up` or `rollback` wants a namespace to hold, and how it is stored as a revision."""
+"""The objects that one `up` or `rollback` wants in a namespace, and how they are stored as a revision."""
 
 from __future__ import annotations
 
@@ -137,17 +137,17 @@ def revision_key(run: str, number: int) -> Key:
 
 
 def number_of(key: Key, run: str) -> int | None:
-    """Which revision a ConfigMap is, by its name; None: none."""
+    """Number of the revision that a ConfigMap of this name holds; None: it holds none."""
     prefix = revision_name(run, 0)[:-1]
     digits = key.name.removeprefix(prefix)
     return int(digits) if key.kind == "ConfigMap" and key.name.startswith(prefix) and digits.isdecimal() else None
 
 
 def of_revision(found: Object, run: str, uid: str) -> Wanted:
-    """What a revision was.
+    """The revision that a ConfigMap holds.
 
     Raises:
-        BackendUnreachable: the object is torn, or somebody else's.
+        BackendUnreachable: the object is torn or foreign.
     """
     name = found["metadata"]["name"]
     try:
@@ -178,7 +178,7 @@ def described(found: Object) -> Revision:
     """A revision as `history` shows it.
 
     Raises:
-        BackendUnreachable: the object is torn, or somebody else's.
+        BackendUnreachable: the object is torn or foreign.
     """
     try:
         stored = json.loads(found["data"][_REVISION])
@@ -196,7 +196,7 @@ def described(found: Object) -> Revision:
 
 
 def same(one: Wanted, other: Wanted) -> bool:
-    """Whether two revisions want the same; who wants it, and why, does not count."""
+    """Whether two revisions want the same; their author and note do not count."""
     return (
         [(document.name, document.text) for document in one.documents]
         == [(document.name, document.text) for document in other.documents]
@@ -222,7 +222,7 @@ def _objects(documents: Iterable[Document], uid: str) -> tuple[dict[Key, Object]
 
 @lru_cache(maxsize=4096)
 def _loaded(text: str) -> Object:
-    """One object; the same text is read once a command, and nobody changes what comes of it."""
+    """One object; the same text is read once a command, and no caller changes the result."""
     thing: Object = yaml.load(text, Loader=_LOADER)
     return thing
 

@@ -14,11 +14,11 @@ from rlctl.backends.local.access.names import shown
 from rlctl.backends.records.entries import Entry, Grouper, Parser
 
 _MOST_BYTES = 1 << 22
-"""Read at one look: what a flood brings beyond comes with the next."""
+"""Bytes read at one look: what a flood brings beyond comes with the next."""
 
 
 class Follower:
-    """What one process has written since the last look."""
+    """New output of one process since the last look."""
 
     def __init__(self, logs: Path, name: str, inode: int = 0, position: int = 0) -> None:
         """

@@ -1,4 +1,4 @@
-"""The processes of a run as a user is shown them, and what may be asked of its roles."""
+"""The processes of a run as a user is shown them, and the checks of a verb that names a role."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlctl.errors import BackendUnreachable
 from rlctl.spec.base import ROLES
 
 ANSWER_TIMEOUT_S = 3.0
-"""A reader waits no longer, and tells the rest without it: a supervisor with a hundred fresh children may need more."""
+"""Longest wait of a reader, which then tells the rest: a supervisor with a hundred fresh children may need more."""
 NOT_ADDED = "not added to the supervisor yet; the command that was interrupted, given again, adds it"
 IN_GOOD_ORDER = "ended in good order"
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]

@@ -54,7 +54,7 @@ class ProcessLog:
         self.process = shown(name)
         self._path = logs / f"{name}.log"
         parts: dict[int, Part] = {}
-        for path in reversed(rotations(self._path)):  # newest first: whatever rotates meanwhile is seen twice, not lost
+        for path in reversed(rotations(self._path)):  # newest first: a file that rotates now is seen twice, not lost
             try:
                 found = path.stat()
                 size = complete_size(path) if whole_lines and not parts else found.st_size
@@ -64,7 +64,7 @@ class ProcessLog:
         self.parts = list(reversed(parts.values()))
 
     def records(self, wanted: Filter, since: datetime | None, window: int | None = None) -> Iterator[LogRecord]:
-        """Those wanted, oldest first.
+        """The records wanted, oldest first.
 
         Args:
             since: files last written before are not opened.

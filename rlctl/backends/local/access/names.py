@@ -8,7 +8,7 @@ from rlctl.spec.base import ROLES
 
 
 def split_name(name: str) -> tuple[str, int]:
-    """("actor", 3) of "actor-3"; ("watch", 0) of what is no role's."""
+    """("actor", 3) of "actor-3"; ("watch", 0) of a process that is no role's."""
     match = re.fullmatch(r"([a-z]+)-([0-9]{1,6})", name)
     return (match[1], int(match[2])) if match and match[1] in ROLES else (name, 0)
 
@@ -19,7 +19,7 @@ def is_role(name: str) -> bool:
 
 
 def in_order(name: str) -> tuple[int, int]:
-    """Sort key: by role in start order, then by index; what is no role's comes first."""
+    """Sort key: by role in start order, then by index; a process that is no role's comes first."""
     role, index = split_name(name)
     return next((place for place, known in enumerate(ROLES) if known == role), -1), index
 

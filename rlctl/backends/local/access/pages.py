@@ -89,7 +89,7 @@ def _by_child(what: str, words: list[str], command: str) -> Iterator[str]:
     It listens on a socket in a folder that no other user may enter; a port of the loopback leads to all of them.
 
     Args:
-        what: it is, for messages.
+        what: name of the page, for messages.
         words: program of `rlctl_agents` and its arguments, without the socket.
         command: that prints a link.
 

@@ -1,4 +1,4 @@
-"""Make the supervisor run exactly the replicas wanted, whatever runs now.
+"""Convergence: the supervisor comes to run exactly the replicas wanted, from whatever runs now.
 
 Nothing here trusts a record of what was done before: files are compared with files, and the supervisor says which of
 its processes differ from the configuration on disk. So the same call goes on after a kill at any moment.
@@ -21,7 +21,7 @@ from rlctl.spec.layout import Layout
 
 _REPLICAS = "replicas"
 LIVE = "live.json"
-"""Document with the manager's live fields."""
+"""Name of the document with the manager's live fields."""
 
 
 def sections(documents: Iterable[Document], replicas: Mapping[str, int]) -> dict[str, str]:
@@ -114,7 +114,7 @@ def converge(supervisor: Supervisor, wanted: Iterable[str]) -> Iterator[Applied]
 
 
 def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
-    """End these processes at the same time and start them again, whoever interrupts that.
+    """End these processes at the same time and start them again, also when a signal interrupts that.
 
     Returns:
         Those that had to be killed.
@@ -128,7 +128,7 @@ def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
             killed = stop(supervisor, names)
         except Exception:
             raise
-        except BaseException as error:  # Ctrl-C, SIGTERM: whoever was told to end would stay stopped for ever
+        except BaseException as error:  # Ctrl-C, SIGTERM: processes told to end would stay stopped for ever
             interrupted = error
             killed = stop(supervisor, names)
         _all(supervisor, "startProcess", names, False)

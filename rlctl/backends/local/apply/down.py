@@ -15,19 +15,19 @@ from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.state import lock, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Unreadable
-from rlctl.waiting import Waiting, nobody
+from rlctl.waiting import Waiting, quiet
 
 ANSWER_TIMEOUT_S = 30.0
 END_TIMEOUT_S = 10.0
-"""Of the supervisor itself, once its children have ended; and after SIGKILL."""
+"""Seconds that the supervisor itself has to end, once its children have; and after SIGKILL."""
 
 
-def end(place: Place, grace_s: float, say: Say = nobody) -> Iterator[Applied]:
+def end(place: Place, grace_s: float, say: Say = quiet) -> Iterator[Applied]:
     """End everything of the run that lives, and record that it was taken down, unless the record cannot be read.
 
     Args:
         grace_s: between SIGTERM and SIGKILL of each role; 10 s at most.
-        say: told every ten seconds who is waited for.
+        say: told every ten seconds which processes are waited for.
 
     Raises:
         BackendUnreachable: the supervisor neither answers nor dies.
@@ -38,7 +38,7 @@ def end(place: Place, grace_s: float, say: Say = nobody) -> Iterator[Applied]:
     daemon, supervisor = Daemon(place), Supervisor.of(place, ANSWER_TIMEOUT_S, say)
     why = ""
     try:
-        stop(supervisor, ["watch"])  # or it would start again whoever ends by itself meanwhile
+        stop(supervisor, ["watch"])  # or it would start again a process that ends by itself meanwhile
         for name in stop_in_order(supervisor, min(grace_s, GRACE_S)):
             yield Applied(shown(name), "removed")
         with suppress(OSError):  # a full disk must not keep the supervisor alive; written again below
@@ -63,7 +63,7 @@ def end(place: Place, grace_s: float, say: Say = nobody) -> Iterator[Applied]:
 
 
 def _record_stopped(place: Place) -> None:
-    """Nothing lives because somebody asked for it; how a run ended by itself stays recorded."""
+    """Record the phase stopped: a command asked for the end. How a run ended by itself stays recorded."""
     try:
         known = run_state.read_stored(place)
     except Unreadable:  # it stays as it is; that nothing lives is seen without it

@@ -14,13 +14,13 @@ from rlctl.spec.base import Role
 from rlctl.waiting import Waiting
 
 STOP_ORDER: tuple[Role, ...] = ("actor", "evaluator", "inference", "learner", "replay", "modelpool", "manager")
-"""Whoever sends ends before whoever receives, so that nothing is lost on the way; the manager sees them all end."""
+"""Senders end before receivers, so that nothing is lost on the way; the manager sees them all end."""
 
 _ANSWERING = frozenset({"replay", "modelpool", "manager"})
-"""Whoever ends asks them to the last: a learner's last generation is the manager's to commit."""
+"""Roles that the others ask until they end: a learner's last generation is the manager's to commit."""
 
 GRACE_S = 10.0
-"""Between SIGTERM and SIGKILL, for every role: as in the template."""
+"""Seconds between SIGTERM and SIGKILL, for every role: as in the template."""
 _POLL_S = 0.05
 _YOUNG_S = 3
 """A child forked just now may still run supervisor's own signal handler, which swallows SIGTERM: tell it again."""
@@ -76,7 +76,7 @@ def _pids(children: Iterable[Child]) -> set[int]:
 
 
 def waves(names: Iterable[str]) -> list[list[str]]:
-    """Those that may be ended at the same time: whoever asks, then whoever answers."""
+    """Groups that may be ended at the same time: the processes that ask, then those that answer."""
     names = list(names)
     asking = [name for name in names if split_name(name)[0] not in _ANSWERING]
     return [wave for wave in (asking, [name for name in names if name not in asking]) if wave]
@@ -93,7 +93,7 @@ def stop_in_order(supervisor: Supervisor, grace_s: float = GRACE_S) -> Iterator[
 
 
 def signal_group(pid: int, number: signal.Signals) -> None:
-    """To a process and everything that it started; supervisor gives each child a group of its own."""
+    """Send a signal to a process and everything that it started; supervisor gives each child a group of its own."""
     if pid > 1:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(pid, number)

@@ -109,7 +109,7 @@ def _known_documents(layout: Layout) -> list[Document]:
 
 
 def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Place:
-    """Where the run lies, looked up again under the lock.
+    """Place of the run, looked up again under the lock.
 
     Raises:
         Conflict: it is another run than the one rendered.
@@ -143,7 +143,7 @@ def _await_end(place: Place, say: Say) -> None:
 
 
 def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState | None) -> RunState:
-    """As wanted. A live count stays unless the spec's own count is another than at the last apply."""
+    """Replicas as wanted. A live count stays unless the spec's own count is another than at the last apply."""
     spec_replicas: dict[str, int] = {role.role: role.replicas for role in plan.roles}
     return RunState(
         run=plan.run,
@@ -163,7 +163,7 @@ def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState |
 
 
 def _sent_file(layout: Layout) -> Path:
-    """Which live.json the manager was told to read; it reads the present one by itself when it starts."""
+    """The live.json that the manager was told to read; it reads the present one by itself when it starts."""
     return layout.run / "live.sent"
 
 
@@ -175,7 +175,7 @@ def _live_hash(documents: Sequence[Document], replicas: Mapping[str, int]) -> st
 def _reloaded(
     place: Place, documents: Sequence[Document], replicas: Mapping[str, int], applied: Iterator[Applied], say: Say
 ) -> Iterator[Applied]:
-    """What was applied; then tell the manager of changed live fields, unless it was told or has just started.
+    """Yield the changes made; then tell the manager of changed live fields, unless it was told or has just started.
 
     Raises:
         PartlyApplied: it does not answer; the same command tells it again.

@@ -1,4 +1,4 @@
-"""Why a process died, in words: how it ended, how long it had lived, and the last error in its log."""
+"""Causes of a process's death, in words: how it ended, how long it had lived, and the last error in its log."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST_LINES = 20
 _TAIL_BYTES = 256 * 1024
 _FULL_BYTES = 2**20
 
-_SIGNALS = {**SIGNALS, signal.SIGKILL: "out of memory, or somebody's kill"}
+_SIGNALS = {**SIGNALS, signal.SIGKILL: "out of memory, or another process's kill"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Report:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """What a user may still write there; None: the system does not say."""
+    """Bytes that a user may still write there; None: the system does not say."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -107,7 +107,7 @@ def _ended(death: Death, logs: Path, out_of_memory: bool) -> str:
 
 
 def signal_name(process: str, supervisor_log: list[str]) -> str:
-    """SIGKILL, as the supervisor logged of the last death; its interface says only that it was a signal."""
+    """Signal that ended the process last, as the supervisor logged it; its interface says only that it was one."""
     pattern = re.compile(rf"exited: {re.escape(process)} \(terminated by (SIG[A-Z0-9]+)")
     return next((found[1] for line in reversed(supervisor_log) if (found := pattern.search(line))), "")
 

@@ -26,7 +26,7 @@ class Daemon:
         return _called(self.pid())
 
     def pid(self) -> int | None:
-        """None: it does not live, or this system does not say."""
+        """Process id; None: it does not live, or this system does not say."""
         return next((pid for pid in self._candidates() if self._is_it(pid)), None)
 
     def fault(self, how: str) -> BackendUnreachable:

@@ -1,4 +1,4 @@
-"""What the kernel says of this machine's processes, in /proc."""
+"""The kernel's figures of this machine's processes, from /proc."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _START = 19
-"""Where `starttime` stands in `stat`."""
+"""Index of `starttime` in `stat`."""
 
 
 def boot_time() -> float:

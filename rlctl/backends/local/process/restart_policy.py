@@ -1,17 +1,17 @@
-"""Which dead process is started again and when, and when a run is given up: decisions only, no clock, no process.
+"""Restart policy: which dead process is started again and when, and when a run is given up; no clock, no process.
 
 Supervisor's own restarts are off: it tries three times within eight seconds and then never again.
 
-- Whoever had been of use for 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s. It is of use
-  from the moment at which it has joined: to import a simulator for half a minute and then to die helps nobody.
-- Who dies of the same error as in its life before has lived short, too: what its first game brings, the next brings.
+- A process that had been of use for 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s. It is of
+  use from the moment at which it has joined: half a minute of importing a simulator and then a death are of no use.
+- A death of the same error as in the life before counts as a short life: what its first game brings, the next brings.
 - Ten minutes are a long life in any case.
 - The fifth short life in a row, or exit code 3 (the user's own fault, which restarting cannot help), ends the run.
-- The manager's exit code 3 may say that nothing came of a run: whoever was in trouble before is the cause then, or
-  died again and again although it seems well just now.
+- The manager's exit code 3 may say that nothing came of a run: the cause is then a process that was in trouble before,
+  or one that died again and again although it seems well just now.
 - The cause reported is the trouble that began first among those that last: a learner that dies takes actors with it.
 - Exit code 0: it was told to. Started again after 5 s unless the run ends by then, which the manager says by writing
-  finished.json before it goes; a manager that somebody's SIGTERM ended has finished nothing.
+  finished.json before it goes; a manager that a SIGTERM from elsewhere ended has finished nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlctl.backends.local.access.names import in_order, split_name
 HEALTHY_S = 10.0
 LONG_S = 600.0
 OFTEN = 3
-"""So many deaths within LONG_S are a trouble, however long each life was."""
+"""Deaths within LONG_S that are a trouble, however long each life was."""
 DELAYS_S = tuple(2.0**lives for lives in range(SHORT_LIVES - 1))
 ORDERLY_S = 5.0
 
@@ -67,7 +67,7 @@ class Again:
 class GiveUp(Generic[Report]):
     """The run has failed."""
 
-    process: str  # whose trouble began first
+    process: str  # the one whose trouble began first
     report: Report  # of its first death in this trouble; of the newest when it is the one just judged
     short_lives: int  # of that process, in a row
 
@@ -91,7 +91,7 @@ class _Record(Generic[Report]):
 
 @dataclass(slots=True)
 class RestartPolicy(Generic[Report]):
-    """Feed it what is seen; it answers with deaths, judges each, and names who is to be started now."""
+    """Restart policy of one run: takes in observations, judges deaths, and names the processes to be started now."""
 
     records: dict[str, _Record[Report]] = field(default_factory=dict)
 
@@ -131,7 +131,7 @@ class RestartPolicy(Generic[Report]):
             record.well = True
 
     def unsure(self, process: Seen) -> bool:
-        """Whether it matters when it joined: it has just died, or it has died before and may do so again."""
+        """Whether the time of its joining matters: it has just died, or it has died before and may do so again."""
         record = self.records.get(process.name)
         if process.state == "dead":
             return process.exit_status != 0 and (record is None or record.due is None)
@@ -141,8 +141,8 @@ class RestartPolicy(Generic[Report]):
         """Decide about one death.
 
         Args:
-            report: whatever describes this death; comes back with GiveUp.
-            error: what it died of, in its own words; empty when it said nothing.
+            report: description of this death; comes back with GiveUp.
+            error: the error that it died of, in its own words; empty when it said nothing.
         """
         record = self.records[death.name]
         record.pid, record.born = 0, None
@@ -188,21 +188,21 @@ class RestartPolicy(Generic[Report]):
         return GiveUp(culprit, report if culprit == name else first, self.records[culprit].short_lives)
 
     def due(self, now: float) -> list[str]:
-        """Who is to be started now; asked again, they are named again until they are seen alive or `started`."""
+        """Names of processes to be started now; each is named again until it is seen alive or `started`."""
         return sorted((name for name, record in self.records.items() if _past(record.due, now)), key=in_order)
 
     def started(self, name: str) -> None:
-        """It was started, or somebody else did; whatever is seen dead from now on is another death."""
+        """Note that it was started, here or by a command; a death seen from now on is another one."""
         record = self.records[name]
         record.due, record.pid, record.born = None, 0, None
         record.restarts += 1
 
     def next_due(self) -> float | None:
-        """When `due` will name somebody; None: nobody waits."""
+        """Time at which `due` will name the next process; None: no process waits."""
         return min((record.due for record in self.records.values() if record.due is not None), default=None)
 
     def troubled(self, now: float) -> set[str]:
-        """Who has died and not been of use since, or has died often of late."""
+        """Names of processes that have died and not been of use since, or have died often of late."""
         return {
             name
             for name, record in self.records.items()
@@ -211,7 +211,7 @@ class RestartPolicy(Generic[Report]):
         }
 
     def stored(self, now: float, unix: float) -> dict[str, dict[str, Any]]:
-        """What outlives a killed watch, and what `rlctl status` shows: by process name."""
+        """State by process name, for the watch that follows a killed one and for `rlctl status`."""
         troubled = self.troubled(now)
         return {
             name: {
@@ -226,7 +226,7 @@ class RestartPolicy(Generic[Report]):
         }
 
     def restore(self, stored: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """Go on from what `stored` said. Whoever waited is started at once."""
+        """Go on from what `stored` said. A process that waited is started at once."""
         for name, values in stored.items():
             due = None if values["next_start"] is None else now
             self.records[name] = _Record(

@@ -21,15 +21,15 @@ from rlctl.backends.local.process.unix_http import UnixConnection
 from rlctl.backends.local.state import lock
 from rlctl.backends.local.state.places import LINK, Place
 from rlctl.errors import BackendUnreachable
-from rlctl.waiting import Waiting, nobody
+from rlctl.waiting import Waiting, quiet
 
 BAD_NAME, ALREADY_STARTED, STILL_RUNNING = 10, 60, 91  # faults of its XML-RPC
 
 ANSWER_TIMEOUT_S = 60.0
-"""It answers within milliseconds, but not while a hundred children that it has just forked take all cores."""
+"""Longest wait for an answer: it takes milliseconds, but not while a hundred fresh children take all cores."""
 _START_TIMEOUT_S = 60.0
 _WANTED_FILES = 4096
-"""As in the template: 3 for every child, which inherits the limit."""
+"""Open files, as in the template: 3 for every child, which inherits the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Supervisor:
     Args:
         socket_path: where it listens.
         timeout_s: for every answer.
-        daemon: the process, for messages; None: nobody but its own listener asks.
+        daemon: the process, for messages; None: only its own listener asks.
         say: told every ten seconds that it is waited for.
 
     Raises, from every method:
@@ -83,7 +83,7 @@ class Supervisor:
         timeout_s: float = ANSWER_TIMEOUT_S,
         *,
         daemon: Daemon | None = None,
-        say: Say = nobody,
+        say: Say = quiet,
     ) -> None:
         self.say = say
         self._path = socket_path
@@ -93,8 +93,8 @@ class Supervisor:
         self._proxy = xmlrpc.client.ServerProxy("http://localhost", transport=self._transport, allow_none=True)
 
     @classmethod
-    def of(cls, place: Place, timeout_s: float = ANSWER_TIMEOUT_S, say: Say = nobody) -> Supervisor:
-        """That of a run."""
+    def of(cls, place: Place, timeout_s: float = ANSWER_TIMEOUT_S, say: Say = quiet) -> Supervisor:
+        """The supervisor of a run."""
         return cls(place.supervisor_socket, timeout_s, daemon=Daemon(place), say=say)
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -182,7 +182,7 @@ def linked(place: Place) -> Path:
     return link
 
 
-def start(place: Place, say: Say = nobody) -> None:
+def start(place: Place, say: Say = quiet) -> None:
     """Start the supervisor of a run from its written documents; returns when it listens.
 
     It is given the run's life lock, which the kernel frees at its death and at no other moment.
@@ -225,7 +225,7 @@ def start(place: Place, say: Say = nobody) -> None:
 
 
 def _last_words(process: subprocess.Popen[bytes], patience: Waiting) -> bytes:
-    """What it says until it has become a daemon.
+    """Output of the supervisor until it has become a daemon.
 
     Raises:
         BackendUnreachable: it did not within the time.

@@ -11,7 +11,7 @@ from typing import Any
 
 from rlctl.backends.base import Say
 from rlctl.backends.manager_api import LARGEST_ANSWER_BYTES, ask
-from rlctl.waiting import Waiting, nobody
+from rlctl.waiting import Waiting, quiet
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -20,11 +20,11 @@ class UnixConnection(http.client.HTTPConnection):
     Args:
         path: the socket.
         timeout_s: of each operation.
-        who: whose socket it is, for lines about a long wait.
+        who: the process that listens, for lines about a long wait.
         say: told such a line every ten seconds until the answer begins.
     """
 
-    def __init__(self, path: Path, timeout_s: float, who: object, say: Say = nobody) -> None:
+    def __init__(self, path: Path, timeout_s: float, who: object, say: Say = quiet) -> None:
         super().__init__("localhost", timeout=timeout_s)
         self._path = str(path)
         self._timeout_s = timeout_s
@@ -56,18 +56,18 @@ def request(
     *,
     timeout_s: float,
     who: str,
-    say: Say = nobody,
+    say: Say = quiet,
 ) -> Any:
     """One JSON request and its answer.
 
     Args:
         path: the socket.
         target: path and query of the resource.
-        who: whose socket it is, for messages: "the manager of run cartpole".
-        say: told every ten seconds who is waited for.
+        who: the process that listens, for messages: "the manager of run cartpole".
+        say: told every ten seconds what is waited for.
 
     Raises:
-        BackendUnreachable: nobody listens, no answer within the time, or not JSON.
+        BackendUnreachable: nothing listens, no answer within the time, or not JSON.
         RlctlError: an answer of 400 or more; with what it says.
     """
 

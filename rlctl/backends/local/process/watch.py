@@ -41,7 +41,7 @@ _STOPPED_STATES = ("STOPPED", "STOPPING")
 
 
 class Watch:
-    """The policy, with hands."""
+    """The restart policy applied to the processes of one run."""
 
     def __init__(
         self, layout: Layout, supervisor: Supervisor, sockets: Path, clock: Callable[[], float] = time.monotonic
@@ -81,7 +81,7 @@ class Watch:
         return True
 
     def wait_s(self) -> float:
-        """Until the next look, at most."""
+        """Seconds until the next look, at most."""
         due = self._policy.next_due()
         return LONGEST_WAIT_S if due is None else min(LONGEST_WAIT_S, max(0.0, due - self._clock()))
 
@@ -107,7 +107,7 @@ class Watch:
                 text = cause.text
                 if short_lives > 1:
                     text += f" ({short_lives} short lives in a row: not started again)"
-                if cause is not report:  # who ended the run is not who is to blame
+                if cause is not report:  # the process that ended the run is not the one to blame
                     text += f"; then {report.text}"
                 say(f"given up: {text}")
                 failure = Failure(shown(process), text, cause.last_lines, datetime.now(UTC), tuple(others))
@@ -160,7 +160,7 @@ class Watch:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """The supervisor that is told to end ends us at once, and then waits for us: SIGTERM comes after the block."""
+    """Hold back SIGTERM for the block: a supervisor that is told to end ends us at once, and then waits for us."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -178,7 +178,7 @@ def _seen(child: Child) -> Seen:
 
 
 def _began(child: Child, lived_s: float) -> float:
-    """When a dead process was started, by the clock that its last lines went by: perhaps it was set back meanwhile."""
+    """Start time of a dead process, by the clock that its last lines went by: perhaps it was set back meanwhile."""
     set_back = child.state == "EXITED" and child.stop < child.start
     return child.stop - lived_s if set_back else child.start
 

@@ -1,1 +1,1 @@
-"""What is recorded of a run on this machine: folders, state, revisions, locks."""
+"""Record of a run on this machine: folders, state, revisions, locks."""

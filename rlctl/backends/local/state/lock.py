@@ -15,7 +15,7 @@ from rlctl.errors import Conflict, Locked
 from rlctl.waiting import Waiting
 
 _ASKING_S = 1.0
-"""Others hold the life lock no longer than to look whether it is held."""
+"""Patience for the life lock: other commands hold it only to look whether it is held."""
 
 
 @contextmanager
@@ -38,7 +38,7 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
                 objects=(run,),
             )
         note = json.dumps({"pid": os.getpid(), "verb": verb, "since": clock()}).encode()
-        with suppress(OSError):  # it only says who holds the lock
+        with suppress(OSError):  # it only names the holder of the lock
             os.pwrite(handle, note + b"\n", 0)
             os.ftruncate(handle, len(note) + 1)
         yield
@@ -55,7 +55,7 @@ def _taken(handle: int, how: int = fcntl.LOCK_EX) -> bool:
 
 
 def _opened(path: Path) -> int:
-    """To be written; to be read where that cannot be: the lock is as good, and what runs there can be stopped."""
+    """Open to be written; to be read where that cannot be: the lock is as good, and what runs there can be stopped."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -65,7 +65,7 @@ def _opened(path: Path) -> int:
 
 
 def _holder(handle: int, now: float) -> str:
-    """Who holds the lock, as far as its note can be read: the holder may be writing it at this moment."""
+    """Holder of the lock, as far as its note can be read: the holder may be writing it at this moment."""
     try:
         note = json.loads(os.pread(handle, 4096, 0))
         age_s = max(0.0, now - float(note["since"]))
@@ -76,7 +76,7 @@ def _holder(handle: int, now: float) -> str:
 
 @contextmanager
 def life(path: Path) -> Iterator[int]:
-    """A locked descriptor to hand to the supervisor: whoever inherited it keeps the lock, until it dies.
+    """A locked descriptor to hand to the supervisor: the process that inherits it keeps the lock until it dies.
 
     Raises:
         Conflict: a supervisor lives.

@@ -1,4 +1,4 @@
-"""Where a run of this host user lies: the index of runs, its folders, and its private folder for sockets."""
+"""Places of the runs of this host user: the index of runs, their folders, and their private folders for sockets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RUN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _UID = re.compile(r"[0-9a-f]{32}")
 SOCKET = "supervisor.sock"
 LINK = "run"
-"""In the private folder: leads to the run's own `run`."""
+"""Name of a link in the private folder: it leads to the run's own `run`."""
 _LONGEST_BASE = 50
 """Bytes of the base folder: a Unix socket's path ends at 107, ours adds /<uid8>/modelpool-12.experience or so."""
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9._-][A-Za-z0-9._/-]*")
@@ -60,7 +60,7 @@ def index_folder() -> Path:
 
 
 def lock_file(run: str) -> Path:
-    """Lies with the index, not in the run's folder, so that `down --volumes` does not remove what others wait for."""
+    """The lock file of a run, beside the index: waiting commands need it while `down --volumes` removes the folder."""
     return index_folder() / f"{run}.lock"
 
 
@@ -69,7 +69,7 @@ def find(run: str) -> Place | None:
 
     Raises:
         Unreadable: its entry is torn, foreign or cannot be read; its folder is there all the same.
-        BackendUnreachable: the same, and nobody knows which folder it is.
+        BackendUnreachable: the same, and it is unknown which folder is the run's.
     """
     try:
         return _entered(run)
@@ -146,7 +146,7 @@ def _by_name(run: str) -> list[Place]:
 
 
 def _uid_of(layout: Layout, run: str, uid8: str) -> str:
-    """As its state says; else its first digits, which are all that its folders are named after."""
+    """The run's uid as its state says; else its first digits, which are all that its folders are named after."""
     with suppress(BackendUnreachable):
         stored = read_json(layout.run / "state.json", "the state") or {}
         uid = str(stored.get("uid"))
@@ -156,7 +156,7 @@ def _uid_of(layout: Layout, run: str, uid8: str) -> str:
 
 
 def _rendered_sockets(layout: Layout, uid: str) -> Path:
-    """Where the configuration of its supervisor says that they are."""
+    """The private folder that the configuration of the run's supervisor names."""
     with suppress(OSError, UnicodeDecodeError):
         text = (layout.run / "supervisord.conf").read_text(encoding="utf-8")
         match = re.search(r"^file = (/\S+)/supervisor\.sock$", text, re.MULTILINE)
@@ -220,15 +220,15 @@ def make_sockets(folder: Path) -> None:
     """Create the private folder, and the one above it, for this user alone.
 
     Raises:
-        BackendUnreachable: one of them is a link, or somebody else's.
+        BackendUnreachable: one of them is a link, or another user's.
         OSError: it cannot be made.
     """
     for part in (folder.parent, folder):
         part.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not _owned(part):
             raise BackendUnreachable(
-                f"folder {part} is not a folder of user {os.getuid()}, who asks for it",
-                hint="Somebody else made it. Remove it, or set XDG_RUNTIME_DIR to a private folder.",
+                f"folder {part} is not a folder of user {os.getuid()}",
+                hint="Another user made it. Remove it, or set XDG_RUNTIME_DIR to a private folder.",
                 objects=(str(part),),
             )
         part.chmod(0o700)
@@ -253,7 +253,7 @@ def clear_sockets(folder: Path, *, keep: str = "") -> None:
 
 
 def check_data(place: Place) -> None:
-    """Before `remove_data`.
+    """Check a folder before `remove_data`.
 
     Raises:
         BackendUnreachable: the folder is not a run's; nothing may be removed.
@@ -287,7 +287,7 @@ def remove_data(place: Place) -> None:
 
 
 def _entries(folder: Path) -> Iterator[Path]:
-    """What it holds; nothing when it cannot be read."""
+    """Paths of a folder's entries; none when it cannot be read."""
     with suppress(OSError):
         yield from [folder / name for name in sorted(os.listdir(folder))]
 

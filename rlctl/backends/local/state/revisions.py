@@ -32,7 +32,7 @@ def keep(
     place: Place, stored: RunState | None, present: RunState, documents: Sequence[Document], note: str = ""
 ) -> None:  # fmt: skip
     """Keep the present revision, unless it is kept already. To be called before its state is written: a kill in
-    between leaves a revision that nobody refers to, and the next `up` replaces it.
+    between leaves a revision that no state refers to, and the next `up` replaces it.
 
     Args:
         place: of the run.

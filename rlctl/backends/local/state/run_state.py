@@ -1,4 +1,4 @@
-"""What is recorded of a run: its state (verbs write it), its end (the watch writes it), its documents."""
+"""Record of a run: its state (verbs write it), its end (the watch writes it), its documents."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlctl.spec.layout import Layout
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """How a run ended by itself."""
+    """The end of a run that ended by itself."""
 
     phase: Phase  # finished or failed
     failure: Failure | None  # failed
@@ -57,7 +57,7 @@ def write_state(layout: Layout, state: RunState) -> bool:
 
 
 def read_stored(place: Place) -> RunState | None:
-    """As the last verb left it; the phase says what was wanted, not what became of it. None: nothing was applied.
+    """State as the last verb left it; the phase says what was wanted, not what became of it. None: nothing was applied.
 
     Raises:
         Unreadable: the file is torn or foreign.
@@ -103,7 +103,7 @@ def read(place: Place) -> RunState | None:
 
 @contextmanager
 def _recorded(place: Place, up_then: str) -> Iterator[None]:
-    """A file that cannot be read stays where it is: nobody but its user knows whether it can be mended."""
+    """Raise for a file that cannot be read, and leave it: only its user knows whether it can be mended."""
     try:
         yield
     except BackendUnreachable as error:
@@ -121,7 +121,7 @@ def _recorded(place: Place, up_then: str) -> Iterator[None]:
 
 
 def read_end(layout: Layout) -> End | None:
-    """What the watch wrote about the end, or None.
+    """The end that the watch recorded, or None.
 
     Raises:
         BackendUnreachable: the file is torn or foreign.
@@ -154,7 +154,7 @@ def clear_end(layout: Layout) -> None:
 
 
 def _vanished(layout: Layout) -> Failure:
-    """The supervisor is gone and nobody recorded why: killed, or the machine went down."""
+    """Failure of a run whose supervisor is gone without a record: killed, or the machine went down."""
     try:
         started = (layout.run / "supervisord.pid").stat().st_mtime
     except OSError:
@@ -163,10 +163,10 @@ def _vanished(layout: Layout) -> Failure:
     if 0.0 < started < booted:
         text, at = "the machine was restarted while the run was up", datetime.fromtimestamp(booted, UTC)
         return Failure(process="supervisord", text=text, last_lines=(), at=at)
-    text, said = "supervisord is gone without a word: somebody killed it, or memory ran out", _told_to_end(layout)
+    text, said = "supervisord is gone without a word: it was killed, or memory ran out", _told_to_end(layout)
     if said:
         by = found[1] if (found := _TOLD_TO_END.search(said)) else "a signal"
-        text = f"supervisord received {by} and ended the run: somebody's kill, or the end of a session or container"
+        text = f"supervisord received {by} and ended the run: a kill from outside, or the end of a session or container"
     return Failure(process="supervisord", text=text, last_lines=(said,) if said else (), at=_last_sign(layout))
 
 
@@ -184,7 +184,7 @@ def _told_to_end(layout: Layout) -> str:
 
 
 def _last_sign(layout: Layout) -> datetime:
-    """When the run last wrote something: the best guess of when it ended."""
+    """Time at which the run last wrote something: the best guess of when it ended."""
     times = [0.0]
     for folder in (layout.logs, layout.results):
         try:
@@ -200,7 +200,7 @@ def write_documents(layout: Layout, documents: Iterable[Document]) -> bool:
 
 
 def read_documents(layout: Layout) -> list[Document]:
-    """As last applied; empty when nothing was.
+    """Documents as last applied; none when nothing was.
 
     Raises:
         BackendUnreachable: the file is torn or foreign.

@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict
 from tests.backends.kubernetes.diagnose.test_listing import core, pod
 from tests.backends.kubernetes.fakes.reads import Reads, run_state
 
@@ -66,7 +66,7 @@ def test_an_order_carries_its_body() -> None:
 def test_a_refusal_says_what_the_manager_says() -> None:
     api = cluster(answer(b'{"error": {"message": "only just started"}}', "503 Service Unavailable"))
 
-    with pytest.raises(RlctlError, match="the manager of run pong refused GET /status: only just started"):
+    with pytest.raises(BackendUnreachable, match="the manager of run pong refused GET /status: only just started"):
         control.ask(api, "pong", "GET", "/status")
 
 

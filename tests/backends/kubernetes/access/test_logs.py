@@ -1,4 +1,4 @@
-"""What the processes of a run have said, from the manager and from pods, as one stream."""
+"""Log lines of the processes of a run, from the manager and from pods, as one stream."""
 
 from __future__ import annotations
 

@@ -334,7 +334,7 @@ def test_a_pod_that_somebody_removes_is_told(down: Lab) -> None:
             down.api.remove(key)
 
     down.api.on_tick = remove
-    with pytest.raises(BackendUnreachable, match="was removed by somebody else"):
+    with pytest.raises(BackendUnreachable, match="was removed from outside"):
         read(down)
     assert not readers(down)
 

@@ -1,4 +1,4 @@
-"""Whether a live object is what its document says: values, and who owns which field."""
+"""Drift of a live object from its document: values, and owners of fields."""
 
 from __future__ import annotations
 

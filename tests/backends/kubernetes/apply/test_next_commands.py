@@ -1,4 +1,4 @@
-"""What is printed as the next command works as it is printed, but for names in capitals."""
+"""Printed next commands work as they are printed, but for names in capitals."""
 
 from __future__ import annotations
 

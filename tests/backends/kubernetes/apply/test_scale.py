@@ -1,4 +1,4 @@
-"""Who decides how many replicas there are, and how many are asked for at once."""
+"""Numbers of replicas: which owner decides them, and how many are asked for at once."""
 
 from __future__ import annotations
 

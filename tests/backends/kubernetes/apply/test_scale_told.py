@@ -1,4 +1,4 @@
-"""What a manager hears of numbers that `scale` has set."""
+"""Numbers that `scale` has set, as a manager hears of them."""
 
 from __future__ import annotations
 

@@ -178,7 +178,7 @@ def test_prune_never_touches_what_is_not_ours(lab: Lab) -> None:
 def test_an_object_of_somebody_else_is_not_taken_over(lab: Lab) -> None:
     theirs = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "pong-manager"}, "spec": {"ports": []}}
     lab.api.put({**theirs, "metadata": {"name": "pong-manager", "labels": {"app": "x"}}})
-    with pytest.raises(Conflict, match="Service pong-manager: somebody else") as error:
+    with pytest.raises(Conflict, match="Service pong-manager: another owner") as error:
         lab.up()
     assert error.value.objects == ("Service pong-manager",)
     assert lab.there() == {"Service pong-manager"}

@@ -15,7 +15,7 @@ from tests.backends.kubernetes.fakes.failures import ACTOR, FIXTURES, HOST, LOCA
 
 
 class Told(NamedTuple):
-    """What is to be said of a fixture."""
+    """Sentence that a fixture leads to."""
 
     kind: str
     state: str
@@ -50,10 +50,10 @@ TOLD = {
     ),
     "image_denied": wrong("image-denied", f"the registry {HOST} does not let the cluster pull image {ACTOR}"),
     "image_denied_or_missing": wrong(
-        "image-denied", f"image {ACTOR} does not exist, or the registry {HOST} wants to know who asks"
+        "image-denied", f"image {ACTOR} does not exist, or the registry {HOST} wants a login"
     ),
     "image_rate_limited": tried(
-        "image-rate-limited", f"the registry {HOST} lets nobody pull so often; the cluster goes on trying"
+        "image-rate-limited", f"the registry {HOST} limits how often images are pulled; the cluster goes on trying"
     ),
     "image_tls": wrong("image-tls", f"the nodes do not trust the registry {HOST} (TLS)"),
     "image_plain_http": wrong("image-tls", f"the nodes do not trust the registry {HOST} (TLS)"),
@@ -113,7 +113,7 @@ TOLD = {
         "storage class gp3 cannot share a volume between nodes (ReadWriteMany), and a run needs that",
     ),
     "claim_pending": tried(
-        "claim-pending", "nobody makes the volume of claim pong-volume (class shared, ReadWriteMany)"
+        "claim-pending", "no provisioner makes the volume of claim pong-volume (class shared, ReadWriteMany)"
     ),
     "mount_config_missing": wrong(
         "mount-object-missing", "there is no ConfigMap pong-actor-1f0c22aa91bd, which it mounts"
@@ -157,7 +157,7 @@ TOLD = {
     "liveness_ended": tried("probe-killed", "was killed: its liveness probe is answered with 503"),
     "ended_in_good_order": coming("ends", "has ended in good order, and is started again"),
     "readiness_failing": tried("probe", "runs, but its readiness probe is answered with 503"),
-    "startup_refused": coming("probe", "runs, but nobody listens where its startup probe asks"),
+    "startup_refused": coming("probe", "runs, but nothing listens where its startup probe asks"),
     "not_ready_yet": coming("not-ready", "runs, and is not ready yet"),
     # nodes that are left
     "evicted_memory": Told("evicted-memory", "exited", "was evicted: its node ran short of memory"),

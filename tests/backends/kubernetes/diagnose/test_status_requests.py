@@ -1,4 +1,4 @@
-"""What one look at a run costs the API server: `rlctl status` on a cluster that has much else to do."""
+"""Cost of one look at a run for the API server: `rlctl status` on a cluster that has much else to do."""
 
 from __future__ import annotations
 

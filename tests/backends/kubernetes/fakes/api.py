@@ -1,7 +1,7 @@
 """An API server in memory, behind the same protocol as the real one: `rlctl.backends.kubernetes.api.interface.Api`.
 
 Server-side apply with owners and conflicts, dry runs, preconditions, watches with expiry, foreground removal, and
-small controllers that make pods ready as time passes; time passes only when somebody sleeps or watches. Failures are
+small controllers that make pods ready as time passes; time passes only when a caller sleeps or watches. Failures are
 planned: a kill at the n-th write, refusals and errors for chosen requests.
 """
 
@@ -127,7 +127,7 @@ class FakeApi:
     # what happens to it
 
     def new_command(self) -> None:
-        """What is counted is counted from here."""
+        """Count from here."""
         self.writes.clear()
         self.requests = Requests()
 
@@ -136,7 +136,7 @@ class FakeApi:
         self._forgotten = self._version
 
     def put(self, thing: Object, manager: str = "kubectl-create", subresource: str = "") -> Object:
-        """Somebody else writes the whole object."""
+        """Write the whole object as another client."""
         key = key_of(thing)
         live = self.objects.get(key)
         if live is None:
@@ -148,7 +148,7 @@ class FakeApi:
         return clone(self._store(key, changed))
 
     def edit(self, key: Key, manager: str, change: Callable[[Object], None], subresource: str = "") -> Object:
-        """Somebody else changes a part of it: kubectl edit, an autoscaler."""
+        """Change a part of an object as another client: kubectl edit, an autoscaler."""
         changed = clone(self.objects[key])
         change(changed)
         return clone(
@@ -377,7 +377,7 @@ class FakeApi:
 
 
 def _timeless(thing: Object) -> Object:
-    """Without when who wrote what."""
+    """Without the times of writes."""
     metadata = {name: value for name, value in thing["metadata"].items() if name != "resourceVersion"}
     metadata["managedFields"] = sorted(
         ({**entry, "time": ""} for entry in metadata.get("managedFields") or []),

@@ -1,4 +1,4 @@
-"""What controllers and nodes do in a second: pods come, become ready, and go."""
+"""Controllers and nodes, a second at a time: pods come, become ready, and go."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _workload(api: FakeApi, key: Key, live: Object) -> None:
 
 
 def _old(api: FakeApi, key: Key, live: Object, ready: int) -> int:
-    """How many ready pods of a Deployment were made from an earlier template."""
+    """Number of ready pods of a Deployment that were made from an earlier template."""
     template = live["spec"]["template"]
     before, api.templates[key] = api.templates.get(key, template), template
     return ready if key.kind == "Deployment" and before != template else api.old.get(key, 0)

@@ -1,4 +1,4 @@
-"""What an API server fills in by itself, and in which form it gives values back: enough to disturb a comparison."""
+"""Defaults that an API server fills in, and its form of values: enough to disturb a comparison."""
 
 from __future__ import annotations
 

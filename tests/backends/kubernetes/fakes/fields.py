@@ -206,7 +206,7 @@ def applied_over(live: Object, applied: Object, manager: str, *, force: bool, no
 
 
 def updated_over(live: Object, changed: Object, manager: str, subresource: str, now: str) -> Object:
-    """The object after a write of the whole or a part: whoever changes a field owns it alone."""
+    """The object after a write of the whole or a part: a manager that changes a field owns it alone."""
     kind = live["kind"]
     before, after = places(live, kind), places(changed, kind)
     touched = {path for path, value in after.items() if path not in before or before[path] != value}

@@ -1,4 +1,4 @@
-"""A namespace in memory, and somebody who runs things in it."""
+"""A namespace in memory, and a person with runs in it."""
 
 from __future__ import annotations
 
@@ -117,13 +117,13 @@ class Lab:
         return {str(key) for key in self.api.objects if key.kind != "Pod"}
 
     def known(self) -> set[str]:
-        """What the inventory names, and what needs no mention there."""
+        """Objects that the inventory names, and those that need no mention there."""
         found = self.api.objects.get(Key("ConfigMap", "pong-state"))
         listed = set() if found is None else {str(key) for key in records.of(found).inventory}
         return listed | set(KEPT_BY_US)
 
     def picture(self) -> dict[str, Any]:
-        """Everything that matters of the namespace: what is in it, who owns which field, and nothing of when.
+        """Everything that matters of the namespace: its objects, the owner of each field, and no times.
 
         A lock that a killed command could not give back expires; the next one that writes removes it.
         """

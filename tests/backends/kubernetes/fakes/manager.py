@@ -15,7 +15,7 @@ Handler = Callable[[str, str, Any], tuple[int, Any]]
 
 @contextmanager
 def serve(handler: Handler) -> Iterator[socket.socket]:
-    """A connection whose other end serves one request."""
+    """A connection; its other end serves one request."""
     near, far = socket.socketpair()
     thread = threading.Thread(target=_one, args=(far, handler), daemon=True)
     thread.start()

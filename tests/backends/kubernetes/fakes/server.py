@@ -17,7 +17,7 @@ _PLURALS: Final = {(kind.api_version, kind.plural): kind for kind in KINDS.value
 
 
 class Server(ThreadingHTTPServer):
-    """What is said to it is kept: method, path, query, content type, decoded body."""
+    """Keeps every request: method, path, query, content type, decoded body."""
 
     daemon_threads = True
 

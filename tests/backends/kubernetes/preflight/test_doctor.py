@@ -1,4 +1,4 @@
-"""What `rlctl doctor` finds out about a cluster."""
+"""Findings of `rlctl doctor` about a cluster."""
 
 from __future__ import annotations
 

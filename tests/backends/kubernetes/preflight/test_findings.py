@@ -1,4 +1,4 @@
-"""What can be known to go wrong before anything is sent, in numbers."""
+"""Findings before anything is sent: what is known to go wrong, in numbers."""
 
 from __future__ import annotations
 

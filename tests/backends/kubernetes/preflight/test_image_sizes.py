@@ -1,4 +1,4 @@
-"""What the images of a run weigh on its nodes, before anything is sent."""
+"""Sizes of a run's images on its nodes, before anything is sent."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_images_are_reckoned_for_the_nodes_that_lack_them() -> None:
 
 
 def told(nodes: object, size: int | None, asked: list[str] | None = None, **replicas: int) -> Check:
-    """What is said of images when a registry says so many bytes, or nothing."""
+    """Check of images when a registry says so many bytes, or nothing."""
 
     def sizes(images: Collection[str]) -> dict[str, int]:
         if asked is not None:

@@ -166,7 +166,7 @@ def test_a_lease_of_somebody_else_is_no_lock_and_stays() -> None:
     api = FakeApi()
     api.put(FOREIGN)
     with pytest.raises(
-        Conflict, match=r"Lease pong-lock .* is not the lock of run pong: it is of somebody else \(helm"
+        Conflict, match=r"Lease pong-lock .* is not the lock of run pong: it is of another owner \(helm"
     ):
         lock_of(api).held().__enter__()
     assert api.objects[LEASE]["spec"]["holderIdentity"] == "operator-0"

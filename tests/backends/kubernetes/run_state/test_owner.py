@@ -1,4 +1,4 @@
-"""Whose a run is, and whose an object: what no command changes or removes unless it is told to."""
+"""Owners of runs and objects: no command changes or removes those of others unless it is told to."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ each_verb = pytest.mark.parametrize("act", VERBS.values(), ids=VERBS)
 
 @pytest.fixture
 def bob(lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """Somebody with an empty index, beside the live run of alice."""
+    """A person with an empty index, beside the live run of alice."""
     lab.up()
     lab.settle()
     monkeypatch.setenv("XDG_STATE_HOME", str(home / "bob"))
@@ -115,7 +115,7 @@ ANOTHER = {
 
 
 def replaced(lab: Lab, key: Key) -> object:
-    """Somebody removes an object of the run, and makes their own of that name."""
+    """Remove an object of the run, and make a foreign one of that name."""
     lab.api.remove(key)
     return lab.api.put({**ANOTHER, "kind": key.kind, "metadata": {"name": key.name}})
 
@@ -125,7 +125,7 @@ def test_a_workload_of_somebody_else_is_neither_scaled_nor_restarted(lab: Lab, a
     lab.up()
     lab.settle()
     theirs = replaced(lab, Key("Deployment", "pong-actor-0"))
-    with pytest.raises(Conflict, match="Deployment pong-actor-0 in namespace rl is not of run pong: it is of somebody"):
+    with pytest.raises(Conflict, match="pong-actor-0 in namespace rl is not of run pong: it is of another owner"):
         list(act(lab.backend(force=True)))
     assert lab.of("Deployment", "pong-actor-0") == theirs
     assert "Lease pong-lock" not in lab.there()

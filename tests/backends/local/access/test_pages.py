@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[4]
 
 @pytest.fixture
 def place(homes: Path) -> Iterator[Place]:
-    """A run that lives, as far as anybody can tell."""
+    """A run that lives, as far as can be told from outside."""
     made = replace(places.place("one"), uid="0" * 32, sockets=homes / "r" / "rlctl" / "00000000", recorded=True)
     made.layout.make()
     places.record(made)

@@ -1,4 +1,4 @@
-"""How a run ends by itself: in good order, or by the user's fault; against the real supervisor, with fake roles."""
+"""Ends of a run by itself: in good order, or by the user's fault; against the real supervisor, with fake roles."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ SPAWN_ERROR = 50
 
 
 class Obedient(Supervisor):
-    """Two actors, in memory: who is told to end has ended at the second look, and is not started before."""
+    """Two actors, in memory: one that is told to end has ended at the second look, and is not started before."""
 
     def __init__(self, meanwhile: BaseException | None = None, refuse: dict[str, int] | None = None) -> None:
         super().__init__(Path("/nowhere"))

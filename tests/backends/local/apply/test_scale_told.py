@@ -25,7 +25,7 @@ def live(shards: int = 2, **stop: int) -> dict[str, Any]:
 
 
 def heard(machine: Machine) -> Any:
-    """What the manager has read."""
+    """Live values as the manager has read them."""
     return machine.backend.control("one", "GET", "/status")["live"]
 
 

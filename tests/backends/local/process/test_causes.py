@@ -31,7 +31,7 @@ def test_sigkill_is_named_with_what_it_may_mean(tmp_path: Path) -> None:
     said = "INFO exited: actor-1 (terminated by SIGSEGV; not expected)\n"
     said += "WARN exited: actor-0 (terminated by SIGKILL; not expected)\n"
     assert told(tmp_path, Death("actor-0", -1, 5.0), supervisor=said) == (
-        "actor 0 was killed by signal 9 (out of memory, or somebody's kill) after 00:00:05"
+        "actor 0 was killed by signal 9 (out of memory, or another process's kill) after 00:00:05"
     )
     assert "the kernel ran out of memory" in told(tmp_path, Death("actor-0", -1, 5.0), supervisor=said, oom=True)
     assert "signal 11 (SIGSEGV: a fault in native code)" in told(tmp_path, Death("actor-1", -1, 5.0), supervisor=said)

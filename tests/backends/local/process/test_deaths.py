@@ -1,4 +1,4 @@
-"""Who dies, what becomes of the others, and what is said of it: against the real supervisor, with fake roles."""
+"""Deaths of processes, what becomes of the others, and messages: against the real supervisor, with fake roles."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_killed_replica_comes_back_at_once_and_the_others_go_on(machine: Machi
 
 
 def simulator_of(machine: Machine) -> psutil.Process:
-    """What the only actor of run one has started; it does not end at SIGTERM."""
+    """The process that the only actor of run one has started; it does not end at SIGTERM."""
     pid = machine.pids("one")["actor/0"]
     until(lambda: len(psutil.Process(pid).children()) == 1, "the simulator")
     (simulator,) = psutil.Process(pid).children()

@@ -1,4 +1,4 @@
-"""A supervisor that does not answer, and a run whose record cannot be read: what runs is named, shown and ended."""
+"""A supervisor that does not answer, and a run with an unreadable record: what runs is named, shown and ended."""
 
 from __future__ import annotations
 

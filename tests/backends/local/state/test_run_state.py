@@ -1,4 +1,4 @@
-"""What is on disk: whole or typed errors; locks; places; nothing of another user's."""
+"""State on disk: whole or typed errors; locks; places; nothing of another user's."""
 
 from __future__ import annotations
 

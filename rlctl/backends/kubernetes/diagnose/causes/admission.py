@@ -23,7 +23,7 @@ _FORGOTTEN_S = 300.0
 
 
 def cause(workload: Object, around: Around) -> Cause | None:
-    """Why a Deployment or StatefulSet has fewer pods than it wants; None when nobody has refused it any."""
+    """Cause for which a Deployment or StatefulSet has fewer pods than it wants; None when no pod of it was refused."""
     refused = condition(workload, "ReplicaFailure")
     if refused.get("status") == "True":
         return refusal(workload, str(refused.get("reason", "FailedCreate")), str(refused.get("message", "")))
@@ -44,7 +44,7 @@ def cause(workload: Object, around: Around) -> Cause | None:
 
 
 def refusal(workload: Object, reason: str, message: str) -> Cause:
-    """What a message says with which the API server refused a pod."""
+    """Cause in a message with which the API server refused a pod."""
     said, ns = evidence(reason, message), namespaced(workload)
     if "exceeded quota" in message:
         return _quota(workload, message, said)
@@ -61,14 +61,14 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
         return Cause("pod-security", text, "failed", said, f"kubectl{ns} get rolebindings", True)
     if hook := re.search(r'admission webhook "([^"]+)" denied the request:? ?(.*)', message, re.DOTALL):
         text = f"the cluster's policy {hook[1]} forbids these pods: {hook[2].strip() or 'it does not say why'}"
-        return Cause("webhook-denied", text, "failed", said, "ask whoever runs the cluster", True, key=stable(text))
+        return Cause("webhook-denied", text, "failed", said, "ask the cluster's administrator", True, key=stable(text))
     if hook := re.search(r'failed calling webhook "([^"]+)":(.*)', message, re.DOTALL):
         why = "does not answer in time" if re.search(r"deadline|timeout", hook[2]) else "does not work"
         text = f"the cluster's admission webhook {hook[1]} {why}; the cluster goes on trying"
-        return Cause("webhook-silent", text, "backoff", said, "ask whoever runs the cluster")
+        return Cause("webhook-silent", text, "backoff", said, "ask the cluster's administrator")
     if policy := re.search(r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", message, re.DOTALL):
         text = f"the cluster's policy {policy[1]} forbids these pods: {policy[2].strip()}"
-        return Cause("policy-denied", text, "failed", said, "ask whoever runs the cluster", True, key=stable(text))
+        return Cause("policy-denied", text, "failed", said, "ask the cluster's administrator", True, key=stable(text))
     if account := re.search(r'serviceaccount "([^"]+)" not found', message):
         text = f"there is no ServiceAccount {account[1]}"
         return Cause("account-missing", text, "failed", said, f"kubectl{ns} get serviceaccounts", True)

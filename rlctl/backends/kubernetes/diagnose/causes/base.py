@@ -1,4 +1,4 @@
-"""What a cause is, what is known around a pod, and the few ways to read objects that every classifier shares."""
+"""Causes, the objects around a pod that tell of them, and the few ways to read objects that every classifier shares."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ State = Literal["starting", "backoff", "stopping", "exited", "failed"]
 """starting: on its way, nothing is wrong yet; backoff: wrong, the cluster tries again; failed: wrong for good."""
 
 SETTLED_S = 5.0
-"""What a pod refers to may be written a moment after it."""
+"""An object that a pod refers to may be written so long after it."""
 GRACE_S = 60.0
-"""So long a pod may wait for a node, or for its first answer, before that counts as a problem."""
+"""Time for which a pod may wait for a node, or for its first answer, before that counts as a problem."""
 _LONGEST_EVIDENCE = 600
 
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """Why a pod does not run."""
+    """Cause for which a pod does not run."""
 
     kind: str  # one word for machines: "image-not-found"
     text: str  # plain words; nothing in it that differs between pods of one template
     state: State
     evidence: str = ""  # what the cluster said, word for word
     next: str = ""  # the command that helps
-    permanent: bool = False  # it stays so until somebody changes something
+    permanent: bool = False  # it stays so until a person changes something
     lines: tuple[str, ...] = ()  # last log lines of the life before
     key: str = ""  # pods with the same kind and key have the same cause; empty: the text
 
@@ -41,7 +41,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What was read beside the pods."""
+    """Objects that were read beside the pods."""
 
     now: datetime
     events: Mapping[tuple[str, str], Sequence[Object]] = field(default_factory=dict)  # (kind, name) -> newest first
@@ -66,7 +66,7 @@ def indexed(events: Iterable[Object]) -> dict[tuple[str, str], list[Object]]:
 
 
 def event_time(event: Object) -> datetime:
-    """When it happened last."""
+    """Time at which an event happened last."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     created = (event.get("metadata") or {}).get("creationTimestamp")
@@ -161,6 +161,6 @@ def evidence(reason: str, message: str) -> str:
 
 
 def stable(text: str) -> str:
-    """What stays of a message when addresses, ids and counts are left out, so that many pods share it."""
+    """A message without addresses, ids and counts, so that many pods share it."""
     text = re.sub(r"\b[0-9a-f]{8,}(?:-[0-9a-f]{4,})*\b", "…", text)
     return re.sub(r"\d+", "#", text)

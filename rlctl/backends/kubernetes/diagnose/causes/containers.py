@@ -28,12 +28,12 @@ from rlctl.spec.words import duration
 
 LAST_LINES: Final = 5
 _RECENT_S: Final = 120.0
-"""What a container that runs again is still judged by."""
+"""Time after a restart in which a container is still judged by its last life."""
 _KEPT_BYTES: Final = 2000
 """Of a log, Kubernetes keeps the last 2048 bytes."""
 _SIGNALS: Final = {**SIGNALS, 15: "SIGTERM: it was told to end"}
 _TOLD_TO_END: Final = (0, 137, 143)
-"""Exit codes of what somebody ended: 0 when it did as it was told."""
+"""Exit codes of containers that were told to end: 0 when one did as it was told."""
 _NOT_RUN = re.compile(r"exec \S+: |exec user process caused|standard_init_linux")
 _NO_COMMAND = re.compile(
     r'exec:? \\?"?([^"\\:\s]+)\\?"?: (executable file not found|(?:stat .*)?no such file|permission denied)'
@@ -41,7 +41,7 @@ _NO_COMMAND = re.compile(
 
 
 def config(pod: Object, status: Object, around: Around) -> Cause | None:
-    """Why a container cannot be made from its description; None when that is not the matter."""
+    """Cause for which a container cannot be made from its description; None when that is not the matter."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
     if reason == "CreateContainerConfigError":
@@ -90,7 +90,7 @@ def start(pod: Object, reason: str, message: str) -> Cause:
 
 
 def crash(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
-    """Why a container does not stay up; None when it has not ended, or has done so in good order or long ago."""
+    """Cause for which a container does not stay up; None when it has not ended, or did so in good order or long ago."""
     state, last = status.get("state") or {}, status.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
@@ -174,7 +174,7 @@ def _memory(death: _Death, spec: Object) -> Cause:
 
 
 def _probe_that_killed(pod: Object, around: Around) -> str | None:
-    """What the kubelet said of the probe because of which it ended a container."""
+    """Words of the kubelet about the probe because of which it ended a container."""
     killed = [
         event
         for event in around.of("Pod", name_of(pod), "Killing")
@@ -190,7 +190,7 @@ def _probe_that_killed(pod: Object, around: Around) -> str | None:
 
 
 def creating(pod: Object, around: Around) -> Cause:
-    """What a pod waits for that has a node and no container yet."""
+    """Cause for which a pod that has a node has no container yet."""
     if (mounted := volumes.mount(pod, around)) is not None:
         return mounted
     show = describe(pod)
@@ -213,7 +213,7 @@ def creating(pod: Object, around: Around) -> Cause:
 
 
 def unready(pod: Object, around: Around) -> Cause | None:
-    """Why a pod whose containers run does not take part; None when nobody has said so."""
+    """Cause for which a pod whose containers run is not ready."""
     begun = [
         age_s(((status.get("state") or {}).get("running") or {}).get("startedAt"), around.now)
         for status in (pod.get("status") or {}).get("containerStatuses") or ()
@@ -235,7 +235,7 @@ def _probe_words(message: str) -> str:
     if code := re.search(r"statuscode: (\d+)", message):
         return f"its {probe} probe is answered with {code[1]}"
     if "refused" in message:
-        return f"nobody listens where its {probe} probe asks"
+        return f"nothing listens where its {probe} probe asks"
     if "deadline exceeded" in message or "timeout" in message.lower():
         return f"its {probe} probe is not answered in time"
     return f"its {probe} probe fails"

@@ -26,7 +26,7 @@ class _Sort(NamedTuple):
 _SORTS = (
     _Sort(
         "image-rate-limited", r"toomanyrequests|too many requests|rate limit|\b429\b",
-        "the registry {host} lets nobody pull so often; the cluster goes on trying", False,
+        "the registry {host} limits how often images are pulled; the cluster goes on trying", False,
         "rlctl image push --registry REGISTRY  (to a registry of your own, and name that one under images:)",
     ),
     _Sort(
@@ -46,7 +46,7 @@ _SORTS = (
     ),
     _Sort(
         "image-denied", r"does not exist or may require",
-        "image {image} does not exist, or the registry {host} wants to know who asks", True,
+        "image {image} does not exist, or the registry {host} wants a login", True,
         "rlctl image push --registry REGISTRY  (or imagePullSecrets by a patch, when the registry is private)",
     ),
     _Sort(
@@ -78,7 +78,7 @@ _SORTS = (
 
 
 def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
-    """Why the image of a container that waits is not there; None when that is not what it waits for."""
+    """Cause for which the image of a waiting container is not there; None when that is not what it waits for."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
     if reason not in REASONS:
@@ -116,7 +116,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
 
 
 def _message(pod: Object, image: str, message: str, around: Around) -> str:
-    """What the registry said: while the kubelet waits between two tries, older ones say it in an event only."""
+    """Words of the registry: while the kubelet waits between two tries, older ones say it in an event only."""
     if message and not re.fullmatch(r"Back-off pulling image \S+", message):
         return message
     for event in around.of("Pod", name_of(pod), "Failed", "InspectFailed"):
@@ -127,8 +127,8 @@ def _message(pod: Object, image: str, message: str, around: Around) -> str:
 
 
 def _not_mirrored(image: str, message: str) -> bool:
-    """A registry on the node itself is a mirror's other name. Mirrors are asked first, and one that does not have the
-    image is passed over without a word; what is reported is that nobody listens under the name itself.
+    """Whether an image named after a registry on the node itself is missing in its mirror. Mirrors are asked first, and
+    one without the image is passed over without a word; what is reported is that nothing listens under the name itself.
     """
     where = re.escape(host(image))
     local = re.fullmatch(r"(?:127\.[0-9.]+|localhost|\[::1\])(?::[0-9]+)?", host(image))

@@ -25,7 +25,7 @@ _DISK_LIMIT = re.compile(
 
 
 def failed(pod: Object) -> Cause | None:
-    """Why a pod is over for good: another takes its place. None when it is not."""
+    """Cause for which a pod is over for good: another takes its place. None when it is not."""
     status = pod.get("status") or {}
     if status.get("phase") not in ("Failed", "Succeeded"):
         return None
@@ -43,7 +43,7 @@ def failed(pod: Object) -> Cause | None:
         text = "had to leave its node, which was tainted or did not answer"
         return Cause("node-tainted", text, "exited", said, show)
     if why == "EvictionByEvictionAPI":
-        return Cause("drained", "had to leave its node: somebody drained it", "exited", said, show)
+        return Cause("drained", "had to leave its node, which was drained", "exited", said, show)
     if reason in ("NodeShutdown", "Terminated", "Shutdown"):
         return Cause("node-shutdown", f"its node {node} was shut down", "exited", said, show, key="node-shutdown")
     if reason in ("NodeLost", "DeletionByPodGC") or why == "DeletionByPodGC":
@@ -88,7 +88,7 @@ def lost(pod: Object, around: Around) -> Cause | None:
 
 
 def ending(pod: Object, around: Around) -> Cause | None:
-    """It is on its way out, or stuck there; None when nobody deletes it."""
+    """It is on its way out, or stuck there; None when it is not being deleted."""
     metadata = pod.get("metadata") or {}
     deleted = metadata.get("deletionTimestamp")
     if not deleted:

@@ -29,7 +29,7 @@ _RANKS: Final = ("resource", "volume", "affinity", "taint", "other")
 
 
 def cause(pod: Object, around: Around) -> Cause | None:
-    """Why the scheduler has not placed the pod; None when it has."""
+    """Cause for which the scheduler has not placed the pod; None when it has."""
     found = condition(pod, "PodScheduled")
     if found.get("status") != "False":
         return None
@@ -146,7 +146,7 @@ def _rank(kind: str) -> str:
 
 
 def _asked(pod: Object, resource: str) -> str:
-    """What the containers of the pod ask for, as written; several are joined by +."""
+    """Resources that the containers of the pod ask for, as written; several are joined by +."""
     asked = []
     for each in (pod.get("spec") or {}).get("containers") or ():
         resources = each.get("resources") or {}

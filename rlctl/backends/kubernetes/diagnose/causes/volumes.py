@@ -30,7 +30,7 @@ def claims_of(pod: Object) -> list[str]:
 
 
 def unbound(pod: Object, message: str, around: Around) -> Cause | None:
-    """What the scheduler says of claims: missing, or not bound; None when it says something else."""
+    """Words of the scheduler about claims: missing, or not bound; None when it says something else."""
     if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
         return settled(pod, around, Cause(
             "claim-missing", f"there is no PersistentVolumeClaim {missing[1]}", "failed",
@@ -48,7 +48,7 @@ def unbound(pod: Object, message: str, around: Around) -> Cause | None:
 
 
 def claim(found: Object, around: Around) -> Cause | None:
-    """Why a PersistentVolumeClaim is not bound; None when it is."""
+    """Cause for which a PersistentVolumeClaim is not bound; None when it is."""
     phase = (found.get("status") or {}).get("phase")
     if phase == "Bound":
         return None
@@ -85,12 +85,12 @@ def claim(found: Object, around: Around) -> Cause | None:
     said = evidence(str(waiting[0].get("reason")), str(waiting[0].get("message", ""))) if waiting else ""
     if waited_s < _BOUND_SOON_S:
         return Cause("claim-pending", f"the volume of claim {name} is being made", "starting", said, show)
-    text = f"nobody makes the volume of claim {name} (class {storage_class}, {modes})"
+    text = f"no provisioner makes the volume of claim {name} (class {storage_class}, {modes})"
     return Cause("claim-pending", text, "backoff", said, show)
 
 
 def mount(pod: Object, around: Around) -> Cause | None:
-    """Why a volume of a pod that has a node is not mounted; None when nothing is said of one."""
+    """Cause for which a volume of a pod that has a node is not mounted; None when nothing is said of one."""
     for event in around.of("Pod", name_of(pod), "FailedMount", "FailedAttachVolume", "FailedMapVolume"):
         reason, message = str(event.get("reason")), str(event.get("message", ""))
         if "failed to sync" in message:
@@ -136,5 +136,5 @@ def _mount(pod: Object, around: Around, reason: str, message: str) -> Cause:
 
 
 def still(pod: Object, around: Around) -> State:
-    """A first try on a node often fails, and nobody needs to know: starting for a while, backoff then."""
+    """Starting for a while, then backoff: a first try on a node often fails, and that is not worth telling."""
     return "starting" if age_s((pod.get("status") or {}).get("startTime"), around.now) < FIRST_TRIES_S else "backoff"
