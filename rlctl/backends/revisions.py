@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+import os
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal
@@ -19,13 +20,17 @@ KEPT: Final = 5
 """Number of revisions that are kept, the newest ones."""
 
 
+def user() -> str:
+    """Name of the user that runs this command, or their number: a container may run as one that has no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return str(os.getuid())
+
+
 def by() -> str:
     """user@host, as far as the machine knows."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):  # a user without a name
-        user = "somebody"
-    return f"{user}@{socket.gethostname()}"
+    return f"{user()}@{socket.gethostname()}"
 
 
 def images_of(spec: Mapping[str, Any]) -> dict[str, str]:

@@ -7,7 +7,6 @@ that wants it, is dead and is replaced; clocks of two machines are never compare
 
 from __future__ import annotations
 
-import getpass
 import os
 import socket
 import threading
@@ -23,6 +22,7 @@ from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.run_state.inventory import whose
+from rlctl.backends.revisions import user
 from rlctl.errors import Conflict, Locked, RlctlError
 from rlctl.waiting import Waiting, steady
 
@@ -50,11 +50,7 @@ class Me:
 
     @staticmethod
     def now() -> Me:
-        try:
-            user = getpass.getuser()
-        except (KeyError, OSError):  # a user without a name
-            user = str(os.getuid())
-        return Me(user, socket.gethostname(), os.getpid(), _process(os.getpid()))
+        return Me(user(), socket.gethostname(), os.getpid(), _process(os.getpid()))
 
 
 class Hold:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,3 +110,12 @@ def test_rollback_restarts_what_differs_and_is_a_revision_itself(machine: Machin
     assert kept[0].note == "rollback to 1"
     assert "@" in kept[0].by
     assert {each.what for each in machine.backend.rollback("one", 3)} == {"unchanged"}
+
+
+def test_the_author_is_told_by_number_where_the_user_has_no_name(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    revisions.keep(place, STATE, at(4), DOCUMENTS)
+    assert revisions.read(place, at(4), 4).revision.by.startswith(f"{os.getuid()}@")
