@@ -193,14 +193,16 @@ def test_a_cut_that_counts_as_an_end_is_learned_from_as_one() -> None:
     assert not torch.allclose(found["advantage"], cut["advantage"])
 
 
-def test_episodes_are_cut_where_they_are_learned_from_and_whole_where_they_are_evaluated(
+def test_episodes_are_cut_and_begun_where_they_are_learned_from_and_as_registered_where_they_are_evaluated(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for role, steps in (("actor", 10), ("evaluator", 200)):
+    for role, steps, fastest in (("actor", 10, 8.0), ("evaluator", 200, 1.0)):
         monkeypatch.setattr(sys, "argv", ["rlctl_agents", role, "--run-file", "x"])
-        made = limited.make("Pendulum-v1", 10)
+        made = limited.make("Pendulum-v1", 10, {"y_init": 8})
         assert made.spec is not None
         assert made.spec.max_episode_steps == steps
+        speeds = [abs(made.reset(seed=seed)[0][2]) for seed in range(50)]
+        assert fastest / 2 < max(speeds) <= fastest
 
 
 def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() -> None:
@@ -283,8 +285,8 @@ for step in range(100):
 
 @pytest.mark.processes
 def test_a_window_lies_between_two_lines_of_the_trainer() -> None:
+    start = time.monotonic()
     with child([sys.executable, "-c", TRAINER, "pong"], {}) as running:
-        start = time.monotonic()
         first, last = window(running, warm_s=0.05, window_s=0.2)
     assert first.at_s - start >= 0.05
     assert last.at_s - first.at_s >= 0.2
