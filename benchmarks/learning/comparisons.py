@@ -54,6 +54,13 @@ ABLATIONS = (
         "better with: Andrychowicz et al. 2021 (arXiv:2006.05990), observations and values",
     ),
     Comparison(
+        "normalize-gamma99",
+        "running moments of observations and returns; PPO, Pendulum-v1, gamma 0.99",
+        "pendulum-ppo",
+        "normalize-off-gamma99",
+        "better with: Andrychowicz et al. 2021 (arXiv:2006.05990), observations and values",
+    ),
+    Comparison(
         "vtrace",
         "V-trace, weights published every 64 versions; IMPALA, CartPole-v1",
         "vtrace-on",
