@@ -110,5 +110,5 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
             for index in (state / "rlctl" / "index").glob("*.json"):
                 subprocess.run(
                     [sys.executable, "-m", "rlctl", "down", index.stem],
-                    env=env, cwd=tmp_path, timeout=60, stdin=subprocess.DEVNULL, capture_output=True, check=False,
+                    env=env, cwd=tmp_path, timeout=240, stdin=subprocess.DEVNULL, capture_output=True, check=False,
                 )  # fmt: skip

@@ -23,7 +23,7 @@ def test_an_environment_that_fails_in_a_role_alone_fails_the_run_with_its_reason
         "    import gymnasium\n    return gymnasium.make('CartPole-v1')\n"
     )
     spec = cli.spec("shy", env={"id": "shy:Env"}, code={"path": "."}, stop={"agent_steps": 1000})
-    failed = cli("up", spec, exit_code=7, timeout_s=90)
+    failed = cli("up", spec, exit_code=7, timeout_s=240)
     assert "no licence left" in failed.stdout + failed.stderr
     assert "Traceback" not in failed.stdout + failed.stderr
 

@@ -150,7 +150,7 @@ def test_no_role_outlives_a_parent_that_is_killed(folder: Path) -> None:
 def test_a_role_whose_supervisor_died_before_it_could_ask_to_die_too_ends_at_once(folder: Path) -> None:
     done = subprocess.run(  # its parent is not process 1, as below a user's systemd
         command(folder, "modelpool", {}), env=environment(SUPERVISOR_PROCESS_NAME="modelpool-0"),
-        capture_output=True, text=True, timeout=20, check=False,
+        capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stdout == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -106,7 +107,8 @@ class Machine:
             except Exception as error:
                 print(f"down {run}: {error!r}")
         for pid in self.survivors():
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a child of a killed supervisor dies by itself
+                os.kill(pid, signal.SIGKILL)
 
 
 def until(condition: Callable[[], bool], what: str, timeout_s: float = 90.0) -> None:

@@ -134,7 +134,7 @@ def _lives(pid: int) -> bool:
     """A process that is there and no zombie: an orphan's new parent may take its time."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
+    except OSError:  # no such file, or no such process any more once it is open
         return False
 
 

@@ -333,6 +333,8 @@ def test_a_manager_that_was_replaced_leaves_its_successor_reachable_and_one_aske
         code, lines = managers[0].end()
         assert code == 1
         assert "a manager of term 2 has taken over from term 1" in lines[-1]["msg"]
+        # its term is written before it has a status
+        wait_until(lambda: managers[1].answers(), "the second manager", timeout_s=60)
         assert managers[1].ask("GET", "/status")["term"] == 2
         assert "rlctl_build_info" in managers[1].ask("GET", "/metrics", at="manager-0.probe")
         for name in ("control", "manager-0.probe"):

@@ -176,7 +176,7 @@ def test_two_runs_and_two_storage_folders_live_side_by_side(machine: Machine, tm
 
 def test_a_manager_that_refuses_says_why(machine: Machine) -> None:
     machine.up("one", role_plan("manager"))
-    until(lambda: (machine.backend.place("one").sockets / "manager-0.control").exists(), "the manager's socket")
+    until(lambda: machine.backend.control("one", "GET", "/status")["phase"] == "running", "the manager")
     with pytest.raises(RlctlError, match="refused GET /nothing: no /nothing here"):
         machine.backend.control("one", "GET", "/nothing")
 

@@ -8,6 +8,7 @@ import signal
 import psutil
 import pytest
 
+from rlctl.backends.base import Process
 from tests.backends.local.machine import Machine, read_log, role_plan, until, whats
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(240)]
@@ -42,7 +43,10 @@ def simulator_of(machine: Machine) -> psutil.Process:
 
 
 def ended(process: psutil.Process) -> bool:
-    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # reaped between the two looks
+        return True
 
 
 def test_what_a_dead_replica_started_dies_too(machine: Machine) -> None:
@@ -71,13 +75,19 @@ def test_a_crash_loop_backs_off_gives_up_and_reports_the_first_cause(machine: Ma
         "exc": "Traceback\nValueError: bad",
     }
     machine.up("one", role_plan("manager"), role_plan("learner", 1, broken), role_plan("actor", 2))
-    until(lambda: machine.processes("one")["learner/0"].state == "backoff", "a back-off")
-    reason = machine.processes("one")["learner/0"].reason
+    seen: list[Process] = []
+
+    def backs_off() -> bool:
+        seen.append(machine.processes("one")["learner/0"])
+        return seen[-1].state == "backoff"
+
+    until(backs_off, "a back-off")
+    reason = seen[-1].reason  # of the same look: a back-off is over after a second
     assert reason.startswith("learner 0 exited 1 after 00:00:0")
     assert "loss is NaN: ValueError: bad" in reason
     assert "starts again in" in reason
 
-    until(lambda: machine.phase("one") == "failed", "giving up", 60)
+    until(lambda: machine.phase("one") == "failed", "giving up")
     found = machine.backend.find("one")
     assert found is not None
     assert found.failure is not None
