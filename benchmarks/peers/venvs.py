@@ -120,6 +120,7 @@ def _pufferlib(folder: Path) -> None:
         [python(folder), "-c",
          "import numpy, sysconfig, pathlib, pufferlib; print(numpy.get_include()); "
          "print(sysconfig.get_paths()['include']); print(pathlib.Path(pufferlib.__file__).parent)"],
+        cwd=folder,  # importing it leaves a link there
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     numpy_include, python_include, package = told.stdout.split("\n")[:3]
