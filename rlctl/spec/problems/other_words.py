@@ -25,8 +25,11 @@ RENAMED: Final[Mapping[Path, str]] = {
 
 _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "env.id": ("env_id", "env_name", "environment", "game", "task"),
-    "env.action_repeat": ("frame_skip", "frameskip", "frame_repeat", "repeat_action"),
-    "env.frame_stack": ("stack", "num_stack", "framestack", "n_stack", "frame_stacks", "num_frames_stacked"),
+    "env.action_repeat": ("frame_skip", "frameskip", "env_frameskip", "frame_repeat", "repeat_action"),
+    "env.frame_stack": (
+        "stack", "num_stack", "framestack", "num_framestacks", "env_framestack", "n_stack", "frame_stacks",
+        "num_frames_stacked",
+    ),
     "env.grayscale": ("grey", "gray", "grayscale_obs", "gray_scale", "greyscale"),
     "env.resize": ("screen_size", "dim", "image_size", "res", "resolution"),
     "env.episodic_life": ("terminal_on_life_loss", "life_loss"),
@@ -36,7 +39,8 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "roles.actor.replicas": ("num_workers", "n_workers", "num_env_runners", "num_rollout_workers", "num_actors"),
     "roles.learner.replicas": ("num_learners", "num_gpu_learners"),
     "roles.learner.gpu": ("num_gpus", "num_gpus_per_learner", "gpus", "device", "cuda", "use_gpu"),
-    "algorithm.batch_size": ("train_batch_size", "train_batch_size_per_learner", "frames_per_batch", "batch_timesteps"),
+    "algorithm.batch_size": ("train_batch_size", "frames_per_batch", "batch_timesteps"),
+    "algorithm.batch_size: train_batch_size_per_learner x num_learners": ("train_batch_size_per_learner",),
     "algorithm.unroll_length": (
         "rollout_fragment_length", "n_steps", "num_steps", "rollout", "rollout_length", "unroll_steps", "horizon",
     ),
@@ -47,18 +51,18 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.value_coef": ("vf_coef", "vf_loss_coeff", "value_loss_coef", "value_loss_coeff", "baseline_cost",
                              "critic_coef"),
     "algorithm.max_grad_norm": ("grad_clip", "grad_norm_clipping", "clip_grad_norm", "max_gradient_norm"),
-    "algorithm.reward_clip": ("clip_rewards", "clip_reward", "reward_clipping", "abs_one"),
-    "algorithm.optimizer_eps": ("eps", "adam_eps", "adam_epsilon", "rmsprop_eps", "rms_prop_epsilon"),
+    "algorithm.reward_clip": ("clip_rewards", "clip_reward", "reward_clipping"),
+    "algorithm.optimizer_eps": ("eps", "adam_eps", "adam_epsilon", "rms_prop_eps", "rmsprop_eps", "rms_prop_epsilon"),
     "algorithm.rho_max": ("vtrace_rho", "rho_bar", "vtrace_clip_rho_threshold"),
+    "algorithm.c_max": ("vtrace_c",),
     "algorithm.pg_rho_max": ("vtrace_clip_pg_rho_threshold",),
     "algorithm.clip": (
         "clip_range", "clip_param", "clip_coef", "clip_ratio", "clip_epsilon", "eps_clip", "ppo_clip_ratio",
     ),
-    "algorithm.value_clip": ("clip_range_vf", "vf_clip_param"),
+    "algorithm.value_clip": ("clip_range_vf", "ppo_clip_value"),
     "algorithm.epochs": ("n_epochs", "num_epochs", "num_sgd_iter", "update_epochs", "ppo_epochs"),
     "algorithm.minibatch_size": ("sgd_minibatch_size", "mini_batch_size"),
     "algorithm.minibatch_size: batch_size / num_minibatches": ("num_minibatches", "n_minibatches"),
-    "algorithm.target_kl": ("kl_target",),
     "algorithm.reuse": ("circular_buffer_iterations_per_batch",),
     "algorithm.buffer_batches": ("circular_buffer_num_batches",),
     "algorithm.lr_schedule: {kind: linear, agent_steps: ...}": ("anneal_lr",),
@@ -79,7 +83,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.epsilon_steps": ("epsilon_timesteps", "eps_decay", "epsilon_decay"),
     "algorithm.critic_lr": ("q_lr", "qf_lr", "critic_learning_rate", "lr_critic"),
     "algorithm.temperature_lr": ("alpha_lr", "temperature_learning_rate"),
-    "algorithm.temperature": ("initial_alpha", "autotune", "init_temperature"),
+    "algorithm.temperature: auto": ("autotune",),
     "algorithm.policy_every": ("policy_delay", "policy_frequency", "actor_update_freq"),
     "algorithm.exploration_noise": ("action_noise", "explore_noise", "expl_noise"),
     "algorithm.target_noise": ("target_policy_noise", "policy_noise"),
@@ -90,12 +94,13 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "model": ("policy_kwargs",),
     "model.hidden": ("hidden_sizes", "fcnet_hiddens", "net_arch", "hidden_dims", "num_cells", "hiddens"),
     "model.activation": ("fcnet_activation", "activation_fn", "nonlinearity"),
-    "model.core: lstm": ("use_lstm", "use_rnn", "recurrent", "lstm"),
-    "model.core: gru": ("use_gru", "gru"),
+    "model.core: lstm": ("use_lstm", "recurrent", "lstm"),
+    "model.core: gru": ("use_rnn", "use_gru", "gru"),
     "model.share": ("vf_share_layers", "share_features_extractor", "actor_critic_share_weights", "shared_network"),
     "model.layer_norm": ("layernorm", "use_layer_norm", "normalize_layers"),
     "model.gains": ("ortho_init", "init_gain", "policy_initialization"),
-    "model.gaussian.log_std_init": ("log_std_init", "initial_stddev", "init_std"),
+    "model.gaussian.log_std_init": ("log_std_init",),
+    "model.gaussian.log_std_init: log(initial_stddev)": ("initial_stddev", "init_std"),
     "model.gaussian.squash": ("squash_output", "squash", "tanh_squash"),
     "model.gaussian.std: network": ("adaptive_stddev", "state_dependent_std"),
     "model.gaussian.std: free": ("free_log_std",),
@@ -107,7 +112,9 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "stop.wall_time": ("time_total_s", "train_for_seconds", "max_time_s", "time_limit"),
     "evaluation.every": ("eval_freq", "eval_interval", "evaluation_interval", "eval_every"),
     "evaluation.episodes": ("n_eval_episodes", "eval_episodes", "evaluation_duration", "num_eval_episodes"),
-    "checkpoint.every": ("checkpoint_freq", "checkpoint_frequency", "save_freq", "checkpoint_interval", "save_every"),
+    "checkpoint.every": (
+        "checkpoint_freq", "checkpoint_frequency", "save_freq", "checkpoint_interval", "save_every", "save_every_sec",
+    ),
     "checkpoint.keep": ("num_to_keep", "keep_checkpoints", "keep_checkpoints_num"),
     "replay.capacity": ("buffer_size", "replay_buffer_size", "buffer_capacity", "memory_size"),
     "replay.learning_starts": ("num_steps_sampled_before_learning_starts", "warmup_steps", "min_replay_size"),
@@ -130,12 +137,13 @@ FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items(
 _ELSEWHERE: Final[Mapping[tuple[str, str], str]] = {
     ("env", "time_limit"): "env.max_episode_steps",
     ("env", "max_steps"): "env.max_episode_steps",
+    ("env", "horizon"): "env.max_episode_steps",
     ("sac", "alpha"): "algorithm.temperature",
     ("sac", "entropy_coef"): "algorithm.temperature",
+    **{(name, "train_batch_size"): "algorithm.minibatch_size" for name in NEED_REPLAY},
     **{
-        (name, key): "algorithm.minibatch_size"
+        (name, "train_batch_size_per_learner"): "algorithm.minibatch_size: train_batch_size_per_learner x num_learners"
         for name in NEED_REPLAY
-        for key in ("train_batch_size", "train_batch_size_per_learner")
     },
 }
 """Section or algorithm, and a key or what it is with others -> our path, where it is not the usual one."""
@@ -145,9 +153,18 @@ _INSTEAD: Final = {
     ("td3", "target_every_updates"): ", and td3 moves its target networks by tau each policy_every optimizer steps",
 }
 """Algorithm and key of another one -> what serves the purpose."""
-_NOT_OFFERED: Final = dict.fromkeys(
-    ("kl_coeff", "kl_coef"), "no algorithm has a penalty on KL; `target_kl` of ppo and appo ends the steps of a batch"
-)
+_NOT_OFFERED: Final = {
+    **dict.fromkeys(
+        ("kl_coeff", "kl_coef", "kl_target"),
+        "no algorithm has a penalty on KL; `target_kl` of ppo and appo ends the steps of a batch",
+    ),
+    **dict.fromkeys(
+        ("initial_alpha", "init_temperature"),
+        "the temperature that sac learns begins at 1; a number for `temperature` stays as it is",
+    ),
+    "vf_clip_param": "no algorithm bounds the squared error; `value_clip` of ppo and appo bounds how far a value moves",
+}
+"""Key of another framework that none of ours stands for -> what there is."""
 _VERSIONS: Final = ", in versions, each of batch_size / minibatch_size optimizer steps"
 
 
