@@ -92,7 +92,7 @@ def class_names() -> dict[str, list[str]]:
 
 
 def riddles() -> int:
-    """Number of lines with an indefinite pronoun: somebody, nobody, whoever and the like."""
+    """Count the lines in which an indefinite pronoun stands for a process or a user."""
     return sum(bool(RIDDLE.search(line)) for path in sources() for line in path.read_text().splitlines())
 
 
