@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import torch
@@ -23,7 +24,9 @@ from rlctl_agents.algorithms.actor_critic import (
     sums,
 )
 from rlctl_agents.algorithms.base import Batch, Loss, Tensors, below, shuffled
+from rlctl_agents.algorithms.closed_form import ClosedForm, Differentiated
 from rlctl_agents.models.moments import AllReduce
+from rlctl_agents.ops.adam import SmallAdam
 from rlctl_agents.types.spaces import Spaces
 
 KL_MARGIN = 1.5
@@ -56,6 +59,22 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         super().__init__(config, network, spaces, seed=seed)
         self.config = self.config.sized(plain=self.net.plain)
         self.steps_per_batch = self.config.passes * self.config.minibatches
+        self._unmasked_fp32 = network.precision != "bf16" and not spaces.legal
+
+    @cached_property
+    def closed_form(self) -> ClosedForm | None:
+        """The network's loss in closed form, or None where it is none of those that have one. Looked at when learning
+        begins: an algorithm derived from this one may have changed its network by then."""
+        return ClosedForm(self.net) if self._unmasked_fp32 and ClosedForm.fits(self.net) else None
+
+    def make_optimizer(self) -> torch.optim.Optimizer:
+        config = self.config
+        if config.optimizer != "adam":
+            return super().make_optimizer()
+        betas = (config.adam_beta1, config.adam_beta2)
+        return SmallAdam(
+            [{"params": list(self.net.parameters()), "lr": config.lr, "betas": betas}], config.optimizer_eps
+        )
 
     @abstractmethod
     def estimates(self, batch: Batch) -> Tensors:
@@ -120,12 +139,16 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         valid = None if batch.all_valid else fields["valid"]
         steps = len(batch.version)
         obs = {name: _rows(fields.get(f"seen.{name}", leaf), steps) for name, leaf in below(fields, "obs").items()}
-        params, value = self.net.unroll_seen(obs, _rows(fields["first"], steps), below(fields, "core"))
-        legal = _rows(fields["legal"], steps) if "legal" in fields else None
-        log_prob, entropy = self.net.distribution.score(params, below(fields, "action"), legal)
-
-        rows = torch.full_like(tunable.clip, value.numel()) if valid is None else valid.sum().to(torch.float32)
-        total, summed = Surrogate.apply(log_prob, entropy, value, fields, valid, tunable, config.value_clip)  # type: ignore[no-untyped-call]
+        action = below(fields, "action")
+        rows = torch.full_like(tunable.clip, batch.version.numel()) if valid is None else valid.sum().to(torch.float32)
+        if valid is None and self.closed_form is not None and not torch.compiler.is_compiling():
+            objective = partial(surrogate, fields=fields, valid=None, tunable=tunable, value_clip=config.value_clip)
+            total, summed = self.closed_form.loss(obs, action, objective)
+        else:
+            params, value = self.net.unroll_seen(obs, _rows(fields["first"], steps), below(fields, "core"))
+            legal = _rows(fields["legal"], steps) if "legal" in fields else None
+            log_prob, entropy = self.net.distribution.score(params, action, legal)
+            total, summed = Surrogate.apply(log_prob, entropy, value, fields, valid, tunable, config.value_clip)  # type: ignore[no-untyped-call]
         names = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
         metrics = dict(zip(names, (summed / rows.clamp(min=1)).unbind(), strict=True))
         return Loss(total, rows, metrics)
@@ -135,14 +158,58 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         return limit is not None and means.get("kl", 0.0) > KL_MARGIN * limit
 
 
-class Surrogate(torch.autograd.Function):
-    """Clipped policy gradient, value regression and entropy, summed over the valid rows, with its gradient in closed
-    form: on a small network autograd's own operations, one for each that is written here, cost as much as the layers.
+def surrogate(
+    log_prob: Tensor,
+    entropy: Tensor,
+    value: Tensor,
+    fields: Tensors,
+    valid: Tensor | None,
+    tunable: ClippedCoefficients,
+    value_clip: float | None,
+) -> Differentiated:
+    """Clipped policy gradient, value regression and entropy, summed over the valid rows.
 
-    Arguments of `apply`: log-probability, entropy and value [T, B], fields of a prepared batch, valid [T, B] or None
-    where all rows are, the coefficients and `value_clip`. It returns the sum and, without gradient, [5] sums: losses of
-    policy and value, entropy, KL by (r - 1) - log r, which is unbiased and never negative, and clipped ratios.
+    Args:
+        log_prob: [T, B], as entropy and value.
+        fields: of a prepared batch.
+        valid: [T, B]; None: all rows are.
+
+    Returns:
+        The derivatives with [T, B]; as metrics [5] sums: losses of policy and value, entropy, KL by (r - 1) - log r,
+        which is unbiased and never negative, and clipped ratios.
     """
+    advantage, target, old = fields["advantage"], fields["scaled_target"], fields["scaled_old_value"]
+    log_ratio = log_prob - fields["old_log_prob"]
+    if valid is not None:
+        log_ratio = torch.where(valid, log_ratio, 0.0)
+    ratio = log_ratio.exp()
+    beyond = ratio - 1
+    cost = ratio * -advantage
+    bound = ratio.clamp(1 - tunable.clip, 1 + tunable.clip) * -advantage
+    error = value - target
+    half_square = 0.5 * error.square()
+    by_value = error
+    if value_clip is not None:
+        moved = value - old
+        near = moved.clamp(-value_clip, value_clip)
+        bounded = 0.5 * (old + near - target).square()
+        by_value = torch.where((bounded <= half_square) | (near == moved), error, 0.0)
+        half_square = torch.maximum(half_square, bounded)
+    by_log_prob = torch.where(cost >= bound, cost, 0.0)
+    far = (beyond.abs() > tunable.clip).to(ratio.dtype)
+    rows = torch.stack([torch.maximum(cost, bound), half_square, entropy, beyond - log_ratio, far])
+    if valid is not None:
+        # where, not a product: a row that is not valid may hold any number
+        rows, by_log_prob, by_value = (torch.where(valid, one, 0.0) for one in (rows, by_log_prob, by_value))
+    summed = rows.flatten(1).sum(1)
+    policy, squares, entropies = summed[:3].unbind()
+    total = policy + tunable.value_coef * squares - tunable.entropy_coef * entropies
+    return Differentiated(total, summed, by_log_prob, -tunable.entropy_coef, tunable.value_coef * by_value)
+
+
+class Surrogate(torch.autograd.Function):
+    """`surrogate`, its sum and its metrics, with its gradient in closed form: on a small network autograd's own
+    operations, one for each that is written there, cost as much as the layers."""
 
     @staticmethod
     def forward(
@@ -155,44 +222,20 @@ class Surrogate(torch.autograd.Function):
         tunable: ClippedCoefficients,
         value_clip: float | None,
     ) -> tuple[Tensor, Tensor]:
-        advantage, target, old = fields["advantage"], fields["scaled_target"], fields["scaled_old_value"]
-        log_ratio = log_prob - fields["old_log_prob"]
-        if valid is not None:
-            log_ratio = torch.where(valid, log_ratio, 0.0)
-        ratio = log_ratio.exp()
-        beyond = ratio - 1
-        cost = ratio * -advantage
-        bound = ratio.clamp(1 - tunable.clip, 1 + tunable.clip) * -advantage
-        error = value - target
-        half_square = 0.5 * error.square()
-        by_value = error
-        if value_clip is not None:
-            moved = value - old
-            near = moved.clamp(-value_clip, value_clip)
-            bounded = 0.5 * (old + near - target).square()
-            by_value = torch.where((bounded <= half_square) | (near == moved), error, 0.0)
-            half_square = torch.maximum(half_square, bounded)
-        by_log_prob = torch.where(cost >= bound, cost, 0.0)
-        far = (beyond.abs() > tunable.clip).to(ratio.dtype)
-        rows = torch.stack([torch.maximum(cost, bound), half_square, entropy, beyond - log_ratio, far])
-        if valid is not None:
-            # where, not a product: a row that is not valid may hold any number
-            rows, by_log_prob, by_value = (torch.where(valid, one, 0.0) for one in (rows, by_log_prob, by_value))
-        summed = rows.flatten(1).sum(1)
-        ctx.save_for_backward(by_log_prob, by_value, tunable.entropy_coef, tunable.value_coef)
+        found = surrogate(log_prob, entropy, value, fields, valid, tunable, value_clip)
+        ctx.save_for_backward(found.by_log_prob, found.by_entropy, found.by_value)
         ctx.valid = valid
-        ctx.mark_non_differentiable(summed)
-        policy, squares, entropies = summed[:3].unbind()
-        return policy + tunable.value_coef * squares - tunable.entropy_coef * entropies, summed
+        ctx.mark_non_differentiable(found.metrics)
+        return found.total, found.metrics
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: Tensor) -> tuple[Tensor | None, ...]:
-        by_log_prob, by_value, entropy_coef, value_coef = ctx.saved_tensors
-        by_entropy = (-entropy_coef * grad).expand_as(by_value)
+        by_log_prob, by_entropy, by_value = ctx.saved_tensors
+        by_entropy = (grad * by_entropy).expand_as(by_value)
         if ctx.valid is not None:
             by_entropy = torch.where(ctx.valid, by_entropy, 0.0)
-        return grad * by_log_prob, by_entropy, (grad * value_coef) * by_value, None, None, None, None
+        return grad * by_log_prob, by_entropy, grad * by_value, None, None, None, None
 
 
 def rows_apart(batch: Batch) -> Batch:
