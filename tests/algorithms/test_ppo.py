@@ -9,8 +9,8 @@ import torch
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
+from rlctl_agents.algorithms.actor_critic import rows_apart
 from rlctl_agents.algorithms.base import Batch, below
-from rlctl_agents.algorithms.clipped import rows_apart
 from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.ops.gae import gae
 from rlctl_agents.training.trainer import Trainer

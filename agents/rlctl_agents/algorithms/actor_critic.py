@@ -156,6 +156,21 @@ class ActorCriticAlgorithm(Algorithm):
             )
 
 
+def rows_apart(batch: Batch) -> Batch:
+    """The valid rows of a batch side by side as segments of one row: [1, rows, ...] each, without a row after the last.
+
+    A network without memory may learn from any of them together.
+    """
+    valid = batch.fields["valid"]
+    steps = len(valid)
+    fields = {
+        name: value[:steps][valid].unsqueeze(0)
+        for name, value in batch.fields.items()
+        if name not in batch.segment_fields
+    }
+    return Batch(fields, batch.version[valid].unsqueeze(0), all_valid=True)
+
+
 def off_policy_targets(
     config: specs.OffPolicy, tunable: Coefficients, fields: Tensors, reward: Tensor, log_rho: Tensor, value: Tensor
 ) -> VTrace:

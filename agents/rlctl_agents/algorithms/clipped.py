@@ -20,6 +20,7 @@ from rlctl_agents.algorithms.actor_critic import (
     COEFFICIENTS,
     ActorCriticAlgorithm,
     Coefficients,
+    rows_apart,
     standardised_by,
     sums,
 )
@@ -236,21 +237,6 @@ class Surrogate(torch.autograd.Function):
         if ctx.valid is not None:
             by_entropy = torch.where(ctx.valid, by_entropy, 0.0)
         return grad * by_log_prob, by_entropy, grad * by_value, None, None, None, None
-
-
-def rows_apart(batch: Batch) -> Batch:
-    """The valid rows of a batch side by side as segments of one row: [1, rows, ...] each, without a row after the last.
-
-    A network without memory may learn from any of them together.
-    """
-    valid = batch.fields["valid"]
-    steps = len(valid)
-    fields = {
-        name: value[:steps][valid].unsqueeze(0)
-        for name, value in batch.fields.items()
-        if name not in batch.segment_fields
-    }
-    return Batch(fields, batch.version[valid].unsqueeze(0), all_valid=True)
 
 
 def _rows(x: Tensor, steps: int) -> Tensor:

@@ -20,10 +20,10 @@ from rlctl_agents.algorithms.actor_critic import (
     off_policy_metrics,
     off_policy_targets,
     require_clips,
+    rows_apart,
     standardised,
 )
 from rlctl_agents.algorithms.base import AlgorithmError, Batch, Loss, below, joined, shuffled
-from rlctl_agents.algorithms.clipped import rows_apart
 from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.spaces import Spaces
 
