@@ -56,10 +56,10 @@ class Algorithm(Model):
     def budget_rows(self) -> int:
         """Rows that may be made, on their way or queued: the learner's credit over all actors.
 
-        As many as can be learned from before they are too old; never less than the batch that is learned from and the
-        one that is filled.
+        As many as can be learned from before they are too old, and the batch that is learned from beside the one that is
+        filled. One batch where no policy but the newest gathers: an older one would gather what lies beside it.
         """
-        return max(2, self.max_lag_versions) * self.batch_size
+        return (max(2, self.max_lag_versions) if self.max_lag_versions else 1) * self.batch_size
 
 
 Optimizer = Literal["rmsprop", "adam", "adamw"]
@@ -244,11 +244,6 @@ class Ppo(Clipped):
         """Over a batch; of what is `sized`."""
         assert self.epochs != "auto", "sized"
         return self.epochs
-
-    @property
-    def budget_rows(self) -> int:
-        """One batch: what would be gathered beside it, an older policy would gather."""
-        return self.batch_size
 
 
 class Appo(Clipped, OffPolicy):

@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from pydantic import TypeAdapter
 
+from rlctl.spec.algorithms import AnyAlgorithm
 from rlctl_agents.experience.batching import ArrivalOrder, Outcome
-from rlctl_agents.experience.on_policy import OnPolicySource
+from rlctl_agents.experience.on_policy import OnPolicySource, limits
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.types.experience import SegmentBlock
 from rlctl_agents.wire.experience.credit import Credits, Peer
@@ -144,3 +146,13 @@ def test_a_batch_begun_before_the_group_grew_is_filled_up_and_then_all_is_of_the
         receiver.send()
     assert sizes[:3] == [64, 16, 16]
     assert receiver.limits == (receiver.budget(16), 16 * T, 3 * 16 * T)
+
+
+@pytest.mark.parametrize(("max_lag_versions", "batches"), [(0, 1), (1, 2), (8, 8)])
+@pytest.mark.parametrize("name", ["impala", "package.module:Mine"])
+def test_nothing_is_gathered_beside_a_batch_that_it_would_be_too_old_for(
+    name: str, max_lag_versions: int, batches: int
+) -> None:
+    section = {"name": name, "unroll_length": 4, "batch_size": 24, "max_lag_versions": max_lag_versions}
+    config = TypeAdapter(AnyAlgorithm).validate_python(section)
+    assert limits(config, 12)[0] == 12 * batches
