@@ -56,8 +56,8 @@ class Algorithm(Model):
     def budget_rows(self) -> int:
         """Rows that may be made, on their way or queued: the learner's credit over all actors.
 
-        As many as can be learned from before they are too old, and the batch that is learned from beside the one that is
-        filled. One batch where no policy but the newest gathers: an older one would gather what lies beside it.
+        As many as can be learned from before they are too old, and at least the batch that is learned from beside the
+        one that is filled. With lag 0 one batch: what is gathered beside it is too old when its turn comes.
         """
         return (max(2, self.max_lag_versions) if self.max_lag_versions else 1) * self.batch_size
 
