@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,6 +19,8 @@ from tests.experience.replay.shards import Place, Run, T
 
 ROWS = 400
 """Of each shard."""
+DRAWS = 200_000
+"""Rows drawn for one comparison."""
 
 
 def chi_square(seen: NDArray[np.int64], chance: NDArray[np.float64]) -> tuple[float, float]:
@@ -82,42 +86,54 @@ def drawn(
     return np.concatenate(rows), np.concatenate(chance)
 
 
-def test_shards_draw_as_one_tree_does_a_shard_killed_and_returned_included() -> None:
+class Phase(NamedTuple):
+    """Draws from several shards at one time."""
+
+    name: str
+    seen: NDArray[np.int64]  # [rows of all shards]
+    chance: NDArray[np.float64]  # the exact one of each
+    of_tree: NDArray[np.int64]  # as many draws of one tree over all rows, by their masses now
+
+
+def phases(count: int) -> Iterator[Phase]:
+    """As many shards with fresh masses, with one of them killed, with that one returned empty of what it held, and with
+    masses that the learner was told before a third of the rows had other errors."""
     rng = np.random.default_rng(5)
-    shards = {number: shard(number) for number in range(4)}
-    tree = SumTree(4 * ROWS)
-    for phase in ("all", "killed", "returned"):
-        if phase == "killed":
-            del shards[2]
-        if phase == "returned":
-            shards[2] = shard(77)  # what it held is lost
-        mass = np.zeros(4 * ROWS)
+    shards = {number: shard(number) for number in range(count)}
+    tree = SumTree(count * ROWS)
+    told: dict[int, float] = {}
+    for name in ("fresh", "killed", "returned", "stale"):
+        if name == "killed":
+            del shards[count - 1]
+        if name == "returned":
+            shards[count - 1] = shard(77)
+        if name == "stale":
+            for one in shards.values():
+                change(one, rng)
+        else:
+            told = {number: one.totals.mass for number, one in shards.items()}
+        mass, exact = np.zeros(count * ROWS), np.zeros(count * ROWS)
         for number, one in shards.items():
-            mass[number * ROWS : (number + 1) * ROWS] = one._tree.mass
-        tree.set(np.arange(4 * ROWS), mass)
-        told = {number: one.totals.mass for number, one in shards.items()}
-        seen = np.bincount(drawn(shards, told, 100_000, rng)[0], minlength=4 * ROWS)
-        of_tree = np.bincount(tree.draw(rng.random(100_000)), minlength=4 * ROWS)
-        assert abs(chi_square(seen, mass / mass.sum())[0]) < 4, phase
-        assert abs(chi_square(of_tree, mass / mass.sum())[0]) < 4, phase
+            place = slice(number * ROWS, (number + 1) * ROWS)
+            mass[place] = one._tree.mass
+            exact[place] = told[number] / sum(told.values()) * mass[place] / mass[place].sum()
+        tree.set(np.arange(count * ROWS), mass)
+        rows, chance = drawn(shards, told, DRAWS, rng)
+        np.testing.assert_allclose(chance, exact[rows], rtol=1e-5, err_msg="the chance that comes with a row")
+        of_tree = np.bincount(tree.draw(rng.random(DRAWS)), minlength=count * ROWS)
+        yield Phase(name, np.bincount(rows, minlength=count * ROWS), exact, of_tree)
 
 
-def test_with_stale_masses_every_chance_is_the_one_that_was_used() -> None:
-    rng = np.random.default_rng(6)
-    shards = {number: shard(number) for number in range(4)}
-    told = {number: one.totals.mass for number, one in shards.items()}
-    for one in shards.values():
-        change(one, rng)
-    now = {number: one.totals.mass for number, one in shards.items()}
-    assert max(abs(now[at] / told[at] - 1) for at in told) > 0.1, "stale"
-    rows, chance = drawn(shards, told, 200_000, rng)
-    said = np.zeros(4 * ROWS)
-    said[rows] = chance
-    exact = np.concatenate([told[at] / sum(told.values()) * shards[at]._tree.mass / now[at] for at in shards])
-    np.testing.assert_allclose(said[rows], exact[rows], rtol=1e-5)
-    assert abs(chi_square(np.bincount(rows, minlength=4 * ROWS), exact)[0]) < 4
-    fresh = np.concatenate([one._tree.mass for one in shards.values()]).astype(np.float64)
-    assert chi_square(np.bincount(rows, minlength=4 * ROWS), fresh / fresh.sum())[0] > 10, "and not that of one tree"
+@pytest.mark.parametrize("count", [1, 2, 4, 8])
+def test_shards_draw_as_one_tree_does_with_one_of_them_killed_or_returned_and_exactly_with_stale_masses(
+    count: int,
+) -> None:
+    for phase in phases(count) if count > 1 else islice(phases(1), 1):
+        assert abs(chi_square(phase.seen, phase.chance)[0]) < 4, phase.name
+        if phase.name == "stale":
+            assert chi_square(phase.of_tree, phase.chance)[0] > 10, "those of one tree are others"
+        else:
+            assert abs(chi_square(phase.of_tree, phase.chance)[0]) < 4, phase.name
 
 
 class Watched:
@@ -249,3 +265,18 @@ def test_the_order_of_a_draw_says_nothing_about_its_rows() -> None:
     slots = np.concatenate([one.draw(500).fields["slot"] for _ in range(40)]).reshape(40, 500)
     halves = slots[:, :250].mean(1) - slots[:, 250:].mean(1)
     assert abs(halves.mean()) < 4 * halves.std() / math.sqrt(40)
+
+
+def figures() -> Iterator[str]:
+    """The table of docs/replay.md."""
+    yield "| shards | masses | chi-square: deviations from what is expected | freedom | of one tree |"
+    yield "|---|---|---|---|---|"
+    for count in (1, 2, 4, 8):
+        for phase in phases(count) if count > 1 else islice(phases(1), 1):
+            off, freedom = chi_square(phase.seen, phase.chance)
+            of_tree, _ = chi_square(phase.of_tree, phase.chance)
+            yield f"| {count} | {phase.name} | {off:+.2f} | {freedom} | {of_tree:+.2f} |"
+
+
+if __name__ == "__main__":
+    print(*figures(), sep="\n")
