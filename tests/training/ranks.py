@@ -49,6 +49,7 @@ CLIPPED = {
         target_kl=0.003, max_grad_norm=0.05,
     ),
 }  # fmt: skip
+CLIPPED |= {f"{name}_mlp": config for name, config in CLIPPED.items()}  # in fp32, with the gradient in closed form
 SCHEMA = schema_of(CONFIG, NETWORK, SPACES)
 STREAMS, STEPS = 12, 10
 CPU = torch.device("cpu")
@@ -86,10 +87,12 @@ class DoubleAppo(Appo):
 
 
 def fresh(seed: int = 1, piece_rows: int | None = None, *, name: str = "impala") -> Trainer:
-    kind = {"impala": Double, "value": Double, "ppo": DoublePpo, "appo": DoubleAppo}[name]
-    config, network = (VALUE, Network(hidden=[16])) if name == "value" else (CLIPPED.get(name, CONFIG), NETWORK)
-    algorithm = kind(config, network, SPACES, seed=seed)
-    in_fp64(algorithm)
+    kinds = {"impala": Double, "value": Double, "ppo": DoublePpo, "appo": DoubleAppo, "ppo_mlp": Ppo, "appo_mlp": Appo}
+    config = VALUE if name == "value" else CLIPPED.get(name, CONFIG)
+    network = Network(hidden=[16]) if name == "value" or name.endswith("_mlp") else NETWORK
+    algorithm = kinds[name](config, network, SPACES, seed=seed)
+    if not name.endswith("_mlp"):
+        in_fp64(algorithm)
     return Trainer(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
 
 
@@ -112,6 +115,24 @@ def recorded(step: int, learning: Trainer, first: int = 0, count: int = STREAMS)
     part.version[:] = step
     part.used = count
     return batch(part)
+
+
+def by_itself(batch: Batch, algorithm: ClippedAlgorithm) -> Batch:
+    """As if the policy as it is now had chosen the actions."""
+    fields, steps = batch.fields, SCHEMA.unroll_length
+    with torch.no_grad():
+        params, _ = algorithm.net.unroll({"obs": fields["obs"]}, fields["first"], {})
+        score = algorithm.net.distribution.score(params[:steps], {"action": fields["action"]}, None)
+    return batch._replace(fields={**fields, "log_prob": score.log_prob})
+
+
+def first_ratio(algorithm: ClippedAlgorithm, batch: Batch, all_reduce: AllReduce) -> float:
+    """Root of the mean square of ratio - 1 in the first minibatch: the KL's estimate is half of that square."""
+    with torch.no_grad():
+        whole = algorithm.prepare(batch, all_reduce)
+        assert whole is not None
+        minibatch = next(iter(algorithm.minibatches(whole, torch.Generator().manual_seed(0))))
+    return float((2 * algorithm.loss(minibatch).metrics["kl"].double().clamp(min=0)).sqrt())
 
 
 def weights(learning: Trainer) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
@@ -142,8 +163,11 @@ def run_rank(rank: int, world: int, address: str, folder: Path, name: str, piece
         learning.take_over(data)
     learning.join(collective)
     first, count = parts(world)[rank]
-    values, steps = {}, []
+    values, steps, ratios = {}, [], []
     for step in range(STEPS):
+        if name == "ppo_mlp":
+            mine = by_itself(recorded(step, learning, first, count), learning._algorithm)  # type: ignore[arg-type]
+            ratios.append(first_ratio(learning._algorithm, mine, learning._all_reduce))  # type: ignore[arg-type]
         starved = name in CLIPPED and step == 0 and rank == 0
         assert collective.agree(ready=not starved, held=False, starved=starved).update
         updated = learning.update(None if starved else recorded(step, learning, first, count))
@@ -156,6 +180,7 @@ def run_rank(rank: int, world: int, address: str, folder: Path, name: str, piece
         "learned": np.array(learning.learned_steps),
         "loss": np.array(values["total"]),
         "steps": np.array(steps),
+        "ratios": np.array(ratios),
     }
     agreed = collective.agree(ready=rank > 0, held=False, starved=rank == 0)
     assert agreed.update

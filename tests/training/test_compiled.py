@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+from rlctl.spec.algorithms import KINDS
 from rlctl.spec.schema import Network
+from rlctl_agents import algorithms
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.algorithms.impala import Impala as OurImpala
 from rlctl_agents.experience.staging import Staging
+from rlctl_agents.roles.learner import Learner
 from rlctl_agents.training.trainer import Trainer
 from tests.support.chain import schema_of
 from tests.training.test_trainer import CONFIG, NETWORK, SPACES, batch_for
@@ -67,3 +71,31 @@ def test_the_next_backend_takes_over_from_one_that_cannot(caplog: pytest.LogCapt
     one = learning()
     one.compile(batch_of(one, NETWORK), ["no such backend", "eager"])
     assert "the loss is compiled by eager" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("name", "core", "compiled"),
+    [("impala", "none", True), ("ppo", "none", False), ("ppo", "gru", True), ("appo", "none", False)],
+)
+def test_a_loss_is_compiled_where_minibatches_have_one_shape(
+    name: str, core: str, compiled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    kind = algorithms.find(name)
+    network = Network.model_validate({"hidden": [8], "core": core, "width": 6})
+    algorithm = kind(KINDS[name](), network, SPACES, seed=1)
+    given: list[Batch] = []
+    example = Batch({}, torch.zeros(1, 1))
+    learner = SimpleNamespace(
+        _source=SimpleNamespace(example=lambda: example), _trainer=SimpleNamespace(compile=given.append)
+    )
+    with caplog.at_level(logging.INFO):
+        Learner._compile(learner, algorithm)  # type: ignore[arg-type]
+    assert given == ([example] if compiled else [])
+    assert ("not compiled: minibatches have as many rows as are valid" in caplog.text) != compiled
+
+
+def test_a_learner_whose_source_has_no_example_says_that_it_does_not_compile(caplog: pytest.LogCaptureFixture) -> None:
+    learner = SimpleNamespace(_source=SimpleNamespace(example=lambda: None))
+    with caplog.at_level(logging.INFO):
+        Learner._compile(learner, learning()._algorithm)  # type: ignore[arg-type]
+    assert "not compiled: batches are drawn from a replay" in caplog.text

@@ -33,11 +33,14 @@ def test_the_same_when_each_learns_in_pieces_and_not_in_equally_many(tmp_path: P
     compare(5, run_ranks(5, tmp_path, "impala", str(piece_rows)))
 
 
-@pytest.mark.parametrize("name", ["ppo", "appo"])
+@pytest.mark.parametrize("name", ["ppo", "appo", "ppo_mlp", "appo_mlp"])
 def test_several_epochs_with_moments_and_normalised_advantages_are_those_of_one_learner_and_end_together(
     name: str, tmp_path: Path
 ) -> None:
-    compare(2, run_ranks(2, tmp_path, name), name)
+    ranks = run_ranks(2, tmp_path, name)
+    compare(2, ranks, name)
+    if name == "ppo_mlp":  # though moments move from batch to batch
+        assert all(len(found["ratios"]) == STEPS and found["ratios"].max() < 1e-5 for found in ranks)
 
 
 def test_the_pass_that_moves_the_value_alone_is_that_of_one_learner(tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
 
 def compare(world: int, ranks: list[dict[str, np.ndarray]], name: str = "impala") -> None:  # type: ignore[type-arg]
     """With one learner that has the whole batch."""
-    clipped = name in CLIPPED
+    clipped, most = name in CLIPPED, 2e-4 if name.endswith("_mlp") else 1e-9  # in fp32
     one, first = fresh(name=name), parts(world)[1][0]
     starved = recorded(0, one, first, STREAMS - first)  # without the columns of rank 0
     updates = [one.update(starved if clipped and step == 0 else recorded(step, one)) for step in range(STEPS)]
@@ -64,7 +67,7 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]], name: str = "impala"
     expected = weights(one)
     for found in ranks:
         worst = max(float(np.abs(found[key] - value).max()) for key, value in expected.items())
-        assert worst < 1e-9
+        assert worst < most
         assert found["rows"] == one.consumed_steps
         assert found["taken"] == one.taken_rows
         assert found["learned"] == one.learned_steps, "of all learners"
@@ -73,11 +76,11 @@ def compare(world: int, ranks: list[dict[str, np.ndarray]], name: str = "impala"
         assert abs(found["loss"] - losses[-1]) < 1e-5  # told as fp32
         assert all(np.array_equal(found[name], ranks[0][name]) for name in expected), "equal bit for bit"
 
-    if name in ("appo", "value"):  # which leave out the older batches of a rank without one, too
+    if name in ("appo", "appo_mlp", "value"):  # which leave out the older batches of a rank without one, too
         return
     first, count = parts(world)[1]
     one.update(recorded(STEPS, one, first, STREAMS - first))  # without the columns of rank 0
     for name, value in weights(one).items():
-        assert np.abs(ranks[0][f"starved/{name}"] - value).max() < 1e-9, "a rank without a batch has no weight"
+        assert np.abs(ranks[0][f"starved/{name}"] - value).max() < most, "a rank without a batch has no weight"
     assert CONFIG.batch_size % SCHEMA.unroll_length == 0
     assert count > 0

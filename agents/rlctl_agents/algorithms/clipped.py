@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -41,6 +41,10 @@ class ClippedCoefficients(Coefficients):
     clip: Tensor
 
 
+class Adam(SmallAdam):
+    """By the name of torch's, whose state it has: a learner goes on with what either has saved."""
+
+
 class ClippedAlgorithm(ActorCriticAlgorithm):
     """Several optimizer steps on each batch, none of which gains from moving the policy far from an old one.
 
@@ -61,21 +65,19 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         self.config = self.config.sized(plain=self.net.plain)
         self.steps_per_batch = self.config.passes * self.config.minibatches
         self._unmasked_fp32 = network.precision != "bf16" and not spaces.legal
-
-    @cached_property
-    def closed_form(self) -> ClosedForm | None:
-        """The network's loss in closed form, or None where it is none of those that have one. Looked at when learning
-        begins: an algorithm derived from this one may have changed its network by then."""
-        return ClosedForm(self.net) if self._unmasked_fp32 and ClosedForm.fits(self.net) else None
+        self._closed_form: ClosedForm | None = None  # of the present batch
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        config = self.config
-        if config.optimizer != "adam":
+        config, base = self.config, ClippedAlgorithm
+        # a class of the user's own may hang hooks on the optimizer, or leave parameters out of the loss
+        ours = type(self).make_optimizer is base.make_optimizer and type(self).loss is base.loss
+        if config.optimizer != "adam" or not ours or not self._has_closed_form():
             return super().make_optimizer()
-        betas = (config.adam_beta1, config.adam_beta2)
-        return SmallAdam(
-            [{"params": list(self.net.parameters()), "lr": config.lr, "betas": betas}], config.optimizer_eps
-        )
+        parameters, betas = list(self.net.parameters()), (config.adam_beta1, config.adam_beta2)
+        return Adam([{"params": parameters, "lr": config.lr, "betas": betas}], config.optimizer_eps)
+
+    def _has_closed_form(self) -> bool:
+        return self._unmasked_fp32 and ClosedForm.fits(self.net)
 
     @abstractmethod
     def estimates(self, batch: Batch) -> Tensors:
@@ -88,6 +90,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         Values that all minibatches of a batch share are computed here, once: observations as the network
         sees them, targets and old values in units of its head, and `batch_metrics`.
         """
+        self._closed_form = ClosedForm(self.net) if self._has_closed_form() else None
         made = {} if batch is None else self.estimates(batch)
         summed = self._summed(made, None if batch is None else batch.fields["valid"], all_reduce)
         if batch is None:
@@ -142,14 +145,14 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         obs = {name: _rows(fields.get(f"seen.{name}", leaf), steps) for name, leaf in below(fields, "obs").items()}
         action = below(fields, "action")
         rows = torch.full_like(tunable.clip, batch.version.numel()) if valid is None else valid.sum().to(torch.float32)
-        if valid is None and self.closed_form is not None and not torch.compiler.is_compiling():
-            objective = partial(surrogate, fields=fields, valid=None, tunable=tunable, value_clip=config.value_clip)
-            total, summed = self.closed_form.loss(obs, action, objective)
-        else:
+        if torch.compiler.is_compiling() or valid is not None or self._closed_form is None:
             params, value = self.net.unroll_seen(obs, _rows(fields["first"], steps), below(fields, "core"))
             legal = _rows(fields["legal"], steps) if "legal" in fields else None
             log_prob, entropy = self.net.distribution.score(params, action, legal)
             total, summed = Surrogate.apply(log_prob, entropy, value, fields, valid, tunable, config.value_clip)  # type: ignore[no-untyped-call]
+        else:
+            objective = partial(surrogate, fields=fields, valid=None, tunable=tunable, value_clip=config.value_clip)
+            total, summed = self._closed_form.loss(obs, action, objective)
         names = ("policy_loss", "value_loss", "entropy", "kl", "clipped")
         metrics = dict(zip(names, (summed / rows.clamp(min=1)).unbind(), strict=True))
         return Loss(total, rows, metrics)

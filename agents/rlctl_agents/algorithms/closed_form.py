@@ -1,14 +1,14 @@
 """The loss of PPO and APPO on two mlps with its gradient in closed form, as one node of autograd.
 
-Such a network computes for less time than autograd takes for the some sixty operations of its loss, and an update
-consists of many minibatches.
+Such a network computes for less time than autograd takes for the sixty operations of its loss, and an update consists
+of many minibatches.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,9 +16,14 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlctl_agents.algorithms.base import Tensors
-from rlctl_agents.models.distributions import Categorical, Gaussian
+from rlctl_agents.models.distributions import ActionDistribution, Categorical, Gaussian
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.torso import Mlp, Torso
+
+MODULES = frozenset({Torso, Mlp, nn.Linear, nn.ModuleList, ActionDistribution, Categorical, Gaussian})
+"""Modules that are computed here in place of their `forward`; a subclass may compute anything."""
+ACTIVATIONS = (torch.tanh, torch.relu)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Differentiated(NamedTuple):
@@ -36,41 +41,38 @@ Objective = Callable[[Tensor, Tensor, Tensor], Differentiated]
 
 
 class ClosedForm:
-    """Policy and value of a network that is two mlps, for one leaf of actions, from observations that are normalised.
-
-    Args:
-        net: one that `fits`; its parameters stay the same objects.
-    """
+    """The loss of a network that `fits`, from observations that are normalised."""
 
     def __init__(self, net: ActorCritic) -> None:
         ((self._action, self._leaf),) = net.distribution.leaves
-        assert isinstance(net.torso, Torso)
-        assert net.torso.mlp is not None
-        self._inputs = net.torso.vectors
-        self._tanh = net.torso.mlp.activate is torch.tanh
-        policy, value = ([*_layers(torso), head] for torso, head in _towers(net))
-        self._depth = 2 * len(policy)  # weights and biases of one of them
-        self._weights = [one for layer in (*policy, *value) for one in (layer.weight, layer.bias)]
-        if net.log_std is not None:
-            self._weights.append(net.log_std)
+        torso, value_torso = cast(Torso, net.torso), cast(Torso, net.value_torso)
+        self._inputs, self._log_std = torso.vectors, net.log_std
+        self._policy, self._value = _Layers(torso, net.policy), _Layers(value_torso, net.value)
+        free = [] if net.log_std is None else [net.log_std]
+        self._weights = [*self._policy.weights, *self._value.weights, *free]
 
     @staticmethod
     def fits(net: ActorCritic) -> bool:
-        """True of a network on a processor that is made of our mlps alone, none of them changed or watched."""
-        if type(net) is not ActorCritic or net.value_torso is None or not net.plain:
+        """True of a network that consists of two of our mlps as they are made, with one leaf of actions, whose
+        deviation no observation changes; in fp32 on a CPU, all of it trained, without hooks."""
+        torso, value_torso, leaves = net.torso, net.value_torso, net.distribution.leaves
+        if type(net) is not ActorCritic or net.core is not None or value_torso is None or len(leaves) != 1:
             return False
-        layers = [layer for torso, head in _towers(net) for layer in (*_layers(torso), head)]
-        whole = type(net.torso) is Torso and type(net.value_torso) is Torso
-        modules = list(net.modules())
+        parts = (torso, value_torso, net.policy, net.value, net.distribution)
+        modules = [one for part in parts for one in part.modules()]
+        if any(type(one) not in MODULES or any(getattr(one, hooks) for hooks in HOOKS) for one in modules):
+            return False
+        towers = [cast(Torso, torso), cast(Torso, value_torso)]
         return (
-            whole
-            and all(type(layer) is nn.Linear and layer.bias is not None for layer in layers)
-            and not any(isinstance(one, Mlp) and one.norms for one in modules)
-            and not any(one._forward_hooks or one._forward_pre_hooks or one._backward_hooks for one in modules)
-            and all(one.requires_grad and one.device.type == "cpu" for one in net.parameters())
-            and len(net.distribution.leaves) == 1
-            and (type(net.distribution.leaves[0][1]) is Categorical or net.log_std is not None)
-            and type(net.distribution.leaves[0][1]) in (Categorical, Gaussian)
+            all(one.mlp is not None and not one.image_names for one in towers)
+            and towers[0].vectors == towers[1].vectors
+            and all(not one.norms and one.activate in ACTIVATIONS for one in modules if isinstance(one, Mlp))
+            and all(one.bias is not None for one in modules if isinstance(one, nn.Linear))
+            and (isinstance(leaves[0][1], Categorical) or net.log_std is not None)
+            and all(
+                one.requires_grad and one.dtype == torch.float32 and one.device.type == "cpu"
+                for one in net.parameters()
+            )
         )
 
     def loss(self, obs: Tensors, action: Tensors, objective: Objective) -> tuple[Tensor, Tensor]:
@@ -82,58 +84,39 @@ class ClosedForm:
         """
         vectors = [leaf.encode(obs[name].squeeze(0)) for name, leaf in self._inputs.items()]
         x = vectors[0] if len(vectors) == 1 else torch.cat(vectors, 1)
-
-        def compute(weights: Sequence[Tensor]) -> tuple[Differentiated, list[Tensor]]:
-            policy, value = weights[: self._depth], weights[self._depth : 2 * self._depth]
-            params, of_policy = self._forward(x, policy)
-            values, of_value = self._forward(x, value)
-            if isinstance(self._leaf, Gaussian):
-                scored = _gaussian(self._leaf, params, weights[-1], action[self._action])
-            else:
-                scored = _categorical(params, action[self._action])
-            found = objective(scored.log_prob.view(1, -1), scored.entropy.view(1, -1), values.view(1, -1))
-            by_params, by_free = scored.backward(found.by_log_prob.view(-1), found.by_entropy)
-            gradients = self._backward(by_params, of_policy, policy)
-            gradients += self._backward(found.by_value.view(-1, 1), of_value, value)
-            return found, gradients + by_free
-
-        total, metrics = _Known.apply(compute, *self._weights)  # type: ignore[no-untyped-call]
+        total, metrics = _WithGradient.apply(  # type: ignore[no-untyped-call]
+            lambda: self._differentiated(x, action[self._action], objective), *self._weights
+        )
         return total, metrics
 
-    def _forward(self, x: Tensor, weights: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """The output of an mlp, and the inputs of its layers."""
-        inputs = [x]
-        for at in range(0, len(weights) - 2, 2):
-            x = functional.linear(x, weights[at], weights[at + 1])
-            x = x.tanh_() if self._tanh else x.relu_()
-            inputs.append(x)
-        return functional.linear(x, weights[-2], weights[-1]), inputs
-
-    def _backward(self, grad: Tensor, inputs: Sequence[Tensor], weights: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients of an mlp's weights from that of its output."""
-        found: list[Tensor] = []
-        for at in reversed(range(len(inputs))):
-            found += [grad.sum(0), grad.t() @ inputs[at]]
-            if at:
-                grad = grad @ weights[2 * at]
-                if self._tanh:
-                    grad = torch.ops.aten.tanh_backward.default(grad, inputs[at])
-                else:
-                    grad = torch.ops.aten.threshold_backward.default(grad, inputs[at], 0)
-        return found[::-1]
+    def _differentiated(
+        self, x: Tensor, action: Tensor, objective: Objective
+    ) -> tuple[Differentiated, Sequence[Tensor]]:
+        """The sum, and its gradients by all weights."""
+        params, of_policy = self._policy.forward(x)
+        values, of_value = self._value.forward(x)
+        if isinstance(self._leaf, Gaussian):
+            assert self._log_std is not None, "it fits"
+            score = _gaussian(self._leaf, params, self._log_std, action)
+        else:
+            score = _categorical(params, action)
+        found = objective(score.log_prob.view(1, -1), score.entropy.view(1, -1), values.view(1, -1))
+        by_params, by_free = score.backward(found.by_log_prob.view(-1), found.by_entropy)
+        by_policy = self._policy.backward(by_params, of_policy)
+        return found, [*by_policy, *self._value.backward(found.by_value.view(-1, 1), of_value), *by_free]
 
 
-class _Known(torch.autograd.Function):
-    """A sum with a gradient that is computed together with it.
+class _WithGradient(torch.autograd.Function):
+    """A sum whose gradient is computed together with it.
 
-    Arguments of `apply`: a function of the weights that gives both, and the weights.
+    Arguments of `apply`: a function that gives both, and the weights that the gradients are of.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, compute: Callable[[Sequence[Tensor]], tuple[Differentiated, list[Tensor]]], *weights: Tensor
+        ctx: Any, compute: Callable[[], tuple[Differentiated, Sequence[Tensor]]], *weights: Tensor
     ) -> tuple[Tensor, Tensor]:
-        found, ctx.gradients = compute(weights)
+        found, ctx.gradients = compute()
         ctx.mark_non_differentiable(found.metrics)
         return found.total, found.metrics
 
@@ -143,14 +126,47 @@ class _Known(torch.autograd.Function):
         return (None, *torch._foreach_mul(ctx.gradients, grad))
 
 
-class _Scored(NamedTuple):
+class _Layers:
+    """The layers of an mlp and a head."""
+
+    def __init__(self, torso: Torso, head: nn.Module) -> None:
+        mlp = cast(Mlp, torso.mlp)
+        layers = [cast(nn.Linear, layer) for layer in (*mlp.layers, head)]
+        self.weights = [one for layer in layers for one in (layer.weight, layer.bias)]
+        """Weight and bias of each."""
+        self._tanh = mlp.activate is torch.tanh
+
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The output, and the input of each layer."""
+        weights, inputs = self.weights, [x]
+        for at in range(0, len(weights) - 2, 2):
+            x = functional.linear(x, weights[at], weights[at + 1])
+            x = x.tanh_() if self._tanh else x.relu_()
+            inputs.append(x)
+        return functional.linear(x, weights[-2], weights[-1]), inputs
+
+    def backward(self, grad: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """Gradients by the weights, from that by the output."""
+        found: list[Tensor] = []
+        for at in reversed(range(len(inputs))):
+            found += [grad.sum(0), grad.t() @ inputs[at]]
+            if at:
+                grad = grad @ self.weights[2 * at]
+                if self._tanh:
+                    grad = torch.ops.aten.tanh_backward.default(grad, inputs[at])
+                else:
+                    grad = torch.ops.aten.threshold_backward.default(grad, inputs[at], 0)
+        return found[::-1]
+
+
+class _Score(NamedTuple):
     log_prob: Tensor  # [N]
     entropy: Tensor  # [N]
     backward: Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
-    """Derivatives by the parameters [N, P], and by those that are free, from those by log-probability and entropy."""
+    """From derivatives by log-probability [N] and entropy those by the parameters [N, P], and by the free ones."""
 
 
-def _categorical(logits: Tensor, action: Tensor) -> _Scored:
+def _categorical(logits: Tensor, action: Tensor) -> _Score:
     """As `Categorical.score`, of [N, n]."""
     log_p = torch.log_softmax(logits, -1)
     p, chosen = log_p.exp(), action.view(-1, 1)
@@ -160,11 +176,11 @@ def _categorical(logits: Tensor, action: Tensor) -> _Scored:
         by = by_log_prob.unsqueeze(1)
         return (p * (by_entropy * (log_p + entropy) + by)).neg_().scatter_add_(-1, chosen, by), []
 
-    return _Scored(log_p.gather(-1, chosen).view(-1), entropy.view(-1), backward)
+    return _Score(log_p.gather(-1, chosen).view(-1), entropy.view(-1), backward)
 
 
-def _gaussian(leaf: Gaussian, mean: Tensor, log_std: Tensor, action: Tensor) -> _Scored:
-    """As `Gaussian.score`, of means [N, entries] and log deviations [entries] that no observation changes."""
+def _gaussian(leaf: Gaussian, mean: Tensor, log_std: Tensor, action: Tensor) -> _Score:
+    """As `Gaussian.score`, of means [N, entries] and log deviations [entries]."""
     raw = log_std + leaf.start
     inner = raw.clamp(leaf.range[0] + 1, leaf.range[1] - 1)
     beyond = raw - inner
@@ -180,13 +196,4 @@ def _gaussian(leaf: Gaussian, mean: Tensor, log_std: Tensor, action: Tensor) -> 
         by_bounded = (by_z * z).sum(0) - by_log_prob.sum() + by_entropy * len(z)
         return by_z * inverse, [by_bounded * (1 + beyond.abs()).pow(-2)]
 
-    return _Scored(log_prob, entropy.expand_as(log_prob), backward)
-
-
-def _towers(net: ActorCritic) -> list[tuple[nn.Module, nn.Linear]]:
-    assert net.value_torso is not None
-    return [(net.torso, net.policy), (net.value_torso, net.value)]  # type: ignore[list-item]
-
-
-def _layers(torso: nn.Module) -> list[Any]:
-    return list(torso.mlp.layers) if isinstance(torso, Torso) and torso.mlp else []
+    return _Score(log_prob, entropy.expand_as(log_prob), backward)
