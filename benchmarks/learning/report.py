@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
 from pathlib import Path
 
 from benchmarks.learning import claims, comparisons
@@ -92,6 +91,17 @@ def plot(rows: Sequence[Row], stored: Mapping[str, Stored], path: Path) -> None:
     plots.save(made, path)
 
 
+def plotted(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Rows that share a plot, by its name: those of one task and goal. The first goal's has the name of the task."""
+    found: dict[tuple[str, float], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.task, row.goal), []).append(row)
+    named: dict[str, list[Row]] = {}
+    for (task, _), group in found.items():
+        named["-".join([task, *(row.algorithm for row in group)]) if task in named else task] = group
+    return named
+
+
 def start(algorithm: str, known: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
     """Cells of one algorithm in README: description, a spec to start from, the score of its row and the command."""
     about, actions, spec, name = STARTS[algorithm]
@@ -129,12 +139,10 @@ def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, doc
         measured = [one for row in rows for one in stored[row.name].seeds]
         for column, what in (("processor", "Measured on"), ("commit", "Commits")):
             lines += ["", f"{what}: {', '.join(sorted(store.distinct(measured, column)))}."] if measured else []
-        for task, alike in groupby(rows, key=lambda row: row.task):
-            group = [row for row in alike if stored[row.name].seeds]
-            if group:
-                path = results / f"{task}.svg"
-                plot(group, stored, path)
-                lines += ["", f"![{task}]({shown_path(path, document)})"]
+        for name, group in plotted([row for row in rows if stored[row.name].seeds]).items():
+            path = results / f"{name}.svg"
+            plot(group, stored, path)
+            lines += ["", f"![{name}]({shown_path(path, document)})"]
         tables.replace_section(document, "table", lines)
         readme = document.parent.parent / "README.md"
         if readme.is_file():

@@ -82,14 +82,15 @@ def test_a_loss_is_compiled_where_minibatches_have_one_shape(
 ) -> None:
     kind = algorithms.find(name)
     network = Network.model_validate({"hidden": [8], "core": core, "width": 6})
-    algorithm = kind(KINDS[name](), network, SPACES, seed=1)
+    config = KINDS[name]()
+    algorithm = kind(config, network, SPACES, seed=1)
     given: list[Batch] = []
     example = Batch({}, torch.zeros(1, 1))
     learner = SimpleNamespace(
         _source=SimpleNamespace(example=lambda: example), _trainer=SimpleNamespace(compile=given.append)
     )
     with caplog.at_level(logging.INFO):
-        Learner._compile(learner, algorithm)  # type: ignore[arg-type]
+        Learner._compile(learner, algorithm, config)  # type: ignore[arg-type]
     assert given == ([example] if compiled else [])
     assert ("not compiled: minibatches have as many rows as are valid" in caplog.text) != compiled
 
@@ -97,5 +98,5 @@ def test_a_loss_is_compiled_where_minibatches_have_one_shape(
 def test_a_learner_whose_source_has_no_example_says_that_it_does_not_compile(caplog: pytest.LogCaptureFixture) -> None:
     learner = SimpleNamespace(_source=SimpleNamespace(example=lambda: None))
     with caplog.at_level(logging.INFO):
-        Learner._compile(learner, learning()._algorithm)  # type: ignore[arg-type]
+        Learner._compile(learner, learning()._algorithm, CONFIG)  # type: ignore[arg-type]
     assert "not compiled: batches are drawn from a replay" in caplog.text

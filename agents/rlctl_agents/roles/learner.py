@@ -19,7 +19,6 @@ from rlctl.spec.layout import Layout
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
-from rlctl_agents.algorithms.clipped import ClippedAlgorithm
 from rlctl_agents.checkpoint.policy import describe, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.experience.batching import LockStepError
@@ -242,7 +241,7 @@ class Learner:
         )
         self._source = self._make_source(wire, algorithm, schema, config, device)
         if compiles(spec, device) and lease.learners == 1:
-            self._compile(algorithm)  # before the first beat, after which a minute of silence is a fault
+            self._compile(algorithm, config)  # before the first beat, after which a minute of silence is a fault
         described = describe(
             self._trainer.ref,
             self._trainer.consumed_steps,
@@ -353,12 +352,12 @@ class Learner:
         with as_users_fault(AlgorithmError):
             return make_source(needs)
 
-    def _compile(self, algorithm: Algorithm) -> None:
+    def _compile(self, algorithm: Algorithm, config: specs.Algorithm) -> None:
         """Compile the loss, or say why not."""
         example = self._source.example()
         if example is None:
             log.info("the loss is not compiled: batches are drawn from a replay, or by code of your own")
-        elif isinstance(algorithm, ClippedAlgorithm) and algorithm.net.core is None:
+        elif isinstance(config, specs.Clipped) and getattr(algorithm.net, "core", None) is None:
             log.info("the loss is not compiled: minibatches have as many rows as are valid, none of them the same")
         else:
             self._trainer.compile(example)
