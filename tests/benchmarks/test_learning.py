@@ -734,3 +734,11 @@ def test_the_area_of_a_row_is_the_mean_along_its_curve(tmp_path: Path) -> None:
     found = stored_of(row, [500.0], tmp_path)
     # 20 to 480 over the first half, 480 to 500 over the second
     assert comparisons.values(row, found, "area") == [pytest.approx((250 + 490) / 2, rel=1e-3)]
+
+
+def test_rows_of_one_task_and_goal_share_a_plot_and_no_name_is_written_twice() -> None:
+    found = report.plotted(rows.rows())
+    assert [row.name for row in found["pendulum"]] == ["pendulum-ppo", "pendulum-appo"]
+    assert [row.name for row in found["pendulum-sac-td3"]] == ["pendulum-sac", "pendulum-td3"]
+    assert {len({(row.task, row.goal) for row in group}) for group in found.values()} == {1}
+    assert sorted(row.name for group in found.values() for row in group) == sorted(row.name for row in rows.rows())
