@@ -104,3 +104,43 @@ def test_an_optimizer_is_what_the_spec_says_and_another_one_after_a_restart_begi
     assert trainer(made(name)).restore(state) == ""
     other = "adam" if name != "adam" else "adamw"
     assert trainer(made(other)).restore(state).startswith(f"the optimizer was {kind} and is Adam")
+
+
+def made(name: str, **settings: Any) -> tuple[ActorCriticAlgorithm, Actor]:
+    """An algorithm with normalised returns and observations, and an actor in an environment of random rewards."""
+    config = specs.KINDS[name].model_validate({"unroll_length": 5, "batch_size": 60, **settings})
+    kind = algorithms.find(name)
+    algorithm = kind(config, Network.model_validate({"hidden": [8]}), SPACES, seed=0)
+    assert isinstance(algorithm, ActorCriticAlgorithm)
+    schema = kind.schema(config, Network.model_validate({"hidden": [8]}), SPACES)
+    return algorithm, Actor(algorithm, schema, Anything(12, 1, SPACES), seed=2)
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo"])
+def test_rewards_are_scaled_then_clipped_and_learned_from_as_such(name: str) -> None:
+    """Returns, whose moments follow the rewards that are learned from, tell what these were."""
+    means = []
+    for settings in ({}, {"reward_scale": 100.0}, {"reward_scale": 100.0, "reward_clip": 0.5}):
+        algorithm, actor = made(name, gamma=0.0, **settings)
+        batch = actor.segment()
+        reward, valid = batch.fields["reward"], batch.fields["valid"]
+        learned = reward * settings.get("reward_scale", 1.0)
+        learned = learned.clamp(-0.5, 0.5) if "reward_clip" in settings else learned
+        torch.testing.assert_close(algorithm.rewards(batch), learned)
+        means.append(float(learned[valid].mean()))
+        if "reward_clip" not in settings:  # which gives rewards a scale of its own
+            trainer(algorithm).update(batch)
+            assert algorithm.net.returns is not None
+            assert float(algorithm.net.returns.mean) == pytest.approx(means[-1], rel=1e-3)
+    assert means[1] == pytest.approx(100 * means[0])
+    assert len(set(means)) == 3
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo"])
+def test_moments_stand_still_while_it_acts(name: str) -> None:
+    algorithm, actor = made(name)
+    trainer(algorithm).update(actor.segment())
+    before = {name: one.clone() for name, one in algorithm.net.state_dict().items()}
+    assert float(before["observed.moments.0.count"]) > 0
+    actor.segment()
+    assert all(torch.equal(one, before[name]) for name, one in algorithm.net.state_dict().items())
