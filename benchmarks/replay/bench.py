@@ -55,7 +55,8 @@ FIGURES = (
 AT = ("first", "last")
 COLUMNS = {
     "inserts_per_cpu_s": "rows inserted per CPU s", "samples_per_cpu_s": "rows drawn per CPU s",
-    "cpu_us_of_both": "us of draw and update", "cpu_share_of_index": "share of index", "peak_mib": "MiB of the process",
+    "cpu_us_of_both": "us of draw and update", "cpu_share_of_index": "share of index",
+    "computed_mib": "MiB computed", "grown_mib": "MiB that it took", "peak_mib": "MiB of the process",
 }  # fmt: skip
 
 

@@ -19,6 +19,8 @@ import numpy as np
 
 BATCH, STREAMS, STEPS = 512, 32, 16
 SHARDS = (2, 4, 8)
+FEW = 8 * STREAMS * STEPS
+"""Rows of a buffer that only shows what there is without rows."""
 CASES = {"vectors": ((8,), "float32"), "frames": ((4, 84, 84), "uint8")}
 """Shape and dtype of an observation."""
 
@@ -30,6 +32,7 @@ class Buffer(NamedTuple):
     draw: Callable[[], object]
     update: Callable[[], object] | None = None  # the priorities of the last draw
     index: Callable[[], object] | None = None  # only the search for the rows of a draw
+    computed_bytes: int = 0  # of its arrays, as they were computed before it was made; 0: not computed
 
 
 def agreed(case: str) -> Any:
@@ -108,7 +111,8 @@ def rlctl(case: str, rows: int, *, prioritized: bool = True, n_step: int = 1, sh
         if frames:
             one._units._stack(np.stack((slot, found.after)), frames)
 
-    return Buffer(insert, draw, update if prioritized else None, index if shards == 1 else None)
+    computed = shards * Shard.bytes_for(schema, settings, rows // shards)
+    return Buffer(insert, draw, update if prioritized else None, index if shards == 1 else None, computed)
 
 
 def cpprb(case: str, rows: int) -> Buffer:
@@ -191,6 +195,8 @@ def cpu_us(work: Callable[[], object], seconds: float) -> float:
 
 
 def main(who: str, case: str, rows: int, seconds: float) -> dict[str, float]:
+    CONTENDERS[who](case, FEW)  # what it imports is there from here on
+    before = resident_mib("VmRSS")
     made = CONTENDERS[who](case, rows)
     there = 0
     while there < rows:
@@ -208,13 +214,17 @@ def main(who: str, case: str, rows: int, seconds: float) -> dict[str, float]:
         figures["cpu_us_of_both"] = cpu_us(both, seconds)
     if made.index:
         figures["cpu_share_of_index"] = cpu_us(made.index, seconds) / draw_us
-    return figures | {"peak_mib": peak_mib()}
+    if made.computed_bytes:
+        figures["computed_mib"] = made.computed_bytes / 2**20
+    peak = resident_mib("VmHWM")
+    return figures | {"grown_mib": peak - before, "peak_mib": peak}
 
 
-def peak_mib() -> float:
-    """Largest resident memory; that of getrusage begins with the peak of the process that forked this one."""
+def resident_mib(which: str) -> float:
+    """Resident memory: VmRSS, now; VmHWM, the largest, where getrusage begins with the peak of the process that forked
+    this one."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(status["VmHWM"].split()[0]) / 1024
+    return int(status[which].split()[0]) / 1024
 
 
 if __name__ == "__main__":
