@@ -29,12 +29,14 @@ from rlctl_agents.algorithms.td3 import Td3
 from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.experience.replay.memory import shard_settings
 from rlctl_agents.experience.replay.messages import drawn_schema
+from rlctl_agents.experience.replay.source import ReplaySource
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.control import Place
 from rlctl_agents.types.experience import ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.experience.replay.shards import Run
 from tests.support.chain import schema_of, settings
 
 CPU = torch.device("cpu")
@@ -141,6 +143,39 @@ def test_what_is_staged_is_what_is_learned_from_however_late_the_copy_is(device:
         assert {one.device for one in batch.fields.values()} == {device}
         addresses.add(batch.fields["obs"].data_ptr())
     assert len(addresses) == 1, "CUDA graphs read from one place"
+
+
+def test_draws_of_a_replay_are_learned_from_as_they_were_drawn_while_the_next_one_is_copied(
+    device: torch.device,
+) -> None:
+    runs = [Run(2), Run(2)]
+    for run in runs:
+        for place in run.places:
+            place.feed(400, 1.0)
+        run.meet()
+    there, here = Staging(device, copies=True), Staging(CPU)
+    sources = [ReplaySource(run.drawer, one, 16) for run, one in zip(runs, (there, here), strict=True)]
+    if device.type == "cuda":
+        memories = list(sources[0]._free)
+        assert all(torch.from_numpy(one).is_pinned() for memory in memories for one in memory.fields.values())
+    addresses = []
+    for _ in range(6):
+        if device.type == "cuda":
+            with torch.cuda.stream(there._stream):
+                torch.cuda._sleep(200_000_000)  # a tenth of a second of the stream that copies
+        assert all(one.step() for one in sources)
+        found, expected = (one.take(0.0) for one in sources)
+        assert found is not None
+        assert expected is not None
+        assert {one.device.type for one in found.fields.values()} == {device.type}
+        for name, values in expected.fields.items():
+            np.testing.assert_array_equal(found.fields[name].cpu().numpy(), values.numpy())
+        addresses.append(found.fields["weight"].data_ptr())
+        for one, batch in zip(sources, (found, expected), strict=True):
+            one.update_priorities(batch, batch.fields["weight"])
+            one.give_back(batch)
+    assert len(set(addresses)) > 1, "one is learned from while another is filled"
+    assert len(set(addresses)) < 6, "and all of them keep their place"
 
 
 OTHERS: dict[str, tuple[type[Algorithm], specs.Algorithm]] = {
