@@ -139,10 +139,11 @@ def write(rows: Sequence[Row], arms: Sequence[Row], results: Path = RESULTS, doc
         measured = [one for row in rows for one in stored[row.name].seeds]
         for column, what in (("processor", "Measured on"), ("commit", "Commits")):
             lines += ["", f"{what}: {', '.join(sorted(store.distinct(measured, column)))}."] if measured else []
-        for name, group in plotted([row for row in rows if stored[row.name].seeds]).items():
-            path = results / f"{name}.svg"
-            plot(group, stored, path)
-            lines += ["", f"![{name}]({shown_path(path, document)})"]
+        for name, alike in plotted(rows).items():  # named by all rows, whichever are measured
+            if group := [row for row in alike if stored[row.name].seeds]:
+                path = results / f"{name}.svg"
+                plot(group, stored, path)
+                lines += ["", f"![{name}]({shown_path(path, document)})"]
         tables.replace_section(document, "table", lines)
         readme = document.parent.parent / "README.md"
         if readme.is_file():
