@@ -25,6 +25,7 @@ BENCHMARKS = {
     "algorithms": "peers.algorithms",
     "limit": "limit",
     "ablation": "ablation",
+    "kernels": "kernels",
     "curves": "curves",
     "scaling": "scaling.bench",
     "gpu": "gpu",

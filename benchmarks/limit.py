@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,31 @@ def alone(part: str, task: str, seconds: float, device: str = "cpu") -> dict[str
     Raises:
         RuntimeError: it failed.
     """
+    told = in_a_process("benchmarks.parts", part, task, str(seconds), device)
+    copied = {"copied_mb_per_s": told["bytes_copied"] / told["wall_s"] / 1e6} if told["bytes_copied"] else {}
+    return rates(told) | copied
+
+
+def in_a_process(module: str, *words: str, environment: Mapping[str, str] | None = None) -> dict[str, float]:
+    """The JSON line that a module prints last, run with one compute thread.
+
+    Raises:
+        RuntimeError: it failed.
+    """
     path = os.pathsep.join(word for word in (str(REPOSITORY), os.environ.get("PYTHONPATH", "")) if word)
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path, **(environment or {})}
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.parts", part, task, str(seconds), device],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}, cwd=REPOSITORY, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", module, *words], env=env, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-300:])
-    told = json.loads(done.stdout.splitlines()[-1])
-    first, last = product.Mark(0.0, 0.0, 0.0), product.Mark(told["wall_s"], told["steps"], told["cpu_s"])
-    copied = {"copied_mb_per_s": told["bytes_copied"] / told["wall_s"] / 1e6} if told["bytes_copied"] else {}
-    return product.rates(first, last) | copied
+    told: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def rates(told: Mapping[str, float]) -> dict[str, Any]:
+    """Figures of a `parts.Part` as it was printed."""
+    return product.rates(product.Mark(0.0, 0.0, 0.0), product.Mark(told["wall_s"], told["steps"], told["cpu_s"]))
 
 
 def bound(rates: dict[str, float]) -> float:

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ablation, asynchronous, cli, fanout, limit, regression, wire
+from benchmarks import ablation, asynchronous, cli, fanout, kernels, limit, regression, wire
 from benchmarks.__main__ import BENCHMARKS, find, write
 from benchmarks.peers import bench as peers
 from benchmarks.scaling import bench as scaling
@@ -299,3 +299,16 @@ def test_ablation_switches_off_one_thing(task: str, variant: str) -> None:
     before, after = ablation.spec(task, ablation.WHOLE), ablation.spec(task, variant)
     Spec.model_validate({"run": "x", **after})
     assert len([part for part in before if before[part] != after[part]]) == 1
+
+
+def test_kernels_stand_beside_those_of_the_same_round_and_instructions() -> None:
+    rates = {kernels.AS_IT_IS: 1000.0, "channels first": 800.0}
+    rows = [
+        row(instructions=instructions, what=kernels.UPDATE, variant=name, round=0, steps_per_cpu_s=factor * rate)
+        for instructions, factor in ((kernels.AVX2, 1), (kernels.ALL, 2))
+        for name, rate in rates.items()
+    ]
+    text = "\n".join(kernels.table(rows))
+    assert "| channels first | 800 (800-800; n 1) | 0.80 (0.80-0.80; n 1) | 1,600 (1,600-1,600; n 1) | 0.80" in text
+    assert "| as it is | 1,000 (1,000-1,000; n 1) |  | 2,000" in text
+    assert "| onnxruntime | - |  | - |  |" in text
