@@ -1,12 +1,14 @@
 """Shards of a replay are killed, cut off, added and removed: training goes on, and rows come back."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 import yaml
 
 from tests.cluster.contract import Contract
+from tests.cluster.images import relabelled
 from tests.cluster.people import Person
 from tests.cluster.specs import SMALL, WORKLOADS
 from tests.cluster.training import Training, start
@@ -88,6 +90,29 @@ def test_a_shard_whose_node_is_cut_off_is_left_out_and_comes_back(
     run.goes_on()
     assert run.uids(*CORE) == core
     assert lost in run.pods("replay")
+    balanced(run)
+
+
+@pytest.mark.buildah
+def test_another_image_rolls_through_the_shards_and_training_goes_on(run: Training, images: dict[str, str]) -> None:
+    wait_until(lambda: bool(run.status()["checkpoint"]), timeout_s=120, what="a generation")
+    learner, shards = run.uids("learner"), run.uids("replay")
+    generation = run.status()["checkpoint"]["number"]
+    other = relabelled(images["core"])
+    run.up("--set", f"images.core={other}")
+    run.until("replay", 2, other_than=shards, timeout_s=240)
+    run.until("manager", 1)
+    assert {container["image"] for pod in run.pods("replay").values() for container in pod["spec"]["containers"]} == {
+        other
+    }
+    wait_until(lambda: answering(run) == 2, timeout_s=120, what="both shards")
+    run.goes_on()
+    assert run.uids("learner") == learner
+    for shard in range(2):
+        [restored] = re.findall(
+            rf"restored replay{shard} of generation (\d+)", run.who("logs", f"replay/{shard}", "--run", "train").stdout
+        )[-1:]
+        assert int(restored) >= generation, "rows of the newest generation, not of the first"
     balanced(run)
 
 
