@@ -31,7 +31,7 @@ from rlctl_agents.types import by_name
 NAMES = [row.name for row in rows.rows()]
 STATED = {f"pendulum-gamma90-{name}": {"algorithm.gamma"} for name in ("ppo", "appo")}
 STATED["cartpole-positions-ppo"] = {"model.core"}
-STATED["breakout-dqn"] = {"replay.samples_per_insert"}
+STATED["breakout-dqn"] = {"algorithm.minibatch_size"}
 """What a row sets besides a default, because the table is about that."""
 
 
