@@ -32,6 +32,7 @@ NAMES = [row.name for row in rows.rows()]
 STATED = {f"pendulum-gamma90-{name}": {"algorithm.gamma"} for name in ("ppo", "appo")}
 STATED["cartpole-positions-ppo"] = {"model.core"}
 STATED["breakout-dqn"] = {"algorithm.minibatch_size"}
+STATED["breakout-ppo"] = {"algorithm.lr"}
 """What a row sets besides a default, because the table is about that."""
 
 
