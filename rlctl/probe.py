@@ -229,15 +229,20 @@ def _shown(inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
     return "; ".join(parts)
 
 
+GRID_LR: Final = 1e-3
+"""Learning rate of Adam from which PPO and APPO learn small images well: docs/algorithms/ppo.md."""
+
+
 def _settled(spec: Spec, continuous: bool, inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us."""
+    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us; and what it had better not."""
     left = []
     for name, policy in (fields.normal(spec).policies or {}).items():
         if isinstance(algorithm := policy.algorithm, ActorCritic):
-            made = algorithm.settled(continuous)
+            made, nets = algorithm.settled(continuous), {leaf["net"] for leaf in inputs.get(name, ())}
             if isinstance(made, Clipped):
-                plain_net = policy.model.core == "none" and {leaf["net"] for leaf in inputs.get(name, ())} == {"mlp"}
-                made = made.sized(plain=plain_net)
+                made = made.sized(plain=policy.model.core == "none" and nets == {"mlp"})
             ours = [key for key, value in algorithm if value == "auto" and getattr(made, key) != "auto"]
             left.append(", ".join(f"{key} {number(getattr(made, key))}" for key in sorted(ours)))
+            if isinstance(made, Clipped) and "small_cnn" in nets and made.lr == type(made)().lr:
+                left.append(f"lr {number(made.lr)} is slow for small images: try {number(GRID_LR)}")
     return "".join(f"; {settings}" for settings in dict.fromkeys(left) if settings)

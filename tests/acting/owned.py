@@ -49,6 +49,10 @@ class RgbStack(Sound):
     observation_space = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
 
 
+class Grid(Sound):
+    observation_space = spaces.Box(0, 1, (10, 10, 4), np.uint8)
+
+
 class Several(Sound):
     observation_space = spaces.Dict(
         camera=spaces.Box(0, 255, (84, 84, 3), np.uint8),

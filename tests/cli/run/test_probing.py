@@ -59,6 +59,20 @@ def test_what_is_left_to_us_is_said_as_the_algorithm_takes_it(
     assert {key: float(value) for key, value in told.items()} == {key: getattr(built, key) for key in told}
 
 
+@pytest.mark.parametrize(
+    ("algorithm", "hint"),
+    [({"name": "ppo"}, "; lr 0.0003 is slow for small images: try 0.001"), ({"name": "ppo", "lr": 0.002}, "")],
+)
+def test_a_learning_rate_that_is_slow_for_small_images_is_told_unless_it_was_chosen(
+    algorithm: dict[str, Any], hint: str
+) -> None:
+    found = probed("tests.acting.owned:Grid", algorithm=algorithm)
+    assert found.text == (
+        "tests.acting.owned:Grid: obs uint8 [10, 10, 4] -> small_cnn; "
+        f"entropy_coef 0.01, epochs 4, minibatch_size 256{hint}"
+    )
+
+
 def test_a_refusal_names_the_value_as_the_user_has_written_it() -> None:
     assert [fault.path for fault in probed("tests.acting.owned:Table").faults] == [("model", "torso")]
     policies = {"main": {}}
