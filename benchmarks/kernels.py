@@ -141,8 +141,8 @@ def table(rows: list[Row]) -> list[str]:
     return [
         *lines,
         "Beside as it is: the ratio of rows per CPU second in the same round. What is computed is the same but for "
-        "rounding, in fp32 but where it says bf16, which `model.precision: auto` takes where the processor has it. Bytes "
-        "have no gradient, so that of the frames is never made.",
+        "rounding, in fp32 but where it says bf16, which `model.precision: auto` takes where the processor has it. "
+        "Bytes have no gradient, so that of the frames is never made.",
     ]
 
 
