@@ -234,7 +234,7 @@ GRID_LR: Final = 1e-3
 
 
 def _settled(spec: Spec, continuous: bool, inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us; and what it had better not."""
+    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us, and a default that is off."""
     left = []
     for name, policy in (fields.normal(spec).policies or {}).items():
         if isinstance(algorithm := policy.algorithm, ActorCritic):
