@@ -40,7 +40,7 @@ class StoredModel:
     tensors: str  # file, safetensors
     sha256: Mapping[str, str]  # file -> 64 hex digits, where they are known
     bytes: int  # of the tensors
-    created: float | None = None  # unix time; of a generation
+    created: float  # unix time; of goal and best that of the evaluation that chose them
     evaluations: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # mode -> the newest of this version
 
     @property
@@ -164,10 +164,12 @@ def _selected(files: StoredFiles, name: str, sizes: Mapping[str, int]) -> Stored
         raise ValueError(f"{policy} has changed since it was stored: its sha256 is another")
     described = json.loads(description)
     tensors = _text(described["tensors"])
-    shown = [one for one in (selected["evaluation"], selected.get("other")) if one is not None]
+    evaluation = selected["evaluation"]
+    shown = [one for one in (evaluation, selected.get("other")) if one is not None]
     return StoredModel(
         name, *_ref(described["ref"]), _count(described["steps"]), "models", policy, tensors,
-        {**digests, tensors: _text(described["sha256"])}, sizes[tensors], evaluations=dict(map(_measured, shown)),
+        {**digests, tensors: _text(described["sha256"])}, sizes[tensors],
+        created=_moment(evaluation["time"]), evaluations=dict(map(_measured, shown)),
     )  # fmt: skip
 
 

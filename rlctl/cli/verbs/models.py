@@ -34,7 +34,7 @@ def models(
     found = stored.models
     rows: list[tuple[str, ...]] = [("MODEL", "POLICY", "VERSION", "STEPS", "GREEDY", "SAMPLED", "STORED", "SIZE")]
     for one in found:
-        when = "-" if one.created is None else stamp(datetime.fromtimestamp(one.created, UTC), utc=utc, date=True)[:19]
+        when = stamp(datetime.fromtimestamp(one.created, UTC), utc=utc, date=True)[:19]
         measured = [_shown(one.evaluations.get(mode)) for mode in ("greedy", "sample")]
         rows.append((one.name, one.policy, str(one.version), count(one.steps), *measured, when, f"{count(one.bytes)}B"))
     if found:
@@ -47,7 +47,7 @@ def models(
 
 def as_plain(model: StoredModel) -> dict[str, Any]:
     """For `-o json`."""
-    created = None if model.created is None else rfc3339(datetime.fromtimestamp(model.created, UTC))
+    created = rfc3339(datetime.fromtimestamp(model.created, UTC))
     return {
         "name": model.name, "policy": model.policy, "lineage": model.lineage, "version": model.version,
         "agent_steps": model.steps, "created": created, "bytes": model.bytes, "evaluations": model.evaluations,

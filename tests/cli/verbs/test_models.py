@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 import torch
 from safetensors import safe_open
 
+from rlctl.cli.display.text import rfc3339
 from rlctl.cli.verbs import export
 from rlctl.spec.layout import Layout
 from rlctl_agents.models.weights import unpack_into
@@ -37,6 +39,7 @@ def test_models_are_a_table(rlctl: Rlctl, layout: Layout) -> None:
     told = rlctl("models", "-o", "json").json["models"]
     assert [(one["name"], one["version"], one["agent_steps"]) for one in told] == [("best", 17, 1234), ("3", 17, 1234)]
     assert told[0]["evaluations"]["sample"]["mean"] == 187.5
+    assert told[0]["created"] == rfc3339(datetime.fromtimestamp(store.evaluation(17, 212.3).time, UTC))
 
 
 def test_a_run_without_models_says_so(rlctl: Rlctl) -> None:
