@@ -76,5 +76,15 @@ def test_logs_of_every_role_are_merged_and_a_previous_life_is_kept(run: Training
     assert run.who("logs", "learner", "--run", "train", "--previous").stdout
 
 
+def test_segments_of_another_length_roll_through_the_actors(run: Training) -> None:
+    """The last old actor ends only once a new one is ready, so both live for a while."""
+    before, steps = run.uids("learner", "actor"), run.steps()
+    run.up("--set", "stop.agent_steps=100000000", "--set", "algorithm.unroll_length=8")
+    run.until("actor", 2, other_than={name: uid for name, uid in before.items() if "actor" in name})
+    assert not set(run.uids("learner", "actor").values()) & set(before.values())
+    run.goes_on()
+    assert run.steps() > steps
+
+
 def _processes(lines: str) -> set[str]:
     return {json.loads(line)["process"] for line in lines.splitlines() if line.strip()}

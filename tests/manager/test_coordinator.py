@@ -69,6 +69,20 @@ def test_who_was_replaced_is_told_to_stop(run: Run) -> None:
     assert run.report("actor", 33).known
 
 
+def test_a_new_learner_lets_actors_of_its_spec_in_beside_those_of_the_former_one(run: Run) -> None:
+    everybody(run)
+    with pytest.raises(ValueError, match="actor/1 does not fit actor/0: segments of 10 steps instead of 20"):
+        run.join("actor", 33, prefer=1, experience=experience(steps=10))
+    assert run.join("learner", 34).experience == experience(steps=20)
+    assert run.join("learner", 34, experience=experience(steps=10)).experience == experience(steps=10)
+    run.join("actor", 33, prefer=1, experience=experience(steps=10))
+    assert run.report("actor", 33, index=1).known
+    orders = run.report("actor", ACTOR)
+    assert (orders.known, orders.stop) == (False, False), "its pod ends once that of the new actor is ready"
+    with pytest.raises(ValueError, match="actor/0 does not fit learner/0: segments of 20 steps instead of 10"):
+        run.join("actor", ACTOR)
+
+
 def test_peers_are_issued_again_when_they_change(run: Run) -> None:
     everybody(run)
     assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/0"}

@@ -185,7 +185,8 @@ class Coordinator:
         for sender, fault in quarantined.items():
             text = f"{self.members.place(sender)} is quarantined by the learner: {fault}"
             self.events.add("quarantined", text, boot=sender)
-        if holder is None or report.term != self.term or report.role != holder.role:
+        outdated = self.admission.experience.outdated(boot)
+        if holder is None or report.term != self.term or report.role != holder.role or outdated:
             return Orders(self.term, known=False, peers={})
         if holder.role == "learner":
             self._hear_learner(holder, report)

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+from msgspec import structs
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.layout import Layout
@@ -69,8 +70,8 @@ LISTEN_S = 0.01
 """Time between two checks whether the modelpool has caught up."""
 AWAIT_S = 0.5
 """Time between two checks whether the policy that the run begins with is there."""
-SCHEMA_S = 60.0
-"""Longest wait for actors with the learner's schema."""
+AGAIN_S = 1.0
+"""Time between two hellos that say which segments this learner reads."""
 COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
 """Counters that are reported from the beginning, as 0."""
 
@@ -117,23 +118,21 @@ def main(process: Process) -> None:
 def join(process: Process, member: Member) -> Lease | None:
     """A lease whose experience fits; None when asked to stop meanwhile.
 
-    After a change of the spec, the manager may know the segments of the actors before the change for a while.
+    After a change of the spec or of the code, actors before the change may still live: what this learner reads counts.
 
     Raises:
         UserFault: the algorithm cannot be found, or does not fit the spaces.
-        RuntimeError: the actors still send segments of another schema after `SCHEMA_S`.
     """
-    patience = time.monotonic() + SCHEMA_S
-    while (lease := member.join(needs_experience=True)) is not None:
+    wanted = None
+    while (lease := member.join(wanted, needs_experience=True)) is not None:
         assert lease.experience is not None
         with as_users_fault(AlgorithmError):
             own = algorithms.schema_of(process.spec, lease.experience.spaces, process.spec.policy_names[0])
-        difference = schema_difference(own, lease.experience.schema)
-        if not difference:
+        if not (difference := schema_difference(own, lease.experience.schema)):
             return lease
-        if time.monotonic() > patience:
-            raise RuntimeError(f"learner and actors differ: {difference}; different releases of the algorithm?")
-        process.stop.wait(1.0)
+        log.info("reading %s: actors of another spec or release are refused from now on", difference)
+        wanted = structs.replace(lease.experience, schema=own)
+        process.stop.wait(AGAIN_S)
     return None
 
 

@@ -49,7 +49,7 @@ class Hello(msgspec.Struct, frozen=True):
     boot: str  # 16 hex digits, new with every start of the process
     prefer: int | None = None  # index wanted, where the backend has ordinals: its former holder is surely gone
     run: str = ""  # run uid; another run's manager refuses
-    experience: Experience | None = None  # actor, evaluator
+    experience: Experience | None = None  # actor, evaluator; learner: where it reads other segments than were agreed
     streams: int = 0  # slots of this process
     origin: Origin = Origin()
 

@@ -260,6 +260,35 @@ def test_an_evaluator_of_other_segments_keeps_no_actor_out_when_the_actors_of_be
     assert agreement.experience == experience(steps=10)
 
 
+def test_a_learner_of_another_spec_replaces_the_segments_and_actors_of_the_former_one_are_outdated() -> None:
+    living = {boot(number) for number in range(1, 6)}
+    agreement = ExperienceSpec(living.__contains__)
+    agreement.hear(hello("evaluator", 1, experience(steps=20)))
+    agreement.hear(hello("actor", 2, experience(steps=20)))
+    with pytest.raises(ValueError, match="does not fit actor/0"):
+        agreement.hear(hello("actor", 3, experience(steps=10)))
+    assert agreement.hear(hello("learner", 4, experience(steps=10)))
+    assert not agreement.hear(hello("learner", 4, experience(steps=10)))
+    assert [number for number in range(1, 6) if agreement.outdated(boot(number))] == [2]
+    assert not agreement.hear(hello("actor", 3, experience(steps=10)))
+    with pytest.raises(ValueError, match="actor/0 does not fit learner/0: segments of 20 steps instead of 10"):
+        agreement.hear(hello("actor", 2, experience(steps=20)))
+
+    assert agreement.hear(hello("learner", 5, experience(steps=20))), "rolled back half way"
+    assert [number for number in range(1, 6) if agreement.outdated(boot(number))] == [3]
+    assert not agreement.hear(hello("actor", 2, experience(steps=20)))
+    assert not agreement.hear(hello("evaluator", 1, experience(steps=99)))
+    assert agreement.experience == experience(steps=20)
+
+
+def test_a_learner_that_was_told_of_other_spaces_replaces_nothing() -> None:
+    agreement = ExperienceSpec(lambda _: True)
+    assert not agreement.hear(hello("learner", 1, experience(steps=10)))
+    agreement.hear(hello("actor", 2, experience(steps=20)))
+    assert not agreement.hear(hello("learner", 1, experience(steps=10, width=9)))
+    assert (agreement.experience, agreement.outdated(boot(2))) == (experience(steps=20), False)
+
+
 def test_a_learner_says_nothing_about_the_environment() -> None:
     agreement = ExperienceSpec(lambda _: True)
     assert not agreement.hear(hello("learner", 1))

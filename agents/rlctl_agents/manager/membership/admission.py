@@ -66,7 +66,8 @@ class LeaseAdmission:
         if leases.refused(hello.boot):
             leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
         if self.experience.hear(hello):
-            self._events.add("experience", f"{hello.role} says what the environment looks like", role=hello.role)
+            what = "segments have to look like" if hello.role == "learner" else "the environment looks like"
+            self._events.add("experience", f"{hello.role} says what {what}", role=hello.role)
         # on several machines only a process that listens has an index of its own, which goes with its name
         prefer = hello.prefer if self._members.addresses.one_machine or hello.role in CHANNELS else None
         grant = leases.grant(hello.role, hello.boot, prefer)

@@ -1,4 +1,7 @@
-"""Spec of a run's experience: the first process with the simulator states it, all others must mean the same."""
+"""Spec of a run's experience: the first process with the simulator states it, all others must mean the same.
+
+The form of its segments is the learner's to state where actors of a former spec still have another.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +37,9 @@ class ExperienceSpec:
     of a step matter. The agreement ends with the last live process that carries it: then all have been restarted
     with other settings, and the next one's counts.
 
+    A learner that reads segments of another form replaces that part of it. Deployments end an actor of a former spec
+    only once one of the new spec is ready, so on a cluster neither the first nor the last one could decide.
+
     Args:
         alive: whether a boot holds a lease.
     """
@@ -43,8 +49,8 @@ class ExperienceSpec:
         self._agreed: Experience | None = None
         self._figures: tuple[str, ...] = ()
         self._whole = False  # an actor has spoken, so the schema counts
-        self._carriers: dict[str, str] = {}  # boot -> name
-        self._spectators: set[str] = set()  # carriers of the spaces alone
+        self._carriers: dict[str, str] = {}  # boot -> name; an evaluator carries the spaces alone
+        self._outdated: set[str] = set()  # actors with segments that the learner has replaced
 
     @property
     def experience(self) -> Experience | None:
@@ -61,6 +67,10 @@ class ExperienceSpec:
         """Figures that actors report of their episodes, in order; () as long as no actor has spoken."""
         return self._figures if self._whole else ()
 
+    def outdated(self, boot: str) -> bool:
+        """True if a learner has joined since that does not read this actor's segments."""
+        return boot in self._outdated
+
     def hear(self, hello: Hello) -> bool:
         """Take a hello; whether the experience is new or another one now.
 
@@ -70,26 +80,39 @@ class ExperienceSpec:
         said = hello.experience
         if said is None:
             return False
-        acts = hello.role != "evaluator"
         name = hello.role if hello.prefer is None else f"{hello.role}/{hello.prefer}"
+        if hello.role == "learner":
+            return self._replace_schema(hello.boot, name, said)
+        acts = hello.role != "evaluator"
         if self._agreed is not None:
             difference = _difference(said, self._agreed, schema=acts and self._whole)
             if difference:
                 self._carriers = {boot: name for boot, name in self._carriers.items() if self._alive(boot)}
-                self._spectators &= self._carriers.keys()
-                agrees = self._spectators if not _difference(said, self._agreed, schema=False) else set()
+                agrees = self._of("evaluator") if not _difference(said, self._agreed, schema=False) else set()
                 others = [other for boot, other in self._carriers.items() if boot != hello.boot and boot not in agrees]
                 if others:
                     raise ValueError(f"{name} does not fit {others[0]}: {difference}")
                 self._agreed, self._whole = None, False
         self._carriers[hello.boot] = name
-        if not acts:
-            self._spectators.add(hello.boot)
         changed = acts and said != self.experience
         if acts or self._agreed is None:
             self._agreed, self._whole = said, acts
             self._figures = figure_names(said.spaces.action)
         return changed
+
+    def _replace_schema(self, boot: str, name: str, wanted: Experience) -> bool:
+        """Take the segments that a learner reads; False where they are agreed, or of spaces that are not any more."""
+        agreed = self.experience
+        if agreed is None or _difference(wanted, agreed, schema=False) or not _difference(wanted, agreed, schema=True):
+            return False
+        self._outdated, spectators = self._of("actor"), self._of("evaluator")
+        self._carriers = {one: other for one, other in self._carriers.items() if one in spectators} | {boot: name}
+        self._agreed = wanted
+        return True
+
+    def _of(self, role: str) -> set[str]:
+        """Boots of a role that carry the agreement."""
+        return {boot for boot, name in self._carriers.items() if name.partition("/")[0] == role}
 
 
 def _difference(one: Experience, other: Experience, *, schema: bool) -> str:
