@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.lifecycle.scale_down import AGAIN_S, TOLD_AFTER, Cluster, Release, Workload, workloads
+from rlctl_agents.manager.lifecycle.scale_down import (
+    AGAIN_S,
+    DENIED_AGAIN_S,
+    TOLD_AFTER,
+    Cluster,
+    Release,
+    Workload,
+    workloads,
+)
 from tests.support.api_server import TOKEN, account, cluster, serving
 
 ALL = "deployments/r-actor-0,deployments/r-actor-1,statefulsets/r-learner"
@@ -45,15 +53,22 @@ def test_a_workload_that_is_not_there_is_no_hindrance(tmp_path: Path) -> None:
         assert server.replicas == {"statefulsets/r-learner": 0}
 
 
-def test_without_the_right_nothing_is_tried_again_and_the_way_out_is_said(tmp_path: Path) -> None:
+def test_without_the_right_the_way_out_is_said_at_once_and_it_is_tried_again_in_a_minute(tmp_path: Path) -> None:
+    said: list[tuple[float, str]] = []
+
+    def sleep(seconds: float) -> bool:
+        said.append((seconds, release.said))
+        return False
+
     with serving(*ALL.split(",")) as server:
-        server.answers = [(403, {"message": 'deployments "r-actor-0" is forbidden: User "x" cannot patch'})]
-        release = Release(workloads(ALL), cluster(tmp_path), server.connect)
+        server.answers = [(403, {"message": 'deployments "r-actor-0" is forbidden: User "x" cannot patch'}), (401, {})]
+        release = Release(workloads(ALL), cluster(tmp_path), server.connect, sleep)
         release.run()
-        assert not release.done
-        assert len(server.asked) == 1
-        assert "stay until `rlctl down`" in release.said
-        assert 'User "x" cannot patch' in release.said
+        assert release.done
+    assert [seconds for seconds, _ in said] == [DENIED_AGAIN_S] * 2
+    assert "`rlctl down` removes them" in said[0][1]
+    assert 'User "x" cannot patch' in said[0][1]
+    assert "deployments/r-actor-0: HTTP 401" in said[1][1]
 
 
 def test_without_a_service_account_it_is_said_and_without_workloads_nothing() -> None:

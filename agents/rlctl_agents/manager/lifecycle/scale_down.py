@@ -1,7 +1,7 @@
 """Release of the pods of a finished run: its manager scales every other workload to 0, and does no more.
 
 The API server is asked over plain HTTPS with the pod's service account, which may patch the scale of exactly these
-workloads. Where it may not, or there is no service account, the run stays as it is until `rlctl down`.
+workloads. As long as it may not, or where there is no service account, the run stays as it is until `rlctl down`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ FIELD_MANAGER = "rlctl-scale"
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0
 AGAIN_S = 15.0
+DENIED_AGAIN_S = 60.0
+"""Between two tries while the API server denies it: one that starts denies for a moment what it grants later."""
 TOLD_AFTER = 4
 """Tries in a row that fail before it is said."""
 CANCEL_S = 3.0
@@ -43,8 +45,8 @@ class Workload(NamedTuple):
         return f"{self.kind}/{self.name}"
 
 
-class Denied(Exception):
-    """The service account may not do this; asking again would not help."""
+class Denied(OSError):
+    """The service account may not do this now."""
 
 
 def workloads(text: str) -> list[Workload]:
@@ -99,8 +101,7 @@ class Cluster:
         """Want no replicas of a workload; False when there is no such workload.
 
         Raises:
-            Denied: we may not.
-            OSError: the API server was not reached, or could not do it now.
+            OSError: the API server was not reached, or could not do it now; Denied where we may not.
         """
         path = f"/apis/apps/v1/namespaces/{quote(self.namespace)}/{workload.kind}/{workload.name}/scale"
         body = {
@@ -135,7 +136,7 @@ class Cluster:
 
 
 class Release:
-    """Scales workloads to 0 in a thread of its own, until it has done so or may not.
+    """Scales workloads to 0 in a thread of its own, until it has done so.
 
     Args:
         wanted: all workloads of the run but the manager's.
@@ -189,17 +190,15 @@ class Release:
                 return
             try:
                 self._cluster.scale_to_zero(self._left[0], self._connect)
-            except Denied as fault:
-                self.said = f"the pods of this run stay until `rlctl down`: its manager may not scale them: {fault}"
-                return
             except OSError as error:
                 if str(error) != told:
                     told = str(error)
                     log.warning("cannot release the run's pods yet: %s", error)
                 failed += 1
-                if failed == TOLD_AFTER:
+                denied = isinstance(error, Denied)
+                if denied or failed == TOLD_AFTER:
                     self.said = self._stuck(error)
-                if self._sleep(AGAIN_S):
+                if self._sleep(DENIED_AGAIN_S if denied else AGAIN_S):
                     return
                 continue
             self._left.pop(0)
@@ -209,6 +208,11 @@ class Release:
 
     def _stuck(self, error: OSError) -> str:
         """Reason for the delay, and advice."""
+        if isinstance(error, Denied):
+            return (
+                f"the pods of this run stay for now: its manager may not scale them ({error}) and asks again every "
+                f"{DENIED_AGAIN_S:.0f} s; `rlctl down` removes them"
+            )
         text = (
             f"the pods of this run stay for now: its manager cannot scale them ({type(error).__name__}: {error}) and "
             f"tries again every {AGAIN_S:.0f} s; `rlctl down` removes them"
