@@ -10,9 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rlctl.spec import algorithms as specs
+from rlctl.spec.schema import Network
+from rlctl_agents import envs
 from rlctl_agents.acting.episodes import Played
+from rlctl_agents.algorithms.apex_dqn import ApexDqn
 from rlctl_agents.policies import evaluate
 from rlctl_agents.policies.answering import NoModel, failed
+from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 
 @pytest.mark.parametrize(
@@ -33,6 +38,21 @@ def test_figures_are_those_of_the_episodes() -> None:
     low, high = found["interval"]
     assert 1.0 <= low < 3.0 < high <= 6.0
     assert json.loads(json.dumps(found)) == found
+
+
+def test_an_evaluation_that_samples_explores_as_no_stream_of_a_run() -> None:
+    spaces = Spaces(Box((4,), "float32"), Discrete(2))
+    config = specs.ApexDqn.model_validate({})
+    one = ApexDqn(config, Network(hidden=[8]), spaces, seed=1)
+    streams: list[object] = []
+    act = one.act
+    one.act = lambda inputs: streams.append(inputs.stream) or act(inputs)  # type: ignore[method-assign, func-returns-value]
+    env = envs.make_of({"id": "CartPole-v1"}, envs=2, seeds=[0, 0], training=False)
+    try:
+        assert len(evaluate.played(env, one, 2, seed=1, greedy=False, progress=0).returns) == 2
+    finally:
+        env.close()
+    assert set(streams) == {None}
 
 
 def test_a_folder_without_a_model_is_told_as_an_answer(tmp_path: Path) -> None:

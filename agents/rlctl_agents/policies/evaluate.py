@@ -10,6 +10,7 @@ their order, or `{"error": "..."}`. Whatever the environment prints goes to stde
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
@@ -23,12 +24,14 @@ from rlctl_agents.acting.episodes import Played, play
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
-from rlctl_agents.algorithms.base import Algorithm
+from rlctl_agents.algorithms.base import Act, ActInputs, Algorithm
 from rlctl_agents.envs.base import Env
 from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
 from rlctl_agents.runtime.metrics import Metrics
 
 ENVS = 25
+"""Environments, unless the spec says otherwise; fewer where fewer episodes are wanted. One decision for many costs
+little more than one for a few."""
 NOISE_ROWS = 64
 RESAMPLES = 2000
 
@@ -75,6 +78,7 @@ def played(
         EnvError: of the environment.
     """
     torch.manual_seed(seed)  # for a network that draws by itself
+    algorithm = outside_of_a_run(algorithm)
     table = Table.of_seats(env.spaces, env.envs, [list(range(env.spaces.seats))])
     player = NetworkPolicy(algorithm, table.slots[0], seed=seed, rows=NOISE_ROWS, greedy=greedy, spaces=env.spaces)
     player.progress = progress
@@ -87,6 +91,19 @@ def played(
     games = play(env, seeds, table, [player], episodes, metrics=Metrics(), keep_going=keep_going)
     assert games is not None
     return games
+
+
+def outside_of_a_run(algorithm: Algorithm) -> Algorithm:
+    """The same algorithm, with the same networks, whose slots are no streams of a run's actor: none of them explores at
+    the rate that the stream of its number has there.
+    """
+    evaluated, act = copy.copy(algorithm), algorithm.act
+
+    def without_stream(inputs: ActInputs) -> Act:
+        return act(inputs._replace(stream=None))
+
+    evaluated.act = without_stream  # type: ignore[method-assign]
+    return evaluated
 
 
 def figures(games: Played, seed: int) -> dict[str, Any]:

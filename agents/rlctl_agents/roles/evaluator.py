@@ -21,6 +21,7 @@ from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
 from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.models.weights import unpack_into
+from rlctl_agents.policies.evaluate import ENVS, NOISE_ROWS, outside_of_a_run
 from rlctl_agents.policies.recording import Unwanted, recorded
 from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
@@ -32,15 +33,11 @@ from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
-ENVS = 25
-"""Environments, unless the spec says otherwise; fewer when a match asks for fewer games. One decision for many costs
-little more than one for a few."""
 IDLE_S = 0.25
 KEEP_S = 60.0
 """Longest wait for the modelpool to keep a model: it may be restarting, or have a slow volume."""
 SAY_S = 15.0
 """Longest wait for the manager to take a result: it may be restarting."""
-NOISE_ROWS = 64
 
 log = logging.getLogger(__name__)
 
@@ -205,7 +202,7 @@ class Evaluator:
         model = self._pull(match, ref)
         if model is None:
             return None
-        algorithm = make_algorithm(self._process.spec, ref.policy, self.env.spaces)
+        algorithm = outside_of_a_run(make_algorithm(self._process.spec, ref.policy, self.env.spaces))
         return _Loaded(algorithm, unpack_into(algorithm.net, model.data, sha256=model.sha256), model)
 
     def _pull(self, match: Match, ref: ModelRef) -> Model | None:
