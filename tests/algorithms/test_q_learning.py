@@ -13,6 +13,8 @@ from rlctl_agents.acting.policy_player import STREAMS_PER_LEASE, stream_ids
 from rlctl_agents.algorithms import apex_dqn, find
 from rlctl_agents.algorithms.base import ActInputs, AlgorithmError, Batch, Delivery
 from rlctl_agents.algorithms.q_learning import QLearning
+from rlctl_agents.policies.evaluate import outside_of_a_run
+from rlctl_agents.roles.actor import mean_epsilon
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiDiscrete, Spaces, Tuple
 from tests.algorithms.replayed import Memory, Player
@@ -182,6 +184,8 @@ def test_apex_explores_by_stream_and_hardly_at_all_outside_of_a_run() -> None:
     assert explored(one, 0, stream=torch.zeros(4000, dtype=torch.int64)) == pytest.approx(0.4, abs=0.03)
     assert explored(one, 0, stream=torch.ones(4000, dtype=torch.int64)) == pytest.approx(0.4**4.5, abs=0.01)
     assert explored(one, 0) == pytest.approx(0.4**8, abs=0.003)
+    assert explored(outside_of_a_run(one), 0, stream=torch.zeros(4000, dtype=torch.int64)) < 0.003
+    assert mean_epsilon(one, np.array([0, 1])) == pytest.approx((0.4 + 0.4**4.5) / 2)
 
 
 @pytest.mark.parametrize(("actors", "slots"), [(1, 16), (16, 1), (100, 1), (4, 8), (7, 5), (64, 16)])

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
+from rlctl.spec import algorithms as specs
 from rlctl_agents.acting.bootstrap import make_algorithm, work
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
+from rlctl_agents.algorithms.base import ActInputs
 from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.repro.recording import Recorder
@@ -129,6 +134,8 @@ class Actor:
                 streams,
                 lag=policy.algorithm.lock_step_lag,
             )
+            if isinstance(policy.algorithm, specs.Ladder):
+                self._process.metrics.set("epsilon", mean_epsilon(algorithm, streams))
             if set(taken) <= set(match.learn):
                 waits = algorithm.on_policy or policy.algorithm.needs_replay  # replay shards grant credit by a limit
                 sender = ExperienceSender(
@@ -221,3 +228,9 @@ class Actor:
                     one.follower.source = self._pool(one.follower.policy)
             for pool in old:
                 pool.close()
+
+
+def mean_epsilon(algorithm: Any, streams: NDArray[np.int64]) -> float:
+    """Mean exploration rate of streams that have rates of their own: actors are judged beside those with the same."""
+    none = torch.empty(0)
+    return float(algorithm.epsilon(ActInputs({}, none, {}, none, stream=torch.from_numpy(streams))).mean())

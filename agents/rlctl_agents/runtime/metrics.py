@@ -37,6 +37,7 @@ HELP = {
     "agent_steps": "Decisions of agents: seats that acted.",
     "episodes": "Whole episodes.",
     "info": "Numbers that environments tell in info at the end of an episode: mean of the newest 100.",
+    "epsilon": "Mean probability of a random action, of an actor that explores at rates of its own.",
     "consumed_steps": "Agent steps that learners have learned from, once each, of weights that died with them too.",
     "learned_steps": "Agent steps behind optimizer steps, each as often as it was in one; rank 0 counts for all.",
     "updates": "Batches learned from: each makes a version of the weights.",

@@ -105,7 +105,6 @@ class Match(msgspec.Struct, frozen=True):
     seats: dict[int, ModelRef]  # version -1: the newest of that policy, followed as it changes
     learn: tuple[int, ...]  # seats whose rows become segments
     seed: int
-    hyper: dict[str, float] = {}
     quota: Quota | None = None  # evaluation: learn is empty, refs are pinned
 
 

@@ -24,7 +24,9 @@ def played(run: Run, fleet: list[Simulated], slices: int) -> list[dict[str, str]
     for now in range(slices):
         for one in fleet:
             one.play(rng, normal, plateau, float(now))
-            run.report("actor", 20 + one.number, figures=list(one.actor().figures), index=one.number)
+            actor = one.actor()
+            gauges = {"epsilon": actor.epsilon}
+            run.report("actor", 20 + one.number, figures=list(actor.figures), gauges=gauges, index=one.number)
         run.after(SLICE_S + 0.5, *(("actor", 20 + one.number) for one in fleet))
     return [problem for problem in status(run)["problems"] if "otherwise" in problem["text"]]
 
@@ -53,6 +55,12 @@ def test_a_broken_node_is_one_problem(run: Run) -> None:
 
 def test_of_actors_that_play_alike_nothing_is_said(run: Run) -> None:
     assert played(run, fleet_of(), 6) == []
+
+
+def test_an_actor_that_explores_more_by_design_is_not_told(run: Run) -> None:
+    fleet = fleet_of()
+    fleet[4] = Simulated(4, fleet[4].origin, epsilon=0.4, handicap=0.75)
+    assert played(run, fleet, 6) == []
 
 
 def test_an_actor_that_has_gone_is_not_told_any_more(run: Run) -> None:

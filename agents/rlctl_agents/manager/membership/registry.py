@@ -111,7 +111,7 @@ class Members:
         for one in self.leases.live("actor"):
             seen, plays = self.seen.get(one.boot), match(one)
             if seen is not None and plays is not None:
-                origin, epsilon = self.origins.get(one.boot, Origin()), plays.hyper.get("epsilon", 0.0)
+                origin, epsilon = self.origins.get(one.boot, Origin()), seen.gauges.get("epsilon", 0.0)
                 found.append(ActorEpisodes(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
         return found
 
@@ -203,6 +203,7 @@ class Members:
                 self.totals.close(boot)
                 self.leases.bury(boot)
                 self.origins.pop(boot, None)
+                self.forget(boot)  # of a report that came after it had lost its lease
                 buried.append(boot)
         return buried
 
