@@ -29,7 +29,7 @@ from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.settings import merged, settings
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
-from rlctl_agents.manager.web import metrics_page
+from rlctl_agents.manager.web import control_api, metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
@@ -63,6 +63,18 @@ def api(short: Path) -> Iterator[ControlApi]:
     api.events = events
     yield api
     api.close()
+
+
+def test_an_order_that_was_refused_for_its_time_is_not_carried_out_later(
+    api: ControlApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control_api, "ORDER_S", 0.01)
+    answer = api.answer(Request("POST", "/stop", {}))
+    assert answer.status == 503
+    assert "within 0.01 s; the order is not carried out" in json.loads(answer.body)["error"]["message"]
+    carried: list[str] = []
+    api.carry_out(lambda what, body: carried.append(what))
+    assert carried == []
 
 
 def read(api: ControlApi, path: str, **query: str) -> tuple[int, Any]:

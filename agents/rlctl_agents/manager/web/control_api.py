@@ -99,6 +99,8 @@ class ControlApi:
                 order = self._orders.get_nowait()
             except queue.Empty:
                 return
+            if not order.done.set_running_or_notify_cancel():  # its sender was told that it is not carried out
+                continue
             try:
                 order.done.set_result(do(order.what, order.body))
             except ValueError as fault:
@@ -107,7 +109,9 @@ class ControlApi:
     def close(self) -> None:
         """Stop listening; orders that wait are refused."""
         while not self._orders.empty():
-            self._orders.get_nowait().done.set_exception(ValueError("the manager is ending"))
+            done = self._orders.get_nowait().done
+            if done.set_running_or_notify_cancel():
+                done.set_exception(ValueError("the manager is ending"))
         self._listener.close()
 
     def _read(self, request: Request) -> Response:
@@ -146,6 +150,7 @@ class ControlApi:
         try:
             return Response.of(order.done.result(ORDER_S))
         except TimeoutError:
-            return Response.refusal(503, f"the manager did not answer within {ORDER_S:g} s")
+            later = "the order is not carried out" if order.done.cancel() else "it is carrying the order out now"
+            return Response.refusal(503, f"the manager did not answer within {ORDER_S:g} s; {later}")
         except ValueError as fault:
             return Response.refusal(400, str(fault))
