@@ -489,6 +489,7 @@ class Coordinator:
             self._gone(holder, f"{holder.role} {holder.index} {how}", lost=not holder.leaving)
         for boot in self.members.bury():
             self.learners.bury(boot)
+            self.admission.experience.bury(boot)
 
     def _gone(self, holder: Holder, text: str, *, lost: bool) -> None:
         self.events.add("gone", text, role=holder.role, index=holder.index, boot=holder.boot, lost=lost)

@@ -117,6 +117,13 @@ def test_lag_is_that_of_the_last_seconds(time: Time) -> None:
     assert (found.p95, found.max) == (1, 4)
 
 
+def test_a_learner_that_is_not_heard_any_more_has_no_lag(time: Time) -> None:
+    window = LagWindow(time)
+    window.hear("L", lags(b4=1000))
+    time.now += window.window_s
+    assert window.value() is None
+
+
 def test_lag_beyond_the_last_bound_is_shown_as_twice_that(time: Time) -> None:
     window = LagWindow(time)
     window.hear("L", lags(b4=10))

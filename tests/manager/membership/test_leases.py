@@ -275,8 +275,10 @@ def test_a_learner_of_another_spec_replaces_the_segments_and_actors_of_the_forme
         agreement.hear(hello("actor", 2, experience(steps=20)))
 
     assert agreement.hear(hello("learner", 5, experience(steps=20))), "rolled back half way"
-    assert [number for number in range(1, 6) if agreement.outdated(boot(number))] == [3]
     assert not agreement.hear(hello("actor", 2, experience(steps=20)))
+    assert [number for number in range(1, 6) if agreement.outdated(boot(number))] == [3]
+    agreement.bury(boot(3))
+    assert not agreement.outdated(boot(3))
     assert not agreement.hear(hello("evaluator", 1, experience(steps=99)))
     assert agreement.experience == experience(steps=20)
 

@@ -179,7 +179,10 @@ class LagWindow(_Window[Histogram]):
         """Over all learners; None when nothing was consumed within the window."""
         counts: dict[float, int] = {}
         total = 0.0
-        for (_, old), _, (_, newest) in self._samples.values():
+        since = self._clock() - self.window_s
+        for (_, old), _, (heard, newest) in self._samples.values():
+            if heard <= since:
+                continue
             total += newest.total - old.total
             for bound, now, before in zip([*newest.bounds, math.inf], newest.counts, old.counts, strict=True):
                 counts[bound] = counts.get(bound, 0) + now - before

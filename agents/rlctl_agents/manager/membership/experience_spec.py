@@ -71,6 +71,11 @@ class ExperienceSpec:
         """True if a learner has joined since that does not read this actor's segments."""
         return boot in self._outdated
 
+    def bury(self, boot: str) -> None:
+        """Forget a boot that never comes back."""
+        self._carriers.pop(boot, None)
+        self._outdated.discard(boot)
+
     def hear(self, hello: Hello) -> bool:
         """Take a hello; whether the experience is new or another one now.
 
@@ -94,6 +99,7 @@ class ExperienceSpec:
                     raise ValueError(f"{name} does not fit {others[0]}: {difference}")
                 self._agreed, self._whole = None, False
         self._carriers[hello.boot] = name
+        self._outdated.discard(hello.boot)
         changed = acts and said != self.experience
         if acts or self._agreed is None:
             self._agreed, self._whole = said, acts
@@ -105,7 +111,8 @@ class ExperienceSpec:
         agreed = self.experience
         if agreed is None or _difference(wanted, agreed, schema=False) or not _difference(wanted, agreed, schema=True):
             return False
-        self._outdated, spectators = self._of("actor"), self._of("evaluator")
+        self._outdated |= self._of("actor")
+        spectators = self._of("evaluator")
         self._carriers = {one: other for one, other in self._carriers.items() if one in spectators} | {boot: name}
         self._agreed = wanted
         return True
