@@ -84,7 +84,7 @@ class Lines:
         self._lines: deque[tuple[int, str]] = deque(maxlen=remembered)
         self._bytes, self._max_bytes = 0, max_bytes
         self._number = 0
-        self.keep: Callable[[str, Sequence[str]], None] = _nobody
+        self.keep: Callable[[str, Sequence[str]], None] = _discard
         """Gets a role and its new lines, in the order of their numbers; must not wait."""
 
     def add(self, lines: Sequence[str], role: str = "") -> None:
@@ -117,7 +117,7 @@ class Lines:
             return do(), self._number
 
 
-def _nobody(role: str, lines: Sequence[str]) -> None:
+def _discard(role: str, lines: Sequence[str]) -> None:
     """Discard lines."""
 
 

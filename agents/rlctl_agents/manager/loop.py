@@ -257,7 +257,7 @@ class RunningLoop:
 
     def _write_status(self) -> None:
         try:
-            replace_file(self._context.layout.results / "status.json", report.encode(self._status))
+            replace_file(self._context.layout.results / "status.json", self._context.shown.encoded)
         except OSError as error:
             log.error("cannot write results/status.json: %s", error)
 

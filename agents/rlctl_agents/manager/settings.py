@@ -162,4 +162,8 @@ def changes(old: Spec, new: Spec) -> list[str]:
     for section in ("stop", "evaluation", "checkpoint"):
         before, now = getattr(old, section).model_dump(), getattr(new, section).model_dump()
         found += [f"{section}.{key}: {before[key]} -> {now[key]}" for key in now if now[key] != before[key]]
+    was, wanted = replicas(old.model_dump()), replicas(new.model_dump())
+    found += [
+        f"roles.{role}.replicas: {was.get(role)} -> {wanted[role]}" for role in wanted if wanted[role] != was.get(role)
+    ]
     return found

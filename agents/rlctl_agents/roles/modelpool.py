@@ -75,7 +75,7 @@ def main(process: Process) -> None:
         stack.callback(server.close)
         relays = [
             Relay(wire, process.boot, policy, above=lambda: member.peers_of("modelpool"), take=pool.take)
-            for policy in ([] if first else process.spec.policies or ["main"])
+            for policy in ([] if first else process.spec.policy_names)
         ]
         for relay in relays:
             relay.start()

@@ -18,7 +18,6 @@ from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket
 PROTOCOL = 2
 INLINE_BYTES = 1 << 16
 """Arrays below travel inside frame 0; others get a frame of their own and are sent without a copy."""
-MAX_HEAD_BYTES = MAX_MESSAGE_BYTES
 MAX_ARRAY_BYTES = 1 << 28
 """Largest array, in as many frames as it takes."""
 MAX_FIELDS = 256
@@ -237,8 +236,8 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:
     Raises:
         Rejected: it is nothing of that kind.
     """
-    if len(data) > MAX_HEAD_BYTES:
-        raise Rejected("decode", f"{len(data)} bytes, more than {MAX_HEAD_BYTES}")
+    if len(data) > MAX_MESSAGE_BYTES:
+        raise Rejected("decode", f"{len(data)} bytes, more than {MAX_MESSAGE_BYTES}")
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:

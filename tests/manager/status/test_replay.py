@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlctl_agents.manager.status.problems import NOBODY_S
+from rlctl_agents.manager.status.problems import ABSENT_S
 from rlctl_agents.manager.status.report import StatusBuilder, scalars
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.status_page import page
@@ -123,9 +123,9 @@ def test_before_anything_is_heard_of_a_replay_nothing_is_said(tmp_path: Path) ->
 
 
 def test_a_replay_that_nobody_has_is_a_problem(replayed: Run) -> None:
-    replayed.after(NOBODY_S + 60, ("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL))
+    replayed.after(ABSENT_S + 60, ("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL))
     status(replayed)
-    replayed.after(NOBODY_S + 1, ("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL))
+    replayed.after(ABSENT_S + 1, ("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL))
     assert boot(SHARDS[0]) not in [one.boot for one in replayed.manager.members.leases.live("replay")]
     found = [one for one in status(replayed)["problems"] if "no replay" in one["text"]]
     assert found[0]["next"] == "rlctl logs replay --run r"
@@ -141,7 +141,7 @@ def test_a_shard_that_scale_adds_is_waited_for_from_then_on(replayed: Run) -> No
     for replicas in (2, 3, 2, 3):  # one that went is not remembered either
         replayed.manager.reload(spec(**{**SPEC, "roles": {"replay": {"replicas": replicas}}}))
         assert silent() == [], replicas
-        replayed.after(NOBODY_S + 60, *lives)
+        replayed.after(ABSENT_S + 60, *lives)
         assert len(silent()) == replicas - 2
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.lifecycle.finished import End, finish
-from rlctl_agents.manager.status.report import encode
 from rlctl_agents.manager.web.status_page import pages
 from rlctl_agents.manager.web.stored_page import newest_lines, stored
 from tests.manager.web.test_status_page import words
@@ -23,7 +23,9 @@ def run(tmp_path: Path) -> Run:
     run.learn(LEARNER, steps=1000, version=10)
     assert commit(run, 1, steps=1000, version=10).ok
     evaluate(run, 10, 1.0, 3.0)
-    (run.layout.results / "status.json").write_bytes(encode(status(run) | {"problems": [{"text": "x", "next": "y"}]}))
+    (run.layout.results / "status.json").write_bytes(
+        msgspec.json.encode(status(run) | {"problems": [{"text": "x", "next": "y"}]})
+    )
     return run
 
 

@@ -184,7 +184,7 @@ class RunLedger:
             pair.ledger = msgspec.structs.replace(ledger)
         sender.pending = pending
         if sent:
-            produced, dropped = self._made(sender, reported=True)
+            produced, dropped = (sum(rows.values()) for rows in self._by_policy(sender, reported=True))
             accounted = dropped + sum(one.sent for one in sent.values()) + pending
             if produced != accounted:
                 contradiction = f"has produced {produced} rows and accounts for {accounted}"
@@ -339,12 +339,8 @@ class RunLedger:
                 sender.claimed[key] = sender.claimed.get(key, 0) + claimed
         return merged
 
-    def _made(self, sender: SenderLedger, *, reported: bool) -> tuple[int, int]:
-        """Rows produced and dropped over all policies; a policy's are the same in the ledgers of all its receivers."""
-        produced, dropped = self._by_policy(sender, reported=reported)
-        return sum(produced.values()), sum(dropped.values())
-
     def _by_policy(self, sender: SenderLedger, *, reported: bool) -> tuple[dict[str, int], dict[str, int]]:
+        """Rows produced and dropped of each policy, which are the same in the ledgers of all its receivers."""
         produced: dict[str, int] = {}
         dropped: dict[str, int] = {}
         for receiver, pair in sender.pairs.items():

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from rlctl.spec.layout import Layout
-from rlctl.spec.schema import Policy, Spec
+from rlctl.spec.schema import Spec
 from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
 from rlctl_agents.manager.evaluation.selection import reached, read_selected
@@ -87,7 +87,7 @@ def still_met(settings: Spec, layout: Layout) -> str | None:
         progress, _, _ = load_progress(layout.results)
     except Damaged as fault:
         raise ValueError(str(fault)) from fault
-    policy = next(iter(settings.policies or {"main": Policy()}))
+    policy = settings.policy_names[0]
     found = met(
         settings.stop,
         goal=reached(read_selected(layout.models, "goal"), settings.evaluation.mode),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 SILENT_S = 8.0
 NO_UPDATE_S = 30.0
-NOBODY_S = 60.0
+ABSENT_S = 60.0
 SLOW_STEP_S = 0.1
 """A simulator that takes so long for a step is what a learner without data waits for."""
 STALE_SHARE = 0.1
@@ -114,7 +114,7 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
 
     def too_long(absent_s: float) -> bool:
         """Those that this manager has not heard yet load what they need, at first and when a run goes on."""
-        return absent_s >= (SILENT_S if facts.started and absent_s < facts.now_s - 1.0 else NOBODY_S)
+        return absent_s >= (SILENT_S if facts.started and absent_s < facts.now_s - 1.0 else ABSENT_S)
 
     for role in ("modelpool", "replay", "learner", "actor"):
         if too_long(absent_s := facts.absent.get(role, 0.0)):
@@ -125,7 +125,7 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
             yield f"{name} has not reported for {absent_s:.0f} s: its rows are not drawn", f"rlctl logs {name}"
     for name, parts in facts.unreadable.items():
         yield f"{name} could not use {parts} of its parts: it began with older rows or none", f"rlctl logs {name}"
-    if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= NOBODY_S:
+    if (absent_s := facts.absent.get("modelpool/0", 0.0)) >= ABSENT_S:
         text = f"modelpool/0 has not reported for {absent_s:.0f} s: the others and evaluators get nothing new"
         yield text, "rlctl logs modelpool/0"
     for name, behind_s in facts.behind.items():
@@ -151,7 +151,7 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
             yield text, "rlctl logs learner"
     for name in facts.starved:
         yield f"{name} gets no segments: updates are made without its part of algorithm.batch_size", "rlctl logs actor"
-    if facts.apart is not None and facts.now_s >= NOBODY_S:
+    if facts.apart is not None and facts.now_s >= ABSENT_S:
         there, wanted = facts.apart
         yield f"{there} of {wanted} learners step together", "rlctl logs learner"
     if facts.broken is not None:
@@ -183,7 +183,7 @@ def _books(facts: Facts) -> Iterable[tuple[str, str]]:
     for (role, reason), per_s in sorted(facts.rejected_per_s.items()):
         if per_s > 0 and reason == "disk":
             yield f"{role} cannot keep models: the volume takes nothing", "df -h"
-        elif reason == "term" and facts.now_s < NOBODY_S:
+        elif reason == "term" and facts.now_s < ABSENT_S:
             continue  # what was on its way when this manager took over
         elif per_s > 0 and not (reason == "values" and facts.quarantined):  # a quarantined sender asks again and again
             why = f" ({reason})" if reason else ""

@@ -6,8 +6,6 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
-import msgspec
-
 from rlctl.spec.machine import Machine
 from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
@@ -475,11 +473,6 @@ def clean(value: Any) -> Any:
     if isinstance(value, list):
         return [clean(one) for one in value]
     return value
-
-
-def encode(status: dict[str, Any]) -> bytes:
-    """Status as it is stored and served."""
-    return msgspec.json.encode(status) + b"\n"
 
 
 def _boots(members: Iterable[Holder]) -> list[str]:

@@ -95,8 +95,10 @@ class Curves:
 
     @property
     def problems(self) -> list[dict[str, str]]:
-        """Present failures of trackers, for the status."""
-        return [{"text": one.problem, "next": "rlctl logs manager"} for one in self._trackers if one.problem]
+        """Present failures of curves and trackers, for the status."""
+        full = self._tensorboard.failure
+        found = [{"text": full, "next": "df -h"}] if full else []
+        return [*found, *({"text": one.problem, "next": "rlctl logs manager"} for one in self._trackers if one.problem)]
 
 
 def opened_trackers(asked: Trackers, run: TrackedRun) -> list[Background]:

@@ -44,7 +44,7 @@ class Profile(msgspec.Struct):
 
 
 class Profiles:
-    """Ordered and taken by the main loop, read by any thread.
+    """Profiles of processes: ordered by the main loop, taken in their own thread, read by any.
 
     Args:
         root: folder of the run; files go to `results/profiles` in it.
