@@ -87,7 +87,10 @@ def sources(folder: Path, document: Path) -> list[str]:
 
 
 def main(words: list[str]) -> int:
-    """Returns the exit code: 1 when a benchmark could not be measured or a defence did not hold, 130 after Ctrl-C."""
+    """Run the command; returns its exit code.
+
+    It is 1 when nothing of a benchmark could be measured or a defence did not hold, 130 after Ctrl-C.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=[*BENCHMARKS, "all", "tables"])
     parser.add_argument("--form", choices=["tiny", "short", "full"], default="full")
@@ -107,6 +110,7 @@ def main(words: list[str]) -> int:
             session.begin(card)
             find(name).measure(session)
             failed |= any(row.get("held") is False for row in session.rows)
+            failed |= bool(session.rows) and all("failed" in row for row in session.rows)
         except KeyboardInterrupt:
             print(f"{name}: ended early; its table is of what was measured", file=sys.stderr, flush=True)
             write(name, out, document)

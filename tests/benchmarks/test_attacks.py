@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks import limit
 from benchmarks.attacks import bench
 from benchmarks.shared import store
 
@@ -31,6 +32,20 @@ def test_a_defence_that_holds_is_exit_0(tmp_path: Path, monkeypatch: pytest.Monk
     assert (rows[0]["attack"], rows[0]["held"], rows[0]["most_mib"]) == ("strangers", "1", "41")
     assert "| **strangers**: at most 64 MiB more |  | 1 of 1 |" in text
     assert "| MiB at most | 41 (41-41; n 1) |  |" in text
+
+
+def test_a_benchmark_of_which_nothing_could_be_measured_is_exit_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails() -> dict[str, Any]:
+        raise RuntimeError("nothing starts")
+
+    monkeypatch.setattr(limit, "alone", lambda *_: fails())
+    document = tmp_path / "performance.md"
+    assert command.main(["regression", "--form", "tiny", "--out", str(tmp_path), "--document", str(document)]) == 1
+    assert {row["failed"] for row in store.read(tmp_path / "regression" / store.CELLS)} == {
+        "RuntimeError: nothing starts"
+    }
 
 
 def test_a_defence_that_does_not_hold_is_exit_1_and_the_others_are_attacked_all_the_same(
