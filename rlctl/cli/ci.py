@@ -32,7 +32,7 @@ TokenFile = Annotated[
     Path | None,
     typer.Option("--token-file", metavar="FILE", help="Default: RLCTL_CI_TOKEN_FILE, on this machine its owner's."),
 ]
-ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="What the service listens to.")]
+ConfigFile = Annotated[Path, typer.Option("--config", "-c", metavar="FILE", help="The service's configuration.")]
 BuildArgument = Annotated[int, typer.Argument(metavar="BUILD", help="As `rlctl ci builds` numbers them.", min=1)]
 ProjectArgument = Annotated[str, typer.Argument(metavar="PROJECT", help="As ci.yaml names it.")]
 
@@ -207,7 +207,7 @@ def token(
     world: World,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of its user; a token of the same name ends.")],
     scope: Annotated[
-        list[str] | None, typer.Option("--scope", help="read, trigger, deploy, admin; repeatable.")
+        list[str] | None, typer.Option("--scope", help="read, trigger, deploy, admin; repeatable; default: read.")
     ] = None,
     valid: Annotated[str | None, typer.Option("--valid", metavar="TIME", help="As in 90d; default: for ever.")] = None,
     revoke: Annotated[bool, typer.Option("--revoke", help="End it instead.")] = False,
@@ -252,9 +252,9 @@ def clean(
     world: World,
     config: ConfigFile = Path("ci.yaml"),
     keep: Annotated[
-        int, typer.Option("--keep", min=1, help="Of each branch, what the newest so many builds made.")
+        int, typer.Option("--keep", metavar="N", min=1, help="Keep what the newest N builds of each branch made.")
     ] = 10,
-    days: Annotated[float, typer.Option("--days", min=0, help="And everything that is younger.")] = 7.0,
+    days: Annotated[float, typer.Option("--days", metavar="N", min=0, help="Keep what is younger than N days.")] = 7.0,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only listed.")] = False,
 ) -> int:
     """List images, code folders and builds with their logs that nothing needs; --yes removes them.
@@ -270,7 +270,7 @@ def clean(
     found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s)
     world.lines(table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ())
     old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
-    removed = cleaning.remove(read, found, read.folder / "code") if yes else 0
+    removed = cleaning.remove(read, found, read.folder / "code", now) if yes else 0
     if yes:
         cleaning.forget(read, reading, old, now, young_s=young_s)
     logs = f"{len(old.builds)} builds with {old.log_bytes / 1e6:.1f} MB of logs"
@@ -284,9 +284,16 @@ def clean(
 @verb()
 def manifest(
     world: World,
-    image: Annotated[str, typer.Option("--image", metavar="REF", help="rlctl[ci,kubernetes] and git, by digest.")],
-    host: Annotated[str, typer.Option("--host", metavar="NAME", help="By which it is reached; one of `hosts:`.")],
-    namespace: Annotated[str, typer.Option("--namespace", "-n", metavar="NAME", help="Of the runs.")] = "default",
+    image: Annotated[
+        str,
+        typer.Option("--image", metavar="REF", help="Image of the service, by digest: rlctl[ci,kubernetes] and git."),
+    ],
+    host: Annotated[
+        str, typer.Option("--host", metavar="NAME", help="Name by which the service is reached, one of `hosts:`.")
+    ],
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the runs.")
+    ] = "default",
     config: ConfigFile = Path("ci.yaml"),
 ) -> int:
     """Print the objects that run the service on a cluster, with rights for the runs that FILE names."""

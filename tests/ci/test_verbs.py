@@ -16,6 +16,7 @@ import uvicorn
 import yaml
 
 from rlctl_ci.config.settings import load
+from rlctl_ci.core.cleaning import Waste, remove
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.web.app import make
@@ -269,6 +270,9 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     assert "1 could go, and 1 builds" in listed.err
     assert (code / sha(1)).is_dir(), "nothing goes without --yes"
     assert live.service.log(1).exists()
+    again = [Waste("pole", str(code / sha(1)), 0)]
+    assert remove(live.service.config, again, code, listed=0.0) == 0, "a build has made it again since it was listed"
+    assert (code / sha(1)).is_dir()
     done = ci("clean", "--keep", "1", "--days", "0", "--yes", "-o", "json").json
     assert (done["removed"], done["builds"], done["log_bytes"] > 0) == (1, [1], True)
     assert not (code / sha(1)).exists()

@@ -15,6 +15,7 @@ from rlctl_ci.builders.registry import proofs, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.logs import size
 from rlctl_ci.deploy.act import backend_of
+from rlctl_ci.sandbox.locks import held
 from rlctl_ci.store import pruning
 from rlctl_ci.store.reading import Reading
 
@@ -104,8 +105,9 @@ def _log(config: Config, build: int) -> Path:
     return config.folder / "logs" / f"{build}.log"
 
 
-def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
-    """Remove what `waste` has found, with what lies beside it; a folder only from below `code`. Returns how many.
+def remove(config: Config, found: Iterable[Waste], code: Path, listed: float) -> int:
+    """Remove what `waste` has found, with what lies beside it; a folder only from below `code`, and only if no build
+    has made the same code again since the moment `listed`. Returns how many.
 
     With an image a registry forgets all its tags; those of builds that are not kept, on an image that is, stay.
     """
@@ -115,9 +117,7 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
         if one.reference.startswith("/"):
             path = Path(one.reference)
             if path.parent == code and path.is_dir() and not path.is_symlink():
-                remove_folder(path)
-                path.with_name(f"{path.name}.provenance.json").unlink(missing_ok=True)
-                count += 1
+                count += _remove_code(path, listed)
         elif project is not None:
             image = Reference.parse(one.reference)
             to, where = registry_of(project), (image.registry, image.repository)
@@ -128,6 +128,21 @@ def remove(config: Config, found: Iterable[Waste], code: Path) -> int:
             to.remove(image)
             count += 1
     return count
+
+
+def _remove_code(path: Path, listed: float) -> bool:
+    """Remove a folder of code; False if a build has made it again meanwhile. One that is removed in part has a name
+    that the next build removes.
+    """
+    proof = path.with_name(f"{path.name}.provenance.json")
+    with held(path.parent / ".lock"):
+        if proof.exists() and proof.stat().st_mtime >= listed:
+            return False
+        part = path.with_name(f".{path.name}.part")
+        path.rename(part)
+        remove_folder(part)
+        proof.unlink(missing_ok=True)
+    return True
 
 
 def _content(reference: str) -> str:
