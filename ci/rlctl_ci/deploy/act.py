@@ -155,7 +155,7 @@ class Act:
         if state is None or state.phase in ("stopped", "finished"):
             raise BuildStopped("ended", f"run {run} is {'gone' if state is None else state.phase} by now, and stays so")
         if meanwhile := self._meanwhile(state, step):
-            hint = f"rlctl history {run}, then rlctl rollback {run} NUMBER"
+            hint = f"rlctl history {run}, then rlctl rollback NUMBER --run {run}"
             raise BuildStopped("changed", f"{meanwhile}, which stays", hint=hint)
         self._applied(lambda: self.backend.rollback(run, step.before))
         after = self._rescaled(state, baseline)

@@ -113,7 +113,9 @@ class Deployments(Rows):
                 (project, run),
             ).fetchone()
             if found is None:
-                raise CiError(f"project {project} has no deployment to go back from", hint=f"rlctl rollback {run}")
+                raise CiError(
+                    f"project {project} has no deployment to go back from", hint=f"rlctl rollback --run {run}"
+                )
             row = self._row(db, found["build"])
             self._deployed(db, row["id"], "rolling_back", None, why)
             later = db.execute(
