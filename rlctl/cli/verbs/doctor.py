@@ -57,4 +57,5 @@ def _look(world: World, name: str, cluster: Cluster | None) -> tuple[str, list[C
         backend = world.backend(name, cluster)
         return where(backend, name), backend.doctor()
     except RlctlError as error:
-        return name, [Check("access", "problem", error.message, error.hint)]
+        named = [f"{what} {value}" for what, value in (cluster or Cluster())._asdict().items() if value]
+        return ", ".join([name, *named]), [Check("access", "problem", error.message, error.hint)]

@@ -91,6 +91,20 @@ def test_doctor_looks_at_a_cluster_when_told_to_or_when_a_run_is_there(rlctl: Rl
     assert list(rlctl("doctor", "-o", "json").json["targets"]) == ["local", "kubernetes"]
 
 
+def test_clusters_that_cannot_be_asked_are_a_problem_each(rlctl: Rlctl) -> None:
+    clusters = Clusters(rlctl)
+    for number, context in enumerate(("stage", "prod")):
+        clusters.record(f"run{number}", f"{number:032x}", context, "team")
+
+    def nobody(context: str | None, namespace: str | None) -> object:
+        raise BackendUnreachable(f"there is no context {context}")
+
+    rlctl.targets["kubernetes"] = nobody
+    result = rlctl("doctor", "-o", "json")
+    assert set(result.json["targets"]) == {"local", "kubernetes", "kubernetes, context prod, namespace team"}
+    assert "2 of " in result.err
+
+
 def test_a_target_that_cannot_even_be_asked_is_a_problem(rlctl: Rlctl) -> None:
     def nobody(context: str | None, namespace: str | None) -> object:
         raise BackendUnreachable("target kubernetes: the package kubernetes is not installed", hint="install it")
