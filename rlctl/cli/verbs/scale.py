@@ -35,26 +35,26 @@ def scale(
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
     spec is refused (exit 5); so are so few shards of a replay that one would not fit into roles.replay.memory.
     """
-    wanted = [_parsed(text) for text in roles]
+    wanted = dict(map(_parsed, roles))
     from rlctl.plan import FEWER_SHARDS, max_actors, why_not_scale
 
     backend, state = find(world, run, target)
     require_running(state, "can be scaled")
     spec = stored_spec(state)
-    for role, _ in wanted:
+    for role in wanted:
         require_role(state, role)
-    if why := why_not_scale(spec, dict(wanted), state.replicas) or _too_large(backend, state, spec, dict(wanted)):
+    if why := why_not_scale(spec, wanted, state.replicas) or _too_large(backend, state, spec, wanted):
         raise Conflict(
             f"run {state.run} cannot be scaled so:\n" + "\n".join(f"  {reason}" for reason in why),
             hint=_way_out(wanted, stored_limit=max_actors(spec)),
-            objects=tuple(role for role, _ in wanted),
+            objects=tuple(wanted),
         )
     force(backend, force_conflicts)
     try:
-        done = follow(world, backend.scale(state.run, dict(wanted)))
+        done = follow(world, backend.scale(state.run, wanted))
     except KeyboardInterrupt:
         raise Signalled(130, f"left {state.run} half scaled; the same command goes on") from None
-    for role, replicas in wanted:
+    for role, replicas in wanted.items():
         if state.replicas[role] == replicas:
             world.data(f"{role}: {replicas}, unchanged")
         else:
@@ -66,8 +66,8 @@ def scale(
     world.document(
         {
             "run": state.run,
-            "from": {role: state.replicas[role] for role, _ in wanted},
-            "to": dict(wanted),
+            "from": {role: state.replicas[role] for role in wanted},
+            "to": wanted,
             "applied": done,
         }
     )
@@ -97,9 +97,9 @@ def _too_large(backend: Backend, state: RunState, spec: Spec, wanted: dict[str, 
     return [f"{dotted(fault.path)}: {fault.message}"] if fault else []
 
 
-def _way_out(wanted: list[tuple[str, int]], *, stored_limit: int) -> str:
-    more = [replicas for role, replicas in wanted if role == "actor" and replicas > stored_limit]
-    return f"rlctl up SPEC --set roles.actor.max_replicas={max(more)}, then scale again" if more else ""
+def _way_out(wanted: dict[str, int], *, stored_limit: int) -> str:
+    actors = wanted.get("actor", 0)
+    return f"rlctl up SPEC --set roles.actor.max_replicas={actors}, then scale again" if actors > stored_limit else ""
 
 
 def _parsed(text: str) -> tuple[str, int]:

@@ -59,6 +59,8 @@ def render(
         return _admin(world, specs or [], user or "", group or "", out_dir)
     if user or group:
         raise UsageError("--user and --group go with --admin", hint=_ADMIN)
+    if world.cluster.namespace is not None:
+        raise UsageError("-n goes with --admin: documents name no namespace", hint="kubectl apply -n NAMESPACE")
     loaded = load(world, specs or [], sets, target)
     on_cluster = loaded.spec.target in ON_CLUSTERS
     rendered: Offline | Prepared = offline(world, loaded) if on_cluster else beside(world, loaded, mint=False)

@@ -84,6 +84,11 @@ def test_scale_adds_and_removes_and_touches_nothing_else(rlctl: Rlctl) -> None:
     assert rlctl.backend.writes == writes
 
 
+def test_of_a_role_that_is_named_twice_the_last_number_counts(rlctl: Rlctl) -> None:
+    rlctl.up()
+    assert rlctl("scale", "actor=3", "actor=4").out == "actor: 2 -> 4\n"
+
+
 def test_scale_judges_learners_by_the_actors_that_run(rlctl: Rlctl) -> None:
     rlctl.up()
     assert rlctl("scale", "actor=1").code == 0

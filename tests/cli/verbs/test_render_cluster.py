@@ -52,6 +52,7 @@ def test_what_an_administrator_creates_needs_a_namespace_and_no_spec(rlctl: Rlct
     assert rlctl("render", "--admin", "-n", "team", "--user", "ada", clusters.spec).code == 2
     assert rlctl("render", clusters.spec, "--user", "ada").code == 2
     assert rlctl("render", "--admin", "-n", "team").code == 2, "nobody is let in whom nobody has named"
+    assert "-n goes with --admin" in rlctl("render", "-n", "team", clusters.spec).err
     assert rlctl("render", "--admin", "-n", "team", "--user", "ada", "--group", "rl").code == 2
     told = rlctl("render", "--admin", "-n", "team", "--group", "rl", "-o", "json").json
     (binding,) = [yaml.safe_load(each["text"]) for each in told["documents"] if "rolebinding" in each["name"]]
