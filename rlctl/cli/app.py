@@ -56,8 +56,23 @@ Exit codes:
 """
 
 
+SECTIONS = {
+    "A spec": ("init", "lint", "debug", "render", "diff"),
+    "A run": ("up", "status", "logs", "wait", "open", "profile", "scale", "restart", "history", "rollback", "down"),
+    "What it learned": ("models", "eval", "play", "pull", "export", "repro"),
+    "Many runs": ("sweep", "compare"),
+    "Targets and images": ("doctor", "image", "ci", "version"),
+}
+"""Commands by heading, as `rlctl --help` lists them."""
+
+
 class _Group(typer.core.TyperGroup):
-    """Leave Ctrl-C to `main` to report, whatever the version of typer makes of it."""
+    """Commands under headings. Ctrl-C is left to `main` to report, whatever the version of typer makes of it."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(80)) for name in names])
 
     def invoke(self, ctx: Any) -> Any:
         try:

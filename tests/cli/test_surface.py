@@ -7,7 +7,7 @@ from typing import Any
 
 from rlctl import errors
 from rlctl.backends.base import Failure
-from rlctl.cli.app import make_command
+from rlctl.cli.app import SECTIONS, make_command
 from tests.cli.clusters import Clusters
 from tests.cli.conftest import Rlctl, check_golden
 from tests.cli.experiments.training import Training
@@ -45,6 +45,11 @@ def test_commands_options_and_exit_codes_are_the_frozen_ones(rlctl: Rlctl) -> No
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.RlctlError)]
     lines += [f"  {code} {reason}" for code, reason in sorted({(kind.exit_code, kind.reason) for kind in kinds})]
     check_golden("surface.txt", "\n".join(lines) + "\n", folder=rlctl.folder)
+
+
+def test_the_help_lists_every_command_under_one_heading() -> None:
+    visible = [name for name, command in make_command().commands.items() if not command.hidden]
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(visible)
 
 
 def test_the_help_documents_every_exit_code(rlctl: Rlctl) -> None:
