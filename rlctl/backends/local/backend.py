@@ -333,7 +333,7 @@ def _live(run: str) -> tuple[Place, RunState]:
     if known is None or known.phase != "running":
         raise Conflict(
             f"run {run} is not live: {'nothing was started' if known is None else known.phase}",
-            hint="rlctl up starts it again.",
+            hint="rlctl up SPEC starts it again.",
             objects=(run,),
         )
     return place, known

@@ -71,7 +71,8 @@ def _files() -> Check:
     most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
     if hard != resource.RLIM_INFINITY and hard < _FILES_OF_A_RUN:
         return Check(
-            "open files", "problem", f"at most {most}, a run asks for {_FILES_OF_A_RUN}", "raise the limit: ulimit -Hn"
+            "open files", "problem", f"at most {most}, a run asks for {_FILES_OF_A_RUN}",
+            "raise the hard limit: limits.conf, LimitNOFILE",
         )  # fmt: skip
     return Check("open files", "ok", f"{soft} now, {most} at most")
 

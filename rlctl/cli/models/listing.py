@@ -136,7 +136,8 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
             return one
     if not models and not stored.damaged:
         raise UsageError(f"run {run} has stored no model yet", hint="the first is stored with its first evaluation")
-    raise UsageError(f"run {run} has no model {which}", hint=f"it has {names}; see `rlctl models {run}`")
+    whole = names or "none that is whole"
+    raise UsageError(f"run {run} has no model {which}", hint=f"it has {whole}; see `rlctl models {run}`")
 
 
 def split(text: str) -> tuple[str, str | None]:

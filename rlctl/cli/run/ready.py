@@ -84,7 +84,7 @@ def why_not(run: str, outcome: Outcome, timeout: str) -> RlctlError | None:
     if snapshot.phase == "failed":
         return RunFailed(snapshot)
     if snapshot.phase == "stopped":
-        return RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up, to go on")
+        return RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up SPEC, to go on")
     return None
 
 

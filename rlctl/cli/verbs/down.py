@@ -69,7 +69,7 @@ def down(
         if name is not None:  # one that was killed with its last write to do has left its lock
             follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))
         which = "" if name is None else f" {name}"
-        world.say(f"there is no run{which}{looked_at(world, target)}; nothing to do")
+        world.say(f"nothing to do: there is no run{which}{looked_at(world, target)}")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
         return 0
     force(meant.backend, force_conflicts)

@@ -35,9 +35,10 @@ def lint(
 
     Exit 3 when it is invalid, 1 when there are findings only, 0 when all is well. One line for every problem:
     file:line:column: path: what is wrong and what to do. Of a run on this machine the environment is made and reset,
-    in a process of its own and for 5 seconds at most; the line says what goes through which net, or "not checked". So
-    is the policy that a new run begins from (`init`), where it is of this machine: whether its arrays fit the network.
-    What a replay comes to in memory is said, and compared with this machine, or with what its pods ask for.
+    in a process of its own and for 5 seconds at most, 20 where torch is needed; the line says what goes through which
+    net, or "not checked". So is the policy that a new run begins from (`init`), where it is of this machine: whether
+    its arrays fit the network. What a replay comes to in memory is said, and compared with this machine, or with what
+    its pods ask for.
     """
     if schema:
         from rlctl.spec import json_schema

@@ -70,8 +70,9 @@ def up(
 ) -> int:
     """Start a run, or change one that is there.
 
-    On this machine the environment is tried first, by a process of its own and for 5 seconds at most: exit 3 when it
-    does not exist or fails, or a replay needs more memory than there is. The same again changes nothing, and says so.
+    On this machine the environment is tried first, by a process of its own and for 5 seconds at most, 20 where torch is
+    needed: exit 3 when it does not exist or fails, or a replay needs more memory than there is. The same again changes
+    nothing, and says so.
     Stays until a stop condition is met (exit 0) or the run has failed (exit 7). Ctrl-C once leaves and says how to come
     back, the run goes on (exit 0); twice leaves at once (exit 130). What `init` of a new run names is looked up first,
     and copied into its storage: exit 3 when it is not there or does not fit. --wait ends with 7 when a replica never
@@ -244,7 +245,7 @@ def _end(world: World, done: Done, outcome: Outcome) -> int:
     elif snapshot.phase == "failed":
         raise RunFailed(snapshot)
     elif snapshot.phase == "stopped":
-        raise RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up, to go on")
+        raise RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up SPEC, to go on")
     else:
         _print_final(world, snapshot)
     world.document(_document(done, snapshot))

@@ -89,7 +89,7 @@ class _Reader:
             first = self._asked(self._question())
         else:
             whose = f"run {self._state.run} is {self._state.phase}"
-            self._tell(f"{whose}: its logs lie on its volume, and rlctl up shows them again")
+            self._tell(f"{whose}: its logs lie on its volume, and rlctl up SPEC shows them again")
         spoken = self._of_pods(previous=self._query.previous)
         merged = heapq.merge(self._stored(first), spoken, key=lambda record: record.time)
         yield from merged if self._query.tail is None else deque(merged, maxlen=self._query.tail)

@@ -19,10 +19,10 @@ _USER: Final = re.compile(r'User "([^"]*)" cannot')
 QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
 REPLICAS: Final = ".spec.replicas"
 _WAYS_OUT: Final = {
-    False: "Drop the field from your patch, or take it over (rlctl up --force-conflicts), or ask its owner to let go "
-    "of it",
+    False: "Drop the field from your patch, or take it over (rlctl up SPEC --force-conflicts), or ask its owner to let "
+    "go of it",
     True: "Leave the number to its owner, or end that (an autoscaler is an object of its own), or write yours into the "
-    "spec and take it over: rlctl up --force-conflicts",
+    "spec and take it over: rlctl up SPEC --force-conflicts",
 }
 _GRANT: Final = "is attempting to grant"
 """A 403 for a right that lacks, beside those of `_USER`; any other is a rule of the cluster."""
@@ -103,8 +103,8 @@ def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: b
     if error.status == 422 and any(sign in error.message for sign in _FIXED):
         return Refusal(
             f"{key}: this change is not possible while the object exists: {error.message}",
-            remedy=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up; or this object: "
-            f"kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up.",
+            remedy=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up SPEC; or this "
+            f"object: kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up SPEC.",
             objects=(str(key),),
         )
     if written and (error.status in (0, 429) or error.status >= 500):

@@ -57,7 +57,7 @@ def live(session: Session, run: str) -> tuple[Record, Wanted]:
     """
     record = known(session.api, run)
     if record.state.phase != "running":
-        raise Conflict(f"run {run} is {record.state.phase}", hint="rlctl up starts it again.", objects=(run,))
+        raise Conflict(f"run {run} is {record.state.phase}", hint="rlctl up SPEC starts it again.", objects=(run,))
     found = session.api.get(revision_key(run, record.state.revision)) if record.state.revision else None
     if found is None:
         raise Conflict(

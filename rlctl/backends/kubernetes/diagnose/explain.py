@@ -38,10 +38,10 @@ _ON_THEIR_WAY_OUT: Final = ("exited", "stopping")
 _MADE: Final = Cause("made", "is not made yet", "starting")
 _ASKED_LATER: Final = Cause(
     "paced", "is not asked for yet: more come as these become ready", "starting",
-    next="rlctl up  (goes on, if it was cut off)",
+    next="rlctl up SPEC  (goes on, if it was cut off)",
 )  # fmt: skip
 _RELEASED: Final = Cause(
-    "released", "is not asked for: the run has ended, or rlctl up was cut off", "starting", next="rlctl up"
+    "released", "is not asked for: the run has ended, or rlctl up was cut off", "starting", next="rlctl up SPEC"
 )
 _REPLACED: Final = Cause("replaced", "is being replaced", "starting")
 _UNSEEN: Final = Cause(
@@ -301,7 +301,7 @@ def _missing(role: Role, index: int, count: int, wanted: int, workloads: Sequenc
 
 def _absent(role: Role, wanted: int, kind: str) -> Process:
     text = sentence(wanted, wanted, role, f"the {kind} does not exist")
-    return Process(role, 0, "stopped", count=wanted, reason=text, next="rlctl up  (makes it again)")
+    return Process(role, 0, "stopped", count=wanted, reason=text, next="rlctl up SPEC  (makes it again)")
 
 
 def _ended_s(pod: Object, now: datetime) -> float:

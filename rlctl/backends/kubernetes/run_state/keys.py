@@ -127,8 +127,8 @@ def check_not_lost(run: str, there: Iterable[Object]) -> None:
         raise Conflict(
             f"{core} of the live run {run} is lost: with new keys, pods that start from now on and those that run "
             f"would not understand each other",
-            hint=f"Put it back from a backup; or rlctl down {run}, then rlctl up: all start with new keys, the data "
-            f"stays.",
+            hint=f"Put it back from a backup; or rlctl down {run}, then rlctl up SPEC: all start with new keys, the "
+            f"data stays.",
             objects=(str(core),),
         )
 

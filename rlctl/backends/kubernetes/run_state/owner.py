@@ -45,7 +45,7 @@ def check_owner(session: Session, record: Record, verb: str, *, uid: str | None 
 def _way_out(run: str, verb: str, *, same_run: bool) -> str:
     if verb in _DOES:
         return f"If it is meant, {_DOES[verb]} all the same: the same command with --force-conflicts"
-    change = ", or change that run from here: rlctl up --force-conflicts" if same_run else ""
+    change = ", or change that run from here: rlctl up SPEC --force-conflicts" if same_run else ""
     return f"Choose another name (--set run={run}-2){change}"
 
 
@@ -60,6 +60,6 @@ def check_ours(live: Object, run: str, uid: str, namespace: str) -> None:
     key = key_of(live)
     raise Conflict(
         f"{key} in namespace {namespace} is not of run {run}: it is of {inventory.whose(live)}; it was not changed",
-        hint="Have its owner remove it; then rlctl up makes that of the run again.",
+        hint="Have its owner remove it; then rlctl up SPEC makes that of the run again.",
         objects=(str(key),),
     )

@@ -97,7 +97,7 @@ def shares(workloads: Iterable[Key], replicas: int) -> dict[Key, int]:
     if replicas > SHARD_REPLICAS * len(workloads):
         raise RlctlError(
             f"{replicas} replicas do not fit into {len(workloads)} objects of {SHARD_REPLICAS} each",
-            hint="Raise roles.actor.max_replicas, then rlctl up.",
+            hint="Raise roles.actor.max_replicas, then rlctl up SPEC.",
         )
     return dict(zip(workloads, spread(replicas, len(workloads)), strict=True))
 

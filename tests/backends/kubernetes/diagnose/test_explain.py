@@ -147,7 +147,7 @@ def test_replicas_that_are_asked_for_by_and_by_are_on_their_way() -> None:
 def test_a_workload_that_is_gone_is_made_again_by_up() -> None:
     _, around = read("crash")
 
-    assert explain.stateful("manager", 1, None, [], around)[0].next == "rlctl up  (makes it again)"
+    assert explain.stateful("manager", 1, None, [], around)[0].next == "rlctl up SPEC  (makes it again)"
 
 
 def test_a_replica_that_is_well_again_tells_why_its_life_before_ended() -> None:

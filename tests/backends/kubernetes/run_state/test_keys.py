@@ -87,7 +87,7 @@ def test_a_live_run_whose_core_secret_is_lost_gets_no_other_keys(lab: Lab) -> No
     lab.api.new_command()
     with pytest.raises(Conflict, match="Secret pong-keys-core of the live run pong is lost") as error:
         lab.up(roles={"actor": {"replicas": 9}})
-    assert "rlctl down pong, then rlctl up" in error.value.hint
+    assert "rlctl down pong, then rlctl up SPEC" in error.value.hint
     assert lab.api.requests.writes == 0
     assert lab.of("Secret", "pong-keys-actor") == made
 

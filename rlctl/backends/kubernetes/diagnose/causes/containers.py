@@ -169,7 +169,7 @@ def _memory(death: _Death, spec: Object) -> Cause:
     if not limit:
         return death.cause("oom", "was killed: its node ran out of memory", said=said)
     text = f"was killed for memory: it needs more than its limit of {limit}"
-    again = "raise memory under roles: in the spec, or give it fewer envs; then rlctl up"
+    again = "raise memory under roles: in the spec, or give it fewer envs; then rlctl up SPEC"
     return death.cause("oom", text, said=said, again=again)
 
 
