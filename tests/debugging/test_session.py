@@ -12,6 +12,7 @@ import torch
 from rlctl.spec.schema import Spec
 from rlctl_agents.acting.rollout import NotTogether
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.debugging.session import DebugSession, OwnTorch, arranged
 from rlctl_agents.experience.on_policy import OnPolicySource, on_policy
 from rlctl_agents.experience.sources import Needs
@@ -146,7 +147,7 @@ def test_what_learns_from_a_replay_is_followed_in_this_thread_and_repeats(name: 
         assert 4 * (steps - 300) >= 29 * 64, "samples per insert hold"
         session.close()
     assert losses[0] == losses[1]
-    assert threading.active_count() == threads
+    assert threading.active_count() <= threads, "one of a test before may have ended meanwhile"
 
 
 def cartpole(algorithm: dict[str, Any]) -> Spec:
@@ -286,3 +287,19 @@ def test_blocks_are_settled_once() -> None:
     with pytest.raises(ValueError, match="read-only"):
         block.fields["reward"][:] = 0
     session.close()
+
+
+class Mine(Ppo):
+    """PPO of one's own, as it is."""
+
+
+def test_a_class_derived_from_ppo_learns_from_the_policy_that_acted_as_ppo_does() -> None:
+    losses = []
+    params = {"minibatch_size": 32, "epochs": 2}
+    own = {"name": "tests.debugging.test_session:Mine", "max_lag_versions": 0, "params": params}
+    for algorithm in ({"name": "ppo", **params}, own):
+        spec = spec_of(env={"id": "CartPole-v1"}, algorithm={**algorithm, "unroll_length": 8, "batch_size": 64})
+        session = DebugSession(arranged(spec))
+        losses.append([session.update().stats["grad_norm"] for _ in range(4)])
+        session.close()
+    assert losses[0] == losses[1]

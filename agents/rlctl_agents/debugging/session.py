@@ -104,7 +104,7 @@ class DebugActor:
             self.writer = SegmentWriter(schema, streams.size)
             seated = Seated(
                 self.policy, self.follower, streams, self.writer, cast(ExperienceSender, self.sender),
-                lag=spec.policy(name).algorithm.lock_step_lag,
+                lag=getattr(algorithm, "settings", spec.policy(name).algorithm).lock_step_lag,
             )  # fmt: skip
             self.rollout = Rollout(
                 self.env,

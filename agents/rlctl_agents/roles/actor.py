@@ -132,7 +132,7 @@ class Actor:
                 player,
                 Follower(partial(self._load, player), ref.policy, pool, pinned=pinned),
                 streams,
-                lag=policy.algorithm.lock_step_lag,
+                lag=getattr(algorithm, "settings", policy.algorithm).lock_step_lag,  # of the class that its own is from
             )
             if isinstance(policy.algorithm, specs.Ladder):
                 self._process.metrics.set("epsilon", mean_epsilon(algorithm, streams))
