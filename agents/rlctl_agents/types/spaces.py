@@ -106,8 +106,9 @@ class Spaces(msgspec.Struct, frozen=True):
 
 
 def has_images(space: Space) -> bool:
-    """Whether a leaf of the space has two axes or more."""
-    return any(isinstance(leaf, Box) and len(leaf.shape) > 1 for _, leaf in leaves(space, ""))
+    """Whether a leaf of the space has three axes, or two of bytes or bits: numbers in two axes are stacked vectors."""
+    boxes = [leaf for _, leaf in leaves(space, "") if isinstance(leaf, Box)]
+    return any(len(leaf.shape) > (1 if leaf.dtype in ("uint8", "bool") else 2) for leaf in boxes)
 
 
 def leaves(space: Space, name: str) -> Iterator[tuple[str, Leaf]]:
