@@ -471,7 +471,7 @@ class Continuous(Replayed):
 
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2048
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
-    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 256
+    minibatch_size: Annotated[int, Field(ge=1), restart("learner", "replay")] = 256
     """Rows of one optimizer step, over all learners."""
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 8
     """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
@@ -487,7 +487,7 @@ class Continuous(Replayed):
 
     def samples_per_insert(self, *, images: bool) -> float:
         """An optimizer step for each row that comes in."""
-        return 256.0
+        return float(self.minibatch_size)
 
 
 class Sac(Continuous):
@@ -499,7 +499,7 @@ class Sac(Continuous):
     network: ClassVar[Mapping[str, Any]] = {**Continuous.network, "gaussian": {"std": "network", "squash": True}}
 
     name: Annotated[Literal["sac"], new_run("learner", "actor", "evaluator", "replay")] = "sac"
-    temperature: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], restart("learner")] = "auto"
+    temperature: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], new_run("learner")] = "auto"
     """Weight of the entropy. auto: learned, from 1, so that the entropy comes to target_entropy."""
     temperature_lr: Annotated[float | None, Field(gt=0, le=1), restart("learner"), MUTABLE] = None
     """Null: lr."""

@@ -240,8 +240,9 @@ class ReplayBuffer(Model):
     capacity: Annotated[int, Field(ge=1), restart("replay")] = 1_000_000
     """Rows: one for each agent step, and one for the end of each episode."""
     samples_per_insert: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)] | None, restart("replay")] = "auto"
-    """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: 256 with sac and
-    td3; 32 with dqn, apex_dqn and r2d2 where no observation is an image, else 8. null: neither waits."""
+    """Rows drawn for each that comes in: the faster of learner and actors waits for the other. auto: minibatch_size
+    with sac and td3, an optimizer step for each row; 32 with dqn, apex_dqn and r2d2 where no observation is an
+    image, else 8. null: neither waits."""
     learning_starts: Annotated[int, Field(ge=1), restart("replay")] = 1_000
     """Rows in the replay before any is drawn."""
     checkpoint: Annotated[Literal["none", "full"], restart("manager", "replay")] = "none"
@@ -252,7 +253,7 @@ class ReplayBuffer(Model):
         """Rows drawn for each that comes in; 0: no limit.
 
         Args:
-            images: an observation has two axes or more.
+            images: an observation is an image.
         """
         if self.samples_per_insert == "auto":
             return algorithm.samples_per_insert(images=images)

@@ -166,6 +166,15 @@ def test_a_whole_number_is_a_number_where_a_word_may_stand_too(load_text: Load) 
     assert spec.policy().algorithm.temperature == 1  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_of_actors_and_critics_each_row_that_comes_in_is_an_optimizer_step(name: str, load_text: Load) -> None:
+    for size in (256, 64):
+        sets = [f"algorithm={{name: {name}}}", f"algorithm.minibatch_size={size}", "replay.learning_starts=500"]
+        spec = load_text(GOOD, sets=sets).spec
+        assert spec.replay is not None
+        assert spec.replay.ratio_of(spec.policy().algorithm, images=False) == size  # type: ignore[arg-type]
+
+
 def test_the_last_set_of_a_path_wins(load_text: Load) -> None:
     assert load_text(GOOD, sets=("seed=1", "seed=2")).spec.seed == 2
 
