@@ -79,7 +79,9 @@ class A2c(Algorithm):
         log_prob, entropy = self.net.distribution.score(params[:-1], below(fields, "action"), legal)
 
         discount = self.config.gamma * torch.logical_not(fields["terminated"])  # a truncated episode bootstraps
-        target, advantage = gae(fields["reward"], discount, value.detach(), valid)
+        clip = self.config.reward_clip
+        reward = fields["reward"] if clip is None else fields["reward"].clamp(-clip, clip)
+        target, advantage = gae(reward, discount, value.detach(), valid)
 
         def total(x: Tensor) -> Tensor:
             return torch.where(valid, x, 0.0).sum()  # where, not a product: invalid rows may hold anything, NaN too
