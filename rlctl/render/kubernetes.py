@@ -32,7 +32,7 @@ KEPT: Final = ("manager",)
 """Roles that stay when a run is finished: its result can then still be asked for."""
 _STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "replay", "learner")
 _KIND_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
-_ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "replay": 3, "learner": 4, "actor": 6}
+_ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "replay": 4, "learner": 5, "actor": 7}
 _RBAC: Final = "rbac.authorization.k8s.io"
 _SHM_SHARE: Final = 0.25
 """Of a learner's memory: what passes between its threads and a loader's processes."""
@@ -108,7 +108,7 @@ def _document(part: RenderedObject, role: str, patched_by: tuple[str, ...]) -> D
 
 def _wave(document: Mapping[str, Any], role: str) -> int:
     kind = document["kind"]
-    return _ROLE_WAVES.get(role, 5) if kind in WORKLOADS else _KIND_WAVES.get(kind, 0)
+    return _ROLE_WAVES.get(role, 6) if kind in WORKLOADS else _KIND_WAVES.get(kind, 0)
 
 
 def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:

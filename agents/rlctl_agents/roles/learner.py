@@ -38,6 +38,7 @@ from rlctl_agents.runtime.process import (
     RESUMED,
     RESUMING,
     STEPS,
+    STOP_S,
     Process,
     Refusals,
     UserFault,
@@ -62,7 +63,8 @@ TAKE_S = 0.1
 TAKE_TOGETHER_S = 0.02
 """The same between two votes of learners that step together."""
 LAST_GENERATION_S = 6.0
-"""Longest wait for the last generation, out of the ten seconds of an orderly stop."""
+"""Longest wait for the last generation, out of the ten seconds of an orderly stop; what `--grace` gives beyond them is
+for writing it."""
 COMMIT_S = 3.0
 AGAIN_S = 0.5
 """Time between two questions whether a generation is committed."""
@@ -331,10 +333,11 @@ class Learner:
                 self._save(self._checkpoints.next_number(self._member.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):
                 self._standing.asks = False
-                if self._checkpoints.settle(2.0 * AGAIN_S):
+                more_s = self._process.arguments.grace - STOP_S
+                if self._checkpoints.settle(2.0 * AGAIN_S + more_s):
                     log.info("the last generation is the manager's to commit, once a replay's parts are there")
                 else:
-                    log.error("the last generation was not saved within %g s", LAST_GENERATION_S)
+                    log.error("the last generation was not saved within %g s", LAST_GENERATION_S + more_s)
         self._checkpoints.close()
         self._publisher.close()
         self._source.close()

@@ -34,7 +34,7 @@ from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.sockets import Wire
 
 STOP_S = 10.0
-"""Longest time from the first signal to the end of the process, which is forced then."""
+"""Longest time from the first signal to the end of the process, which is forced then; unless `--grace` gives more."""
 LINGER_S = 20.0
 """A process that the manager has dismissed waits so long to be ended: a pod is started again when its process ends by
 itself, and the pods of a finished run are given back a few seconds after every process was told."""
@@ -225,7 +225,7 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s
         return USERS_FAULT
     try:
         allow_many_files()
-        with Signals(process.stop) as signals, _probed(process):
+        with Signals(process.stop, parsed.grace) as signals, _probed(process):
             log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})
             main(process)
             log.info("ended in good order")
@@ -435,6 +435,7 @@ class Arguments:
     bind: str = ""  # the own address on the network, listened on whatever host the leased address names
     keys: Path | None = None
     ordinal: str | None = None  # "run-learner-2": a name that ends in the wanted index
+    grace: float = STOP_S  # seconds
     stay: bool = False
     logs: bool = False
     workloads: str = ""  # "deployments/r-actor-0,statefulsets/r-learner"
@@ -476,6 +477,7 @@ def parse(arguments: Sequence[str]) -> Arguments:
         "--keys", type=Path, metavar="FOLDER", help="of CURVE keys; without, nothing leaves the machine"
     )
     parser.add_argument("--ordinal", metavar="NAME-NUMBER", help="of a pod whose number is the index")
+    parser.add_argument("--grace", type=float, default=STOP_S, metavar="SECONDS", help="from a signal to a forced end")
     parser.add_argument("--stay", action="store_true", help="manager: answer as finished until SIGTERM")
     parser.add_argument("--logs", action="store_true", help="manager: keep what all processes say on the volume")
     parser.add_argument(

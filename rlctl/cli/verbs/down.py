@@ -37,11 +37,13 @@ def down(
     run: RunArgument = None,
     volumes: Annotated[bool, typer.Option("--volumes", help="Remove the data of the run as well; asks.")] = False,
     grace: Annotated[
-        str,
+        str | None,
         typer.Option(
-            "--grace", metavar="TIME", help="Until a process is killed, at most 10s; on a cluster how long to wait."
+            "--grace",
+            metavar="TIME",
+            help="Until a process is killed, 10s at most and by default; on a cluster how long to wait, else 60s.",
         ),
-    ] = "10s",
+    ] = None,
     forget: Annotated[
         bool,
         typer.Option(
@@ -58,7 +60,7 @@ def down(
     `rlctl up` goes on from there. --volumes removes the data too. A run that is not there is no error (exit 0).
     Ctrl-C or a hangup once does not keep it from ending everything; twice leaves at once (exit 130 or 129).
     """
-    grace_s = span(grace, "--grace")
+    given_s = None if grace is None else span(grace, "--grace")
     name = wanted_run(world, one_name(run, run_option))
     if forget:
         if volumes:
@@ -67,7 +69,8 @@ def down(
     meant = _find(world, name, target)
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
-            follow(world, backend_of(world, name, target).delete(name, volumes=volumes, grace_s=grace_s))
+            backend = backend_of(world, name, target)
+            follow(world, backend.delete(name, volumes=volumes, grace_s=_grace_s(backend, given_s)))
         which = "" if name is None else f" {name}"
         world.say(f"nothing to do: there is no run{which}{looked_at(world, target)}")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
@@ -79,6 +82,7 @@ def down(
         _ask(world, meant)
     try:
         with Interrupts(signal.SIGINT, signal.SIGHUP):
+            grace_s = _grace_s(meant.backend, given_s)
             done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=grace_s))
     except Signalled as gone:
         raise Signalled(gone.exit_code, f"left {meant.run} half stopped; the same command goes on") from None
@@ -92,6 +96,13 @@ def down(
         }
     )
     return 0
+
+
+def _grace_s(backend: Backend, given_s: float | None) -> float:
+    """Patience with processes that end: on a cluster as long as a learner's pod may take for its last generation."""
+    if given_s is not None:
+        return given_s
+    return 60.0 if backend.name in ON_CLUSTERS else 10.0
 
 
 def _on_cluster(name: str | None) -> bool:

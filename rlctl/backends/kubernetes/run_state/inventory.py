@@ -21,15 +21,15 @@ _WAVES: Final[tuple[tuple[str, ...], ...]] = (
     ("Service", "PodDisruptionBudget"),
 )
 _ROLES: Final[Mapping[str, int]] = {
-    "manager": 3, "modelpool": 3, "replay": 3, "inference": 4, "learner": 4,
-    "evaluator": 5, "tensorboard": 5, "status": 5, "actor": 6,
+    "manager": 3, "modelpool": 3, "replay": 4, "inference": 5, "learner": 5,
+    "evaluator": 6, "tensorboard": 6, "status": 6, "actor": 7,
 }  # fmt: skip
 
 
 def wave(key: Key, role: str) -> int:
     """Wave in which an object is sent: what others need comes first. `down` goes the other way."""
     if key.kind in WORKLOADS:
-        return _ROLES.get(role, 5)
+        return _ROLES.get(role, 6)
     return next((number for number, kinds in enumerate(_WAVES) if key.kind in kinds), 2)
 
 
