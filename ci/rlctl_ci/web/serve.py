@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,7 +33,11 @@ ENDS_WITHIN_S: Final = 2.0
 """At the end of the service, for answers that are under way."""
 TASKS: Final = 2 * CONNECTIONS
 """Answers that are made, also for clients that have gone meanwhile."""
+RENEW_TICKS: Final = 100
+"""Of uvicorn, ten seconds: between two looks whether the certificate is a new one."""
 TOKEN_FILE: Final = "token"
+
+log = logging.getLogger(__name__)
 
 
 class Patient(H11Protocol):
@@ -151,12 +157,58 @@ def local_token(service: Service) -> Path:
     return path
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
+class Certificate:
+    """Certificate and key of a TLS context, read again when their files have changed; new connections have them then.
+
+    Args:
+        cert, key: files, as in ci.yaml.
+    """
+
+    def __init__(self, tls: ssl.SSLContext, cert: Path, key: Path | None) -> None:
+        self._tls, self._cert, self._key = tls, cert, key
+        self._read: list[int] = []
+        self._begun = False
+
+    def renew(self) -> None:
+        """Read the files if they are new. Those that cannot be used are told once, and the ones before stay.
+
+        Raises:
+            OSError: they cannot be used, at the first time.
+        """
+        try:
+            now = [file.stat().st_mtime_ns for file in (self._cert, self._key) if file is not None]
+            if now == self._read:
+                return
+            self._read = now
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                self._cert, self._key
+            )  # one that fails spoils its context
+            self._tls.load_cert_chain(self._cert, self._key)
+        except OSError as error:  # an ssl.SSLError too, as while one of the two files is still the old one
+            if not self._begun:
+                raise
+            log.error("the renewed certificate cannot be used, the one before stays: %s", error)
+            return
+        if self._begun:
+            log.info("the renewed certificate is used from now on")
+        self._begun = True
+
+
 class Server(uvicorn.Server):
     """Server that ends in seconds: streams and builds are told first, and slow readers are not waited for."""
 
-    def __init__(self, config: uvicorn.Config, streams: Streams, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, streams: Streams, service: Service, renew: Callable[[], None]) -> None:
         super().__init__(config)
-        self._streams, self._service = streams, service
+        self._streams, self._service, self._renew = streams, service, renew
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % RENEW_TICKS == 0:
+            self._renew()
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._service.end()
@@ -172,10 +224,12 @@ class Server(uvicorn.Server):
 def server(service: Service) -> Server:
     """It listens when it is run."""
     config = service.config
-    places, streams, tls = Places(), Streams(time.monotonic), None
+    places, streams = Places(), Streams(time.monotonic)
+    tls, renew = None, _nothing
     if config.tls_cert is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        tls.load_cert_chain(config.tls_cert, config.tls_key)
+        renew = Certificate(tls, config.tls_cert, config.tls_key).renew
+        renew()
     protocol: Any = partial(Patient, places=places, tls=tls)
     settings = uvicorn.Config(
         make(service, places=places, streams=streams), host=config.host, port=config.port, http=protocol, ws="none",
@@ -183,7 +237,7 @@ def server(service: Service) -> Server:
         timeout_keep_alive=KEEP_ALIVE_S, timeout_graceful_shutdown=int(2 * ENDS_WITHIN_S),
         h11_max_incomplete_event_size=32 << 10, proxy_headers=False,
     )  # fmt: skip
-    return Server(settings, streams, service)
+    return Server(settings, streams, service, renew)
 
 
 def serve(service: Service) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from rlctl_ci.web.html import render
+from rlctl_ci.web.limits import guard, places
 from rlctl_ci.web.serve import check, local_token
 from tests.ci.world import MAIN, no_file_beyond, no_hands, sha
 
@@ -112,6 +114,44 @@ def test_a_body_that_is_too_large_is_refused_before_anybody_is_asked_who_sends_i
     chunks = (b"x" * 100_000 for _ in range(20))
     assert http.post("/hooks/github/pole", content=chunks).status_code == 413
     assert http.post("/hooks/github/pole", content=b"{}", headers={"content-length": "1" * 4000}).status_code == 413
+    assert http.post("/login", content=b"x" * (guard.SMALL_BODY_BYTES + 1)).status_code == 413
+
+
+def test_bodies_that_are_under_way_at_once_have_a_limit_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger could else have it killed for want of memory, by many bodies of the largest size."""
+    monkeypatch.setattr(guard, "BODIES_BYTES", 1000)
+    answers: list[int] = []
+    inside = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await inside.wait()
+        await send({"type": "http.response.start", "status": 202, "headers": []})
+
+    async def post(guarded: guard.Guard, size: int) -> None:
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": b"x" * size, "more_body": False}
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                answers.append(message["status"])
+
+        headers = [(b"host", b"127.0.0.1:8710")]
+        scope = {"type": "http", "method": "POST", "path": "/hooks/github/pole", "headers": headers}
+        await guarded(scope, receive, send)
+
+    async def all_of_them() -> None:
+        guarded = guard.Guard(app, config(tmp_path), places.Places())
+        first = asyncio.create_task(post(guarded, 700))
+        await asyncio.sleep(0)
+        await post(guarded, 400)
+        inside.set()
+        await first
+        await post(guarded, 400)
+
+    asyncio.run(all_of_them())
+    assert answers == [503, 202, 202]
 
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FOO"]

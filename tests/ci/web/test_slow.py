@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
 
 from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
@@ -201,6 +203,44 @@ def test_what_comes_with_the_end_of_a_handshake_is_answered(tmp_path: Path) -> N
         # in one packet with its end
         tls.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nConnection: close\r\n\r\n" % port)
         assert finished(lambda: tls.read(12)) == b"HTTP/1.1 200"
+
+
+def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = [tmp_path / "cert.pem", tmp_path / "key.pem"]
+
+    def write(name: str, moment: int) -> None:
+        for file, text in zip(files, certificate(name), strict=True):
+            file.write_text(text)
+            os.utime(file, (moment, moment))
+
+    write("localhost", 1)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    renewed = serve.Certificate(tls, *files)
+    renewed.renew()
+    renewed.renew()
+    assert caplog.text == ""
+    write("ci.example.org", 2)
+    files[1].write_text(certificate("another")[1])
+    renewed.renew()
+    assert "cannot be used, the one before stays" in caplog.text
+    assert named(tls) == "localhost"
+    write("ci.example.org", 3)
+    renewed.renew()
+    assert named(tls) == "ci.example.org"
+
+
+def named(server: ssl.SSLContext) -> str:
+    """Name in the certificate that a new connection gets."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [client.wrap_bio(to_client, to_server), server.wrap_bio(to_server, to_client, server_side=True)]
+    for _ in range(3):
+        for end in ends:
+            with suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+    found = x509.load_der_x509_certificate(ends[0].getpeercert(binary_form=True) or b"")
+    return str(found.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)[0].value)
 
 
 def test_a_handshake_that_does_not_come_ends_the_connection(tmp_path: Path, impatient: None) -> None:

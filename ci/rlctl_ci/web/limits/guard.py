@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from rlctl_ci.config.settings import LOOPBACK, Config
@@ -17,6 +18,10 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
+BODIES_BYTES: Final = 256 << 20
+"""Of the bodies of all requests under way: whoever sends one need not be known yet."""
+SMALL_BODY_BYTES: Final = 64 << 10
+"""Of a body that is no hook's."""
 _KEPT: Final = ("/hooks/", "/healthz", "/readyz")
 """Their places are not for others."""
 POLICY: Final = (
@@ -35,14 +40,17 @@ HEADERS: Final = (
 
 
 class Guard:
-    """Args:
-    app: what comes after.
-    config: names by which we are reached, sizes, proxies.
-    places: of answers.
+    """Middleware that lets through requests of an allowed host, origin, size, time and rate.
+
+    Args:
+        app: what comes after.
+        config: names by which we are reached, sizes, proxies.
+        places: of answers.
     """
 
     def __init__(self, app: App, config: Config, places: Places) -> None:
         self._app, self._places = app, places
+        self._bodies_left = BODIES_BYTES
         self._sources = Sources(config.proxies)
         self._most = int(config.body_mib * (1 << 20))
         self._hosts = hosts(config)
@@ -67,10 +75,33 @@ class Guard:
         if refusal is not None:
             await _answer(headed, *refusal)
             return
-        body = await self._body(scope["headers"], receive)
-        if isinstance(body, tuple):
-            await _answer(headed, *body)
-            return
+        most = self._most if scope["path"].startswith("/hooks/") else min(self._most, SMALL_BODY_BYTES)
+        with self._room() as take:
+            body = await self._body(scope["headers"], receive, most, take)
+            if isinstance(body, tuple):
+                await _answer(headed, *body)
+            else:
+                await self._pass(scope, body, receive, headed)
+
+    @contextmanager
+    def _room(self) -> Iterator[Callable[[int], bool]]:
+        """A function that takes room for bytes of a body and says whether there was any; given back at the end."""
+        taken = 0
+
+        def take(size: int) -> bool:
+            nonlocal taken
+            if size > self._bodies_left:
+                return False
+            taken, self._bodies_left = taken + size, self._bodies_left - size
+            return True
+
+        try:
+            yield take
+        finally:
+            self._bodies_left += taken
+
+    async def _pass(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+        """Hand on a request whose body is here."""
         given = False
 
         async def again() -> MutableMapping[str, Any]:
@@ -84,17 +115,19 @@ class Guard:
         source = self._sources.of(peer[0], scope["headers"])
         known = {**scope, "client": (source, peer[1])}
         if scope["path"].startswith(_KEPT):
-            await self._app(known, again, headed)
+            await self._app(known, again, send)
             return
         with self._places.page(source) as refused:
             if refused:
-                await _answer(headed, refused, "too many answers are under way; ask again in ten seconds")
+                await _answer(send, refused, "too many answers are under way; ask again in ten seconds")
             else:
-                await self._app(known, again, headed)
+                await self._app(known, again, send)
 
     def _refusal(self, headers: Collection[tuple[bytes, bytes]], *, elsewhere: bool) -> tuple[int, str] | None:
-        """Args:
-        elsewhere: it may be a picture in a page of another site.
+        """Status and reason for which a request is refused; None: it is not.
+
+        Args:
+            elsewhere: it may be a picture in a page of another site.
         """
         named = [value for name, value in headers if name == b"host"]
         if len(named) != 1 or named[0].decode("latin-1").lower() not in self._hosts:
@@ -108,9 +141,12 @@ class Guard:
             return None if elsewhere else (403, "not from another page")
         return None
 
-    async def _body(self, headers: Collection[tuple[bytes, bytes]], receive: Receive) -> bytes | tuple[int, str]:
+    async def _body(
+        self, headers: Collection[tuple[bytes, bytes]], receive: Receive, most: int, take: Callable[[int], bool]
+    ) -> bytes | tuple[int, str]:
+        """The body, or status and reason for which it is refused."""
         lengths = [value for name, value in headers if name == b"content-length"]
-        if any(not value.isdigit() or int(value[:20]) > self._most for value in lengths):
+        if any(not value.isdigit() or int(value[:20]) > most for value in lengths):
             return 413, "the body is too large"
         parts: list[bytes] = []
         size = 0
@@ -122,8 +158,10 @@ class Guard:
                         return 400, "the sender has gone"
                     parts.append(message.get("body", b""))
                     size += len(parts[-1])
-                    if size > self._most:
+                    if size > most:
                         return 413, "the body is too large"
+                    if not take(len(parts[-1])):
+                        return 503, "too many bodies are under way; send it again in ten seconds"
                     if not message.get("more_body"):
                         return b"".join(parts)
         except TimeoutError:
