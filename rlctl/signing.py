@@ -25,7 +25,8 @@ def signature_of(model: Path) -> Path:
 
 
 def require_signer(key: Path) -> None:
-    """
+    """Require that this key can sign.
+
     Raises:
         UsageError: the extra is not installed, or the file holds no private key that can sign.
     """
@@ -83,7 +84,8 @@ def _bad(model: Path, key: Path, why: str) -> BadSignature:
 
 
 def _library() -> Any:
-    """
+    """Import the library that signs.
+
     Raises:
         UsageError: it is not installed.
     """

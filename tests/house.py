@@ -96,6 +96,14 @@ def riddles() -> int:
     return sum(bool(RIDDLE.search(line)) for path in sources() for line in path.read_text().splitlines())
 
 
+def headless() -> int:
+    """Count the docstrings that begin with a heading instead of a line that says what it is."""
+    trees = (ast.walk(ast.parse(path.read_text())) for path in sources())
+    kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    said = (ast.get_docstring(node) or "" for tree in trees for node in tree if isinstance(node, kinds))
+    return sum(text.startswith(("Args:", "Raises:", "Returns:")) for text in said)
+
+
 def figures() -> dict[Ceiling, Callable[[], int]]:
     """Each ceiling with the function that measures what is; it reads and parses the sources."""
     agents = ROOT / "agents/rlctl_agents"
@@ -117,7 +125,7 @@ def figures() -> dict[Ceiling, Callable[[], int]]:
     }
 
 
-CODE, LEARNER, COORDINATOR, NAMES, RIDDLES = 52_340, 15, 15, 4, 2
+CODE, LEARNER, COORDINATOR, NAMES, RIDDLES = 52_500, 15, 15, 4, 2
 """CODE is what there is: a change that needs more lines raises it by these and says what for, one that deletes lowers
 it. The others only go down."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import Ceiling, figures
+from tests.house import Ceiling, figures, headless
 
 ROOT = Path(__file__).parent.parent
 
@@ -236,3 +236,7 @@ def test_nothing_unpickles_or_starts_a_shell() -> None:
 def test_the_house_stays_below_its_ceilings(ceiling: Ceiling, measure: Callable[[], int]) -> None:
     today = measure()
     assert today <= ceiling.most, f"{ceiling.what}: {today:,}; `python -m tests.house` shows what counts"
+
+
+def test_every_docstring_begins_with_a_line_that_says_what_it_is() -> None:
+    assert headless() == 0

@@ -25,8 +25,8 @@ class Client:
     Args:
         url: of it.
         token: of this person; empty: none is sent.
-    token_file: that it stands in.
-    host: what is said as `Host:`; empty: what `url` says.
+        token_file: that it stands in.
+        host: what is said as `Host:`; empty: what `url` says.
     """
 
     url: str

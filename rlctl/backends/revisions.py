@@ -39,7 +39,8 @@ def images_of(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_fits(state: RunState, revision: Revision) -> None:
-    """
+    """Check that a live run can go back to a revision.
+
     Raises:
         Conflict: going back to it would change a field that is fixed for the life of the run.
     """

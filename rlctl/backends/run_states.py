@@ -26,7 +26,8 @@ def to_stored(state: RunState) -> dict[str, Any]:
 
 
 def from_stored(stored: Mapping[str, Any]) -> RunState:
-    """
+    """Read the stored form of a state.
+
     Raises:
         KeyError, TypeError, ValueError, AttributeError: it is no state, or of a format that this rlctl does not know.
     """
@@ -84,8 +85,22 @@ def live_counts(stored: RunState | None, of_spec: Mapping[str, int]) -> dict[str
     }
 
 
-def check_role(known: RunState, role: str) -> None:
+def has_joined(told: Mapping[str, Any], wrote: float | None, started: datetime | None) -> bool:
+    """True if a process has reported to the manager since its own start; a learner has gone on from its generation by
+    then. A lease that is older belongs to the process that had this place before: it is not missed yet.
+
+    Args:
+        told: of the process, in the manager's status.
+        wrote: unix time of that status.
     """
+    if not told.get("joined") or wrote is None or started is None:
+        return False
+    return bool(wrote - told.get("age_s", 0.0) >= started.timestamp())
+
+
+def check_role(known: RunState, role: str) -> None:
+    """Check that a run has a role.
+
     Raises:
         Conflict: the run has no such role.
     """

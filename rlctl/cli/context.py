@@ -113,7 +113,8 @@ def _plain(value: object) -> object:
 
 
 def _checked(namespace: str | None, where: str) -> str | None:
-    """
+    """Check the name of a namespace.
+
     Raises:
         UsageError: no namespace can have that name.
     """

@@ -50,8 +50,10 @@ class Wish:
     def build(
         self, name: Reference, context: Path, file: Path, target: str | None, args: Mapping[str, str], base: str = ""
     ) -> Build:
-        """Args:
-        base: the registry that the image below is pulled from.
+        """One image to build.
+
+        Args:
+            base: the registry that the image below is pulled from.
         """
         return Build(str(name), context, file, target, args, self.volumes, self.network, self.verifies(base))
 

@@ -39,8 +39,10 @@ def document(components: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def component(kind: str, name: str, version: str, purl: str) -> dict[str, Any]:
-    """Args:
-    purl: the package's URL, which says of which kind it is; "" where there is none for it.
+    """Component of a bill of materials.
+
+    Args:
+        purl: the package's URL, which says of which kind it is; "" where there is none for it.
     """
     found = {"type": kind, "bom-ref": purl or f"{kind}:{name}@{version}", "name": name, "version": version}
     return {**found, "purl": purl} if purl else found

@@ -140,7 +140,7 @@ def _choices(spaces: Spaces) -> Iterator[tuple[str, int | None, slice]]:
 
 
 def _illegal(action: NDArray[Any], legal: NDArray[Any], valid: NDArray[Any]) -> str:
-    """Args: action [T, B] in its range, legal [T, B, n], valid [T, B]."""
+    """Choice that is not legal, in words; of action [T, B] in its range, legal [T, B, n], valid [T, B]."""
     odd = ~np.take_along_axis(legal, action[..., None], -1)[..., 0] & valid & legal.any(-1)
     return f"holds {action[odd][0]} in {_share(odd)} where it is not legal" if odd.any() else ""
 

@@ -96,7 +96,8 @@ def answer(answers: TextIO, value: Mapping[str, Any]) -> None:
 
 
 def require_spaces(env: Env, described: PolicyFile) -> None:
-    """
+    """Require that a model fits an environment.
+
     Raises:
         EnvRefused: a model for other observations or actions.
     """

@@ -228,7 +228,8 @@ def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
 
 
 def require_signed(folder: Path, key: Path) -> None:
-    """
+    """Require that a folder is signed.
+
     Raises:
         LookupError: there is no such folder.
         ImportError: the extra `signing` is not installed.

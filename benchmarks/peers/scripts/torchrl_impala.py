@@ -16,10 +16,6 @@ ENVS = {"pong": 4, "cartpole": 16}
 STEPS = 32
 
 
-class Indexed(Categorical):
-    """A categorical over indices: actions are int64, not one-hot."""
-
-
 def main(task: str) -> int:
     if task not in ENVS:
         return 2

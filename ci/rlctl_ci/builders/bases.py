@@ -18,9 +18,11 @@ from rlctl_ci.core.errors import BuildStopped
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """Args:
-    project: its `registry`, `bases` and `sets` are allowed.
-    running: images of the run as it is; asked for only where those do not allow one.
+    """Base images that a project may build on.
+
+    Args:
+        project: its `registry`, `bases` and `sets` are allowed.
+        running: images of the run as it is; asked for only where those do not allow one.
     """
 
     project: Project

@@ -272,7 +272,8 @@ class Config(Model):
 
 
 def load(path: Path, *, files: bool = False) -> Config:
-    """
+    """Read ci.yaml.
+
     Args:
         files: what it names has to be there as well: only where the service runs.
 

@@ -42,10 +42,12 @@ class Beat:
         self._thread.join()
 
     def stop(self) -> None:
-        """Raises:
-        Ending: the service ends, and the build with it, whatever it is at: as if it were killed, but sooner.
-        LostLease: another worker has the build.
-        Cancelled: a person or a newer commit wants its end.
+        """Raise if the work has to end.
+
+        Raises:
+            Ending: the service ends, and the build with it, whatever it is at: as if it were killed, but sooner.
+            LostLease: another worker has the build.
+            Cancelled: a person or a newer commit wants its end.
         """
         if self._ends():
             raise Ending("the service ends; its next life goes on with this build")

@@ -55,11 +55,13 @@ class Step:
 
 @dataclass
 class Act:
-    """Args:
-    project: that has the run.
-    backend: of it.
-    say: told every line.
-    redeployed: called by `verify` once every replica runs the new code and has reported.
+    """Deployment of one build to the run of its project, step by step.
+
+    Args:
+        project: that has the run.
+        backend: of it.
+        say: told every line.
+        redeployed: called by `verify` once every replica runs the new code and has reported.
     """
 
     project: Project
@@ -107,7 +109,8 @@ class Act:
         return after.revision
 
     def verify(self, baseline: Mapping[str, Any]) -> str:
-        """
+        """Wait until the run is well with the new code.
+
         Raises:
             RlctlError: the run is not well.
         """

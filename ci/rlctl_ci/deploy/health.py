@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlctl.backends.base import Backend, Process, RunState
+from rlctl.backends.run_states import has_joined
 from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFailed
 
 POLL_S = 0.5
@@ -120,15 +121,15 @@ def throughput(status: Mapping[str, Any] | None) -> float:
 
 
 def _not_joined(processes: list[Process], status: Mapping[str, Any]) -> str:
-    """A process that has not reported since its own start: its lease is that of the one before."""
+    """A process that has not reported since its own start."""
     roles, wrote = status.get("roles") or {}, status.get("time")
     for one in processes:
-        if one.role == "manager" or one.started is None or wrote is None:
+        if one.role == "manager" or one.started is None:
             continue
         told: Mapping[str, Any] = next(
             (entry for entry in roles.get(one.role) or () if entry.get("index") == one.index), {}
         )
-        if not told.get("joined") or wrote - told.get("age_s", 0.0) < one.started.timestamp():
+        if not has_joined(told, wrote, one.started):
             return f"{one.role}/{one.index}"
     return ""
 
@@ -136,7 +137,8 @@ def _not_joined(processes: list[Process], status: Mapping[str, Any]) -> str:
 def await_ready(
     backend: Backend, run: str, within_s: float, *, clock: Callable[[], float], sleep: Callable[[float], None]
 ) -> Look:
-    """
+    """Wait until every replica is ready.
+
     Raises:
         NotWell: it never will be, or a process dies again and again.
         TimedOut: it is not, in this time.

@@ -75,9 +75,11 @@ class Git:
         return self.look(job.build.ref, job.stop)
 
     def fetch(self, job: Job) -> Path:
-        """Raises:
-        Transient: it does not come.
-        BuildStopped: it is not there, too large, or holds what has no place on a disk.
+        """Fetch the commit of a build.
+
+        Raises:
+            Transient: it does not come.
+            BuildStopped: it is not there, too large, or holds what has no place on a disk.
         """
         sha = job.build.sha
         archive, source = job.folder / "source.tar", job.folder / "source"
@@ -215,7 +217,8 @@ class Git:
     def _git(
         self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, far: bool = False, out: Path | None = None
     ) -> Ended:
-        """
+        """Run git.
+
         Args:
             far: it asks the repository.
 

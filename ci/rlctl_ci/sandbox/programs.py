@@ -64,7 +64,9 @@ class Programs:
         self, argv: Sequence[str], say: Callable[[str], object] | None = None, *, out: Path | None = None,
         data: bytes | None = None,
     ) -> Ended:  # fmt: skip
-        """Args:
+        """Run a program to its end.
+
+        Args:
             argv: never goes through a shell.
             say: told every line.
             out: gets standard output, which is not told then.

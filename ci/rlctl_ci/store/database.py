@@ -109,7 +109,8 @@ class Database:
                 raise
 
     def check(self) -> None:
-        """
+        """Check that the database can be written.
+
         Raises:
             Busy: it cannot be written, or nothing beside it can.
         """

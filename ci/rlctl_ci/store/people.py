@@ -31,9 +31,11 @@ class Person:
 
 
 class People:
-    """Args:
-    database: where everything is.
-    now: seconds since the epoch.
+    """Tokens, pauses, pins and the audit trail.
+
+    Args:
+        database: where everything is.
+        now: seconds since the epoch.
     """
 
     def __init__(self, database: Database, now: Callable[[], float] = time.time) -> None:

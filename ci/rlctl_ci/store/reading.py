@@ -13,16 +13,20 @@ from rlctl_ci.store.rows import IGNORED, NEWEST_HEAD
 
 
 class Reading:
-    """Args:
-    database: where everything is.
+    """Queries of the database.
+
+    Args:
+        database: where everything is.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def build(self, number: int) -> Build:
-        """Raises:
-        CiError: there is none of that number.
+        """Find a build that has to be there.
+
+        Raises:
+            CiError: there is none of that number.
         """
         row = self._all("SELECT * FROM builds WHERE id = ?", number)
         if not row:

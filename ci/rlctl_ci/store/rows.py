@@ -24,10 +24,12 @@ Hide = Callable[[str, str], str]
 
 
 class Rows:
-    """Args:
-    database: where everything is.
-    now: seconds since the epoch; may jump.
-    hide: applied to whatever a build, a deployment and a pin say of themselves, before it is stored.
+    """Access to the database that all writers of it share.
+
+    Args:
+        database: where everything is.
+        now: seconds since the epoch; may jump.
+        hide: applied to whatever a build, a deployment and a pin say of themselves, before it is stored.
     """
 
     def __init__(

@@ -65,10 +65,12 @@ def projects_document(config: Config, reading: Reading) -> list[dict[str, Any]]:
 
 
 class Api:
-    """Args:
-    service: what is asked about.
-    sessions: by which a person asks.
-    streams: that go on.
+    """JSON API of the service.
+
+    Args:
+        service: what is asked about.
+        sessions: by which a person asks.
+        streams: that go on.
     """
 
     def __init__(self, service: Service, sessions: Sessions, streams: Streams) -> None:
@@ -172,8 +174,10 @@ def decides(reading: Reading, build: Build) -> bool:
 
 
 def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[str, Any]:
-    """Raises:
-    Settled: it is over, or not over.
+    """Carry out an order about a build.
+
+    Raises:
+        Settled: it is over, or not over.
     """
     if verb == "cancel":
         state = service.queue.cancel(build.id, f"cancelled by {who}")
@@ -192,8 +196,10 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
 
 
 def act_on_project(service: Service, who: str, name: str, verb: str) -> dict[str, Any]:
-    """Raises:
-    CiError: no such project, or it cannot be done.
+    """Carry out an order about a project.
+
+    Raises:
+        CiError: no such project, or it cannot be done.
     """
     project = service.config.projects.get(name)
     if project is None:

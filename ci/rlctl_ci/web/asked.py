@@ -12,8 +12,10 @@ from rlctl_ci.core.errors import CiError
 
 
 async def document(request: Request) -> dict[str, Any]:
-    """Raises:
-    CiError: the body is no JSON object.
+    """Read the body of a request.
+
+    Raises:
+        CiError: the body is no JSON object.
     """
     try:
         found = json.loads(await request.body())

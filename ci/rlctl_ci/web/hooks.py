@@ -25,10 +25,12 @@ _DECOY = (b"there is no such project, and this takes as long",)
 
 
 class Hooks:
-    """Args:
-    service: takes what is verified.
-    rate: of each project.
-    metrics: count.
+    """Endpoint of the hooks that forges send.
+
+    Args:
+        service: takes what is verified.
+        rate: of each project.
+        metrics: count.
     """
 
     def __init__(

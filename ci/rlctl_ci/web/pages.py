@@ -43,11 +43,13 @@ class Viewer(NamedTuple):
 
 
 class Pages:
-    """Args:
-    service: what is shown.
-    sessions: by which a person looks.
-    streams: that go on.
-    secure: cookies only over HTTPS.
+    """Pages for people: builds, deployments, logs, and what may be ordered.
+
+    Args:
+        service: what is shown.
+        sessions: by which a person looks.
+        streams: that go on.
+        secure: cookies only over HTTPS.
     """
 
     def __init__(self, service: Service, sessions: Sessions, streams: Streams, *, secure: bool) -> None:

@@ -12,8 +12,10 @@ from rlctl_ci.store.records import Build, Deploy
 
 
 class Shown(Reading):
-    """Args:
-    service: has the database, and the secrets.
+    """Queries of what pages and API show, with secrets masked.
+
+    Args:
+        service: has the database, and the secrets.
     """
 
     def __init__(self, service: Service) -> None:

@@ -108,7 +108,8 @@ class KubernetesBackend:
 
     @property
     def _api(self) -> Api:
-        """
+        """Connect to the cluster.
+
         Raises:
             BackendUnreachable: there is no way to a cluster, or the packages for it are not installed.
         """
@@ -126,7 +127,8 @@ class KubernetesBackend:
         return self._opened
 
     def _reach(self, run: str) -> Api:
-        """
+        """Connect to the cluster that a run is recorded on.
+
         Raises:
             Conflict: the run was started somewhere else, and the command line does not say that here is meant.
         """
@@ -406,7 +408,8 @@ class KubernetesBackend:
         yield from logs.read(self._api, state, query, warn=lambda text: self.note(text), wait=self._sleep)
 
     def _known(self, run: str) -> RunState:
-        """
+        """Find a run that has to be there.
+
         Raises:
             Conflict: there is no such run.
         """

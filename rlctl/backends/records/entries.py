@@ -84,14 +84,14 @@ class Grouper:
 
 
 class Parser:
-    """Entries of one process, in their order, to records."""
+    """Entries of one process, in their order, to records.
+
+    Args:
+        process: "actor/7".
+        origin: the time of raw text that no record stands before.
+    """
 
     def __init__(self, process: str, origin: Callable[[], datetime]) -> None:
-        """
-        Args:
-            process: "actor/7".
-            origin: the time of raw text that no record stands before.
-        """
         self._process = process
         self._origin = origin
         self._before: Entry | None = None  # the last with a time of its own

@@ -85,7 +85,8 @@ class Sweep:
         return self.folder / f"init-{sha256(spec.init.model_dump_json().encode()).hexdigest()[:12]}"
 
     def save(self) -> None:
-        """
+        """Write the record, as a whole or not at all.
+
         Raises:
             BackendUnreachable: it cannot be written.
         """
@@ -161,7 +162,8 @@ def find(name: str) -> Sweep | None:
 
 
 def _check(found: Sweep, name: str) -> None:
-    """
+    """Check that the parts of a record go together.
+
     Raises:
         ValueError: it is not the record of this sweep, or its parts do not go together.
     """
@@ -189,7 +191,8 @@ def known(name: str) -> Sweep:
 
 
 def check_name(name: str) -> None:
-    """
+    """Check that runs can be named after a sweep.
+
     Raises:
         UsageError: its runs could not be named after it.
     """
@@ -201,7 +204,8 @@ def check_name(name: str) -> None:
 
 
 def check_room(name: str, trials: int) -> None:
-    """
+    """Check that so many trials can be named.
+
     Raises:
         UsageError: so many trials are too many, or the last of them could not be named.
     """

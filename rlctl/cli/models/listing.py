@@ -247,7 +247,8 @@ def _lines(data: bytes) -> Iterator[Any]:
 
 
 def require_described(model: StoredModel, described: Mapping[str, Any]) -> None:
-    """
+    """Require a description that this release reads.
+
     Raises:
         RlctlError: the description is of another release.
     """

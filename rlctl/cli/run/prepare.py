@@ -93,7 +93,8 @@ def prepare(
 
 
 def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
-    """
+    """Check that options of a cluster are not given for this machine.
+
     Raises:
         UsageError: the command line names a cluster, or wants images, and the target is this machine.
     """

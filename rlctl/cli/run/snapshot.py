@@ -81,16 +81,14 @@ class Snapshot:
         return sum(one.count for one in ready)
 
     def joined(self, process: Process) -> bool:
-        """It has reported to the manager since its own start. A learner has gone on from its generation by then."""
+        """It has reported to the manager since its own start."""
         if process.role == "manager":
             return self.answered
         if self.state.target in ON_CLUSTERS:  # a pod is ready, and so runs, only once it has joined
             return True
-        told, wrote = self.reported(process.role, process.index), self.status["time"]
-        if not told.get("joined") or wrote is None or process.started is None:
-            return False
-        # a lease that is older belongs to the process that had this place before: the manager has not missed it yet
-        return bool(wrote - told["age_s"] >= process.started.timestamp())
+        from rlctl.backends.run_states import has_joined
+
+        return has_joined(self.reported(process.role, process.index), self.status["time"], process.started)
 
     def members(self, role: str) -> list[Process]:
         return [process for process in self.processes if process.role == role]

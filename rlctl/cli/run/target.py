@@ -128,7 +128,8 @@ def looked_at(world: World, target: str | None) -> str:
 
 
 def require_role(state: RunState, role: str) -> None:
-    """
+    """Require that a run has a role.
+
     Raises:
         UsageError: the run has no such role.
     """
@@ -137,7 +138,8 @@ def require_role(state: RunState, role: str) -> None:
 
 
 def require_running(state: RunState, why: str) -> None:
-    """
+    """Require that a run is live.
+
     Raises:
         Conflict: the run is not live.
     """

@@ -164,7 +164,8 @@ def _compared(world: World, sweep: Sweep) -> dict[str, Any] | None:
 
 
 def _judged(sweep: Sweep) -> int:
-    """
+    """Exit code of a sweep that has ended.
+
     Raises:
         WorkloadFailed: trials have failed.
         RlctlError: trials were stopped by another command, or lost their supervisor twice.

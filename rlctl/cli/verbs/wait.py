@@ -158,7 +158,8 @@ def wait(
 
 
 def _require_measurable(wanted: Condition, snapshot: Snapshot) -> None:
-    """
+    """Require that the return can be waited for.
+
     Raises:
         UsageError: the environment has several seats.
     """

@@ -35,7 +35,9 @@ class Run(Protocol):
     """Starts a program and waits for it."""
 
     def __call__(self, argv: Sequence[str], say: Callable[[str], object] | None = None) -> Ended:
-        """Args:
+        """Run a program to its end.
+
+        Args:
             argv: never goes through a shell.
             say: told every line as it comes.
 

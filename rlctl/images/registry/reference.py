@@ -33,8 +33,10 @@ class Reference:
 
     @classmethod
     def parse(cls, text: str) -> Reference:
-        """Raises:
-        UsageError: it is not one.
+        """Read the name of an image.
+
+        Raises:
+            UsageError: it is not one.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:

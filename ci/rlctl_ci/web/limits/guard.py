@@ -19,7 +19,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
 BODIES_BYTES: Final = 256 << 20
-"""Of the bodies of all requests under way: whoever sends one need not be known yet."""
+"""Of the bodies of all requests under way: their senders are not known yet."""
 SMALL_BODY_BYTES: Final = 64 << 10
 """Of a body that is no hook's."""
 _KEPT: Final = ("/hooks/", "/healthz", "/readyz")

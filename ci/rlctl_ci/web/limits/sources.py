@@ -24,8 +24,10 @@ def source(address: str) -> str:
 
 
 class Sources:
-    """Args:
-    proxies: networks of proxies that are believed.
+    """Addresses that requests come from, behind proxies too.
+
+    Args:
+        proxies: networks of proxies that are believed.
     """
 
     def __init__(self, proxies: Sequence[str]) -> None:

@@ -61,7 +61,8 @@ class Connection(Protocol):
         """
 
     def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
-        """
+        """Open a connection to a port of a pod.
+
         Raises:
             NoAnswer: it cannot be opened.
         """

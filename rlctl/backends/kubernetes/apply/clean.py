@@ -25,7 +25,8 @@ def pod(wanted: Wanted) -> Object | None:
 
 
 def await_end(session: Session, key: Key, folder: str) -> None:
-    """
+    """Wait for the pod that removes files.
+
     Raises:
         PartlyApplied: the pod could not run, or did not come to its end; the same command tries again.
     """

@@ -168,7 +168,8 @@ def _wait(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
 
 
 def _check_trouble(processes: list[Process]) -> None:
-    """
+    """Check that actors come up.
+
     Raises:
         WorkloadFailed: an actor that cannot mend itself.
     """

@@ -39,7 +39,8 @@ def no_run(api: Api, run: str) -> Conflict:
 
 
 def known(api: Api, run: str) -> Record:
-    """
+    """Find the record of a run that has to be there.
+
     Raises:
         Conflict: there is no such run here.
     """
@@ -179,7 +180,8 @@ def _annotated(thing: Object, at: str) -> Object:
 
 
 def _await_rolled_out(session: Session, key: Key, run: str, role: str) -> None:
-    """
+    """Wait until the pods of a restart are ready.
+
     Raises:
         TimedOut: its pods do not become ready.
     """

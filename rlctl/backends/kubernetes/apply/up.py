@@ -77,7 +77,8 @@ def apply(
 
 
 def _check_staying(seen: Survey) -> None:
-    """
+    """Check that no object that is wanted is being removed.
+
     Raises:
         Conflict: an object that is wanted is being removed.
     """

@@ -69,7 +69,8 @@ def _quota(api: Api, run: Fleet, quota: Object, there: set[Key]) -> Check:
 
 
 def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, float]:
-    """
+    """Amounts of a quota that a run asks for beyond what is used, by resource.
+
     Args:
         there: what is counted as used already.
     """

@@ -55,7 +55,8 @@ class Fleet:
 
 
 def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_sizes) -> Fleet:
-    """
+    """Pods and objects of a run, as planned and as they live.
+
     Args:
         sizes: asks registries.
 

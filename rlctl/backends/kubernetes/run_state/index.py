@@ -73,7 +73,8 @@ def check(run: str, context: str, namespace: str, server: str, *, explicit: bool
 
 
 def check_free(run: str) -> None:
-    """
+    """Check that no run of this machine has the name.
+
     Raises:
         Conflict: a run on this machine has this name, and would be lost from the index.
     """

@@ -30,7 +30,8 @@ def actor_key(run: str) -> Key:
 
 
 def to_z85(data: bytes) -> str:
-    """
+    """Encode bytes as Z85 (ZeroMQ RFC 32).
+
     Raises:
         ValueError: the length is no multiple of 4.
     """
@@ -44,7 +45,8 @@ def to_z85(data: bytes) -> str:
 
 
 def from_z85(text: str) -> bytes:
-    """
+    """Decode Z85 (ZeroMQ RFC 32).
+
     Raises:
         ValueError: it is no Z85.
     """

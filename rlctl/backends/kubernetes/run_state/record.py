@@ -148,7 +148,8 @@ def document_of(record: Record) -> Object:
 
 
 def parse_keys(text: str) -> tuple[Key, ...]:
-    """
+    """Read a JSON list of keys.
+
     Raises:
         ValueError: no JSON list of "Kind/name".
     """

@@ -65,7 +65,8 @@ class Wanted:
 
 
 def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Wanted:
-    """
+    """Objects of a plan and its documents.
+
     Raises:
         RlctlError: a document is no object of this run.
     """

@@ -18,13 +18,13 @@ _MOST_BYTES = 1 << 22
 
 
 class Follower:
-    """New output of one process since the last look."""
+    """New output of one process since the last look.
+
+    Args:
+        inode, position: where earlier reading ended; 0, 0: the file is new, from its beginning.
+    """
 
     def __init__(self, logs: Path, name: str, inode: int = 0, position: int = 0) -> None:
-        """
-        Args:
-            inode, position: where earlier reading ended; 0, 0: the file is new, from its beginning.
-        """
         self._path = logs / f"{name}.log"
         self._file: BinaryIO | None = None
         self._start = (inode, position)

@@ -43,13 +43,13 @@ class Part:
 
 
 class ProcessLog:
-    """The log of one process, with all rotations, as it is at this moment."""
+    """The log of one process, with all rotations, as it is at this moment.
+
+    Args:
+        whole_lines: leave out a last line without its end: a follower will bring it.
+    """
 
     def __init__(self, logs: Path, name: str, *, whole_lines: bool) -> None:
-        """
-        Args:
-            whole_lines: leave out a last line without its end: a follower will bring it.
-        """
         self.name = name
         self.process = shown(name)
         self._path = logs / f"{name}.log"
