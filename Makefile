@@ -45,7 +45,7 @@ test-fast-list: $(VENV)/.dev
 	$(call FAST) --junitxml=build/fast.xml
 	$(BIN)/python -m tests.support.slow build/fast.xml
 
-# on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/contract.py); as in TIERS="api or smoke". At the end,
+# on the cluster of $RLCTL_TEST_CONTEXT, made for tests (tests/cluster/support/contract.py); as in TIERS="api or smoke". At the end,
 # one at a time, those that disturb the cluster or fill it. 5: no test of these tiers is of that kind
 test-cluster: $(VENV)/.dev
 	@beside=0; alone=0; export RLCTL_TEST_MADE=$$(mktemp -d); trap 'rm -rf "$$RLCTL_TEST_MADE"' EXIT; set -x; \

@@ -2,7 +2,7 @@
 
     RLCTL_TEST_CONTEXT=... python -m benchmarks.cluster [--actors 10000] [--json FILE]
 
-needs a cluster for tests (tests/cluster/contract.py) with fake nodes for so many pods and controllers without
+needs a cluster for tests (tests/cluster/support/contract.py) with fake nodes for so many pods and controllers without
 request ceilings: it is rlctl that is measured. kubectl goes first, on the fresher server. Every number of rlctl is
 that of the command as a user runs it; requests are counted between it and the API server.
 """
@@ -24,12 +24,12 @@ from typing import Any
 import yaml
 
 from rlctl.spec.names import COMPONENT, selector
-from tests.cluster.commands import Done
-from tests.cluster.contract import environment
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import Person, admit
-from tests.cluster.specs import NO_IMAGE, spec
-from tests.cluster.witness import Object, Witness, kubeconfig
+from tests.cluster.support.commands import Done
+from tests.cluster.support.contract import environment
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import Person, admit
+from tests.cluster.support.specs import NO_IMAGE, spec
+from tests.cluster.support.witness import Object, Witness, kubeconfig
 
 RUN = "big"
 WAITING = "test-cluster/waiting"

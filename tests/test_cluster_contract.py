@@ -7,9 +7,9 @@ import pytest
 import yaml
 
 from rlctl.render.kubernetes import admin
-from tests.cluster.contract import Contract
-from tests.cluster.gateway import Request
-from tests.cluster.telling import Tally
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.gateway import Request
+from tests.cluster.support.telling import Tally
 
 ROOT = Path(__file__).parents[1]
 DOCUMENT = ROOT / "docs/operations.md"

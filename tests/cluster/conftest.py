@@ -24,13 +24,13 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from tests.cluster import images as images_of
-from tests.cluster import telling
-from tests.cluster.contract import NEEDS, TIERS, Contract, environment
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import Person, admit
-from tests.cluster.telling import TALLY
-from tests.cluster.witness import Witness
+from tests.cluster.support import images as images_of
+from tests.cluster.support import telling
+from tests.cluster.support.contract import NEEDS, TIERS, Contract, environment
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import Person, admit
+from tests.cluster.support.telling import TALLY
+from tests.cluster.support.witness import Witness
 
 HERE = Path(__file__).parent
 FAILED = pytest.StashKey[bool]()

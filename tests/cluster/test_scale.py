@@ -7,10 +7,10 @@ Seconds have none, so kubectl, which they are compared with there, is left out. 
 import pytest
 
 from benchmarks.cluster import Bench, Figures
-from tests.cluster.people import Person
-from tests.cluster.specs import NO_IMAGE, spec
-from tests.cluster.telling import TALLY
-from tests.cluster.witness import Witness
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import NO_IMAGE, spec
+from tests.cluster.support.telling import TALLY
+from tests.cluster.support.witness import Witness
 from tests.support.samples import size
 
 pytestmark = [pytest.mark.scale, pytest.mark.fake_nodes, pytest.mark.rwx, pytest.mark.timeout(2400)]

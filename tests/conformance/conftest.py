@@ -49,8 +49,8 @@ def _on_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Tar
     if not context:
         pytest.skip(WITHOUT)
     from rlctl.backends.kubernetes.backend import KubernetesBackend
-    from tests.cluster.people import admit
-    from tests.cluster.witness import Witness
+    from tests.cluster.support.people import admit
+    from tests.cluster.support.witness import Witness
 
     witness = Witness(context)
     witness.marker()  # ends the session on a cluster that was not made for tests

@@ -8,10 +8,10 @@ import json
 import pytest
 
 from rlctl.spec.names import PORTS, labels
-from tests.cluster.people import Person
-from tests.cluster.probing import Prober
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Witness
+from tests.cluster.support.people import Person
+from tests.cluster.support.probing import Prober
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Witness
 
 pytestmark = [
     pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry,

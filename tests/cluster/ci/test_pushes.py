@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from tests.ci.lights import SPEC, Ci, Forge
-from tests.cluster.commands import Done
-from tests.cluster.contract import Contract
-from tests.cluster.images import with_code_of
-from tests.cluster.people import Person
-from tests.cluster.specs import SMALL
-from tests.cluster.telling import TALLY
-from tests.cluster.training import Training
-from tests.cluster.witness import Witness
+from tests.cluster.support.commands import Done
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.images import with_code_of
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import SMALL
+from tests.cluster.support.telling import TALLY
+from tests.cluster.support.training import Training
+from tests.cluster.support.witness import Witness
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.timeout(1200)]
 

@@ -5,10 +5,10 @@ Trouble with the evaluator comes to one run in turn, each by another `up`, which
 
 import pytest
 
-from tests.cluster.people import Person
-from tests.cluster.specs import spec
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Object, Witness
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import spec
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Object, Witness
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 

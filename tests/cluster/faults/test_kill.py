@@ -10,11 +10,11 @@ import signal
 import pytest
 
 from rlctl.spec.names import selector
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import Person
-from tests.cluster.specs import parked
-from tests.cluster.telling import TALLY
-from tests.cluster.witness import KINDS, Witness
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import parked
+from tests.cluster.support.telling import TALLY
+from tests.cluster.support.witness import KINDS, Witness
 from tests.support.kills import Kills, killed_at_every_step
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(1800)]

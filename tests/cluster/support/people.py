@@ -13,8 +13,8 @@ from typing import Any, Final
 import yaml
 
 from rlctl.render.kubernetes import admin
-from tests.cluster.commands import Command, Done, Start
-from tests.cluster.witness import Witness
+from tests.cluster.support.commands import Command, Done, Start
+from tests.cluster.support.witness import Witness
 
 ACCOUNT: Final = "researcher"
 BUG: Final = 70

@@ -4,10 +4,10 @@ import pytest
 import yaml
 
 from rlctl.spec.names import COMPONENT, selector
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import Person
-from tests.cluster.specs import parked
-from tests.cluster.witness import Witness
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import parked
+from tests.cluster.support.witness import Witness
 
 pytestmark = pytest.mark.api
 

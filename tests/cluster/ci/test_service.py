@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from tests.ci import https_forge
-from tests.cluster.people import Person
-from tests.cluster.specs import spec
-from tests.cluster.training import Training
-from tests.cluster.witness import Object, Witness, is_ready
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import spec
+from tests.cluster.support.training import Training
+from tests.cluster.support.witness import Object, Witness, is_ready
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.psa]
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from tests.cluster.contract import Contract
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import Person
-from tests.cluster.specs import parked
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import parked
 
 pytestmark = pytest.mark.faults
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.contract import Contract
-from tests.cluster.images import with_code
-from tests.cluster.people import Person
-from tests.cluster.training import start
-from tests.cluster.witness import Object, Witness
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.images import with_code
+from tests.cluster.support.people import Person
+from tests.cluster.support.training import start
+from tests.cluster.support.witness import Object, Witness
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 

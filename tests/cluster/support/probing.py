@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.cluster.witness import Object, Witness, is_ready
+from tests.cluster.support.witness import Object, Witness, is_ready
 
 CONNECT: Final = """
 import json, socket, sys

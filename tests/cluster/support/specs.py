@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rlctl.spec.names import selector as selector
-from tests.cluster.people import Person
+from tests.cluster.support.people import Person
 
 NO_IMAGE: Final = "registry.invalid/rlctl/none@sha256:" + "0" * 64
 WORKLOADS: Final = ("manager", "modelpool", "learner", "actor", "evaluator", "tensorboard")

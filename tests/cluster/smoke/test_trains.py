@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from rlctl.spec.names import selector
-from tests.cluster.people import Person
-from tests.cluster.specs import SMALL
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Witness
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import SMALL
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Witness
 from tests.end_to_end.conftest import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
-SPEC = Path(__file__).parents[2] / "specs/cartpole-impala.yaml"
+SPEC = Path(__file__).parents[3] / "specs/cartpole-impala.yaml"
 
 
 def test_the_spec_of_the_laptop_trains_to_its_target_on_the_cluster(

@@ -3,10 +3,10 @@
 import pytest
 import yaml
 
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import Person
-from tests.cluster.specs import parked
-from tests.cluster.witness import Object, Witness
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import parked
+from tests.cluster.support.witness import Object, Witness
 
 pytestmark = pytest.mark.api
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from tests.cluster.people import Person
-from tests.cluster.specs import spec
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import spec
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.cluster.people import Person
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Witness
+from tests.cluster.support.people import Person
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Witness
 
 pytestmark = [pytest.mark.faults, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlctl.spec.names import COMPONENT, selector
-from tests.cluster.commands import Done
-from tests.cluster.people import Person
-from tests.cluster.specs import spec
-from tests.cluster.witness import Object, Witness, is_ready
+from tests.cluster.support.commands import Done
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import spec
+from tests.cluster.support.witness import Object, Witness, is_ready
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kubernetes import client, config, dynamic
 from kubernetes.client.exceptions import ApiException
 from kubernetes.stream import stream
 
-from tests.cluster.contract import MARKER, refuse
+from tests.cluster.support.contract import MARKER, refuse
 from tests.support.home import KUBECONFIG
 
 Object = dict[str, Any]

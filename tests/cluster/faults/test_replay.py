@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.contract import Contract
-from tests.cluster.images import relabelled
-from tests.cluster.people import Person
-from tests.cluster.specs import SMALL, WORKLOADS
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Object, Witness
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.images import relabelled
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import SMALL, WORKLOADS
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Object, Witness
 from tests.end_to_end.conftest import wait_until
 
 pytestmark = [

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.contract import NEEDS, TIERS
-from tests.cluster.people import CAPTURES, Person
-from tests.cluster.witness import Witness, is_ready
+from tests.cluster.support.contract import NEEDS, TIERS
+from tests.cluster.support.people import CAPTURES, Person
+from tests.cluster.support.witness import Witness, is_ready
 
 
 def dump(witness: Witness, namespace: str) -> Iterator[str]:

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from rlctl.images.builders.base import NAMES, OVERLAY_MARK
 from rlctl.images.requirements import LOCK, default_torch, parse
-from tests.cluster.contract import Contract
-from tests.cluster.telling import TALLY
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.telling import TALLY
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 OFFLINE_BASE: Final = "localhost/python:3.11-slim"
 """Name of the base of our Dockerfiles where no public registry is reached, if it was put there by hand."""
 TORCH_INDEX: Final = os.environ.get("RLCTL_TEST_TORCH_INDEX", "")

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cluster.gateway import Gateway
-from tests.cluster.people import ACCOUNT, Person
-from tests.cluster.specs import parked
-from tests.cluster.witness import Object, Witness
+from tests.cluster.support.gateway import Gateway
+from tests.cluster.support.people import ACCOUNT, Person
+from tests.cluster.support.specs import parked
+from tests.cluster.support.witness import Object, Witness
 
 pytestmark = pytest.mark.api
 

@@ -6,9 +6,9 @@ import urllib.request
 
 import pytest
 
-from tests.cluster.people import Person
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Witness
+from tests.cluster.support.people import Person
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Witness
 from tests.end_to_end.conftest import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]

@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
-from tests.cluster.contract import Contract
-from tests.cluster.people import Person
-from tests.cluster.specs import WORKLOADS
-from tests.cluster.test_faults_server import until_it_knows_us
-from tests.cluster.training import Training, start
-from tests.cluster.witness import Object, Witness
+from tests.cluster.faults.test_server import until_it_knows_us
+from tests.cluster.support.contract import Contract
+from tests.cluster.support.people import Person
+from tests.cluster.support.specs import WORKLOADS
+from tests.cluster.support.training import Training, start
+from tests.cluster.support.witness import Object, Witness
 
 pytestmark = [
     pytest.mark.faults, pytest.mark.two_nodes, pytest.mark.rwx, pytest.mark.registry, pytest.mark.disturb,
