@@ -12,6 +12,15 @@ from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 FORMAT = 1
 
 
+def kept_name(ref: ModelRef, end: str) -> str:
+    """Name, without suffix, of the files of a model that is kept.
+
+    Args:
+        end: of its weights: the first digits of their sha256; `*` in a pattern; "" for what all names of it begin with.
+    """
+    return f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-{end}"
+
+
 class PolicyFileError(ValueError):
     """Bytes that describe no policy, or one of another format."""
 

@@ -225,7 +225,7 @@ class Coordinator:
 
     def recorded(self, recorded: Recorded) -> Said:
         """Keep an episode; `why` is its name, or why it is not kept."""
-        holder = next((one for one in self.members.leases.live() if one.boot == recorded.boot), None)
+        holder = self.members.leases.holder(recorded.boot)
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
             return Said(False, "it is of no process that records such episodes")
         try:
@@ -241,7 +241,7 @@ class Coordinator:
     def commit(self, commit: Commit) -> Said:
         """Commit a generation that a learner has written."""
         generation, assembly = commit.generation, self.checkpoints.assembly
-        holder = next((one for one in self.members.leases.live("learner") if one.boot == commit.boot), None)
+        holder = self.members.leases.holder(commit.boot, "learner")
         try:
             if holder is None or self._policy(holder) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
@@ -258,7 +258,7 @@ class Coordinator:
 
     def contribute(self, told: Contribute) -> Said:
         """Note the part of a generation that a replay shard has written, or has not."""
-        holder = next((one for one in self.members.leases.live("replay") if one.boot == told.boot), None)
+        holder = self.members.leases.holder(told.boot, "replay")
         if holder is None or told.term != self.term:
             return Said(False, "it is of no shard of this manager")
         part = f"{SHARD}{holder.index}"

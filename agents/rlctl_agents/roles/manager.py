@@ -91,7 +91,7 @@ def main(process: Process) -> None:
         stack.callback(control.close)
         context = ManagerContext(process, lines, store, refusals, control)
         newest = partial(lines.newest, status_page.MOST_LINES)
-        episodes = layout.results / "episodes"
+        episodes = layout.episodes
         process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=episodes))
         while True:
             end = finished.finished(layout) if arguments.stay else None

@@ -24,6 +24,11 @@ LINE_BYTES = 16 * 1024
 """Longest message; the rest is cut, so that readers of the log get it as one line."""
 
 
+def stamp(moment: datetime) -> str:
+    """A moment of UTC as log lines have it, which sort as text: 2026-11-21T04:03:12.000000Z."""
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
 @dataclass
 class Identity:
     """Process that a log line is of; `id` changes once, when the lease is there."""
@@ -48,7 +53,7 @@ class JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         who = self.identity
         line: dict[str, Any] = {
-            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            "ts": stamp(datetime.fromtimestamp(record.created, UTC)),
             "level": record.levelname,
             "run": who.run,
             "role": who.role,

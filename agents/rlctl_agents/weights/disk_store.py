@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
+from rlctl_agents.checkpoint.policy import PolicyFileError, kept_name, pack_policy, unpack_policy
 from rlctl_agents.runtime.storage import replace_file
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model
@@ -41,7 +41,7 @@ def keep(folder: Path, model: Model) -> str:
         raise ValueError(f"{ref.policy!r} is not the name of a policy")
     if hashlib.sha256(model.data).hexdigest() != sha256:
         raise ValueError(f"{len(model.data)} bytes do not have sha256 {sha256[:12]}")
-    weights = folder / f"{_stem(ref, sha256[:12])}.safetensors"
+    weights = folder / f"{kept_name(ref, sha256[:12])}.safetensors"
     policy = weights.with_suffix(".json")
     described = replace(unpack_policy(model.policy), ref=ref, tensors=weights.name, sha256=sha256)
     if not (policy.is_file() and weights.is_file()):
@@ -54,7 +54,7 @@ def read(folder: Path, ref: ModelRef) -> Model | None:
     """Kept weights, checked; None when there are none, or what is there is damaged."""
     if not POLICY.fullmatch(ref.policy):
         return None
-    for path in sorted(folder.glob(f"{_stem(ref, '*')}.json")):
+    for path in sorted(folder.glob(f"{kept_name(ref, '*')}.json")):
         try:
             policy = path.read_bytes()
             described = unpack_policy(policy)
@@ -66,7 +66,3 @@ def read(folder: Path, ref: ModelRef) -> Model | None:
             return Model(ref, described.sha256, data, policy)
         log.error("%s is damaged: its bytes are not those that were kept", described.tensors)
     return None
-
-
-def _stem(ref: ModelRef, end: str) -> str:
-    return f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-{end}"

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 from msgspec.structs import replace
 
+from rlctl_agents.checkpoint.policy import kept_name
 from rlctl_agents.manager.state_store import Evaluation, StateStore
 from rlctl_agents.runtime.storage import read_file
 from rlctl_agents.types.experience import ModelRef
@@ -178,7 +179,7 @@ class Selection:
             if self._unstored or damaged or not self._stands():
                 return
             kept = own.keys() | {file for one in self.models.values() for file in (one.policy, one.tensors)}
-            brought = tuple(f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-" for ref in playing)
+            brought = tuple(kept_name(ref, "") for ref in playing)
             for file in sorted(there - kept):  # .json before .safetensors: weights are there whenever that is
                 if not file.lstrip(".").startswith(brought):  # temporary files begin with a dot
                     (self._folder / file).unlink(missing_ok=True)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from rlctl.spec.base import ROLES
+from rlctl_agents.runtime.logs import stamp
 
 LONGEST_LINE = 64 * 1024
 """Characters; what a line has beyond is dropped."""
@@ -80,7 +81,7 @@ def line_of(role: str, line: str, unix: float) -> bytes:
     own = head is not None and head[3].decode() == role and head[4].decode().partition("/")[0] == role
     if own and data.endswith(b"}") and len(text) <= LONGEST_LINE:
         return data + b"\n"
-    now = datetime.fromtimestamp(unix, UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    now = stamp(datetime.fromtimestamp(unix, UTC))
     who = head if own else None
     record = {
         "ts": now if who is None else who[1].decode(),

@@ -18,6 +18,7 @@ from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_search import LEVELS, WRONG, Query
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.runtime.logs import stamp
 
 TIMEOUT_S = 25.0
 AT_ONCE = 2
@@ -134,7 +135,7 @@ def _moment(asked: Mapping[str, str], name: str) -> str:
         raise ValueError(f"{name} must be RFC 3339, got {text[:40]!r}") from error
     if moment.tzinfo is None:
         raise ValueError(f"{name}: {text[:40]!r} does not say which time zone it means")
-    return moment.astimezone(UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    return stamp(moment.astimezone(UTC))
 
 
 def _level(asked: Mapping[str, str]) -> str:

@@ -98,6 +98,11 @@ class Leases:
         self._at[role, index] = boot
         return LeaseGrant(holder, new=former is None, replaced=replaced)
 
+    def holder(self, boot: str, role: str = "") -> Holder | None:
+        """The lease of a boot; None where it has none, or is of another role than the one named."""
+        found = self._holders.get(boot)
+        return found if found is not None and role in ("", found.role) else None
+
     def hear(self, boot: str, *, leaving: bool) -> Holder | None:
         """Note a report; its holder, or None: the process must say hello (again)."""
         holder = self._holders.get(boot)

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
         log.error("the last figures of the run cannot be read: %s", error)
         return USERS_FAULT
     lines = newest_lines(layout.logs)
-    found = pages(lambda: shown, lines=lambda: lines, episodes=layout.results / "episodes")
+    found = pages(lambda: shown, lines=lambda: lines, episodes=layout.episodes)
     stop = threading.Event()
     with Signals(stop):
         try:
