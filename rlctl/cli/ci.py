@@ -163,6 +163,14 @@ def resume(world: World, project: ProjectArgument, url: Url = None, token_file: 
     return _post(world, f"/api/v1/projects/{project}/resume", said, url, token_file)
 
 
+@app.command()
+@verb()
+def rollback(world: World, project: ProjectArgument, url: Url = None, token_file: TokenFile = None) -> int:
+    """Go back from the newest deployment that has changed the run, and pin its branch; waits for it."""
+    said = "{project} is back at revision {revision}; what build {build_id} deployed is pinned until resume"
+    return _post(world, f"/api/v1/projects/{project}/rollback", said, url, token_file)
+
+
 @app.command("test-hook")
 @verb()
 def send_hook(

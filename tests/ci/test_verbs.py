@@ -233,6 +233,18 @@ def test_a_branch_whose_commit_was_rolled_back_is_pinned_until_it_is_resumed(ci:
     assert live.ended(freed) == "succeeded"
 
 
+def test_a_deployment_is_gone_back_from_by_a_verb_and_its_branch_is_pinned(ci: Any, live: Live) -> None:
+    assert "no deployment to go back from" in ci("rollback", "pole").err
+    for number in (1, 2):
+        build = pushed(ci, live, number)
+        assert live.ended(build) == "succeeded"
+    done = ci("rollback", "pole")
+    assert done.code == 0, done.err
+    assert f"what build {build} deployed is pinned" in done.err
+    assert live.outside.history[-1] == sha(1)
+    assert "1 pauses and pins lifted" in ci("resume", "pole").err
+
+
 def test_a_token_opens_what_its_scope_says_until_it_is_revoked(ci: Any, live: Live, tmp_path: Path) -> None:
     made = ci("token", "ben", "--scope", "trigger", "--valid", "90d")
     assert made.code == 0
