@@ -227,4 +227,4 @@ def test_a_run_that_was_taken_down_says_where_its_logs_are() -> None:
     found = logs.read(Reads(), run_state("stopped"), LogQuery(), warn=told.append)
 
     assert list(found) == []
-    assert told == ["run pong is stopped: its logs lie on its volume, and rlctl up shows them again"]
+    assert told == ["run pong is stopped: its logs lie on its volume, and rlctl up SPEC shows them again"]
