@@ -141,7 +141,7 @@ def test_an_image_that_goes_takes_its_tags_and_its_provenance_with_it(
     about = {"registry": f"{registry.name}/team", "plain_http": True, "target": "kubernetes", "secret_file": "/none"}
     config = Config.model_validate({"projects": {"pole": {**project(**about).model_dump(), **about}}})
     found = [Waste("pole", one.reference, 1) for one in old]
-    assert remove(config, found, tmp_path) == 2
+    assert remove(config, found, tmp_path, listed=0.0) == 2
     for one in new:
         image = Reference.parse(one.reference)
         left = {name for where, name in registry.manifests if where == image.repository}
