@@ -177,7 +177,7 @@ def test_images_of_a_commit_have_the_list_of_their_base_and_take_it_with_them(
         manifest, _ = artifact(registry, Reference(image.registry, image.repository, listed))
         assert manifest["subject"]["digest"] == image.digest
     config = Config.model_construct(projects={"pole": job.project})
-    remove(config, [Waste("pole", one.reference, 1) for one in made], tmp_path)
+    remove(config, [Waste("pole", one.reference, 1) for one in made], tmp_path, listed=0.0)
     assert not [name for repository, name in registry.manifests if repository.startswith("team/")]
 
 

@@ -9,15 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents import envs
 from rlctl_agents.acting.episodes import Played
+from rlctl_agents.algorithms import find
 from rlctl_agents.algorithms.apex_dqn import ApexDqn
 from rlctl_agents.policies import evaluate
 from rlctl_agents.policies.answering import NoModel, failed
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from tests.training.test_stored_policy import IDS, KINDS, chosen
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,16 @@ def test_an_evaluation_that_samples_explores_as_no_stream_of_a_run() -> None:
     finally:
         env.close()
     assert set(streams) == {None}
+
+
+@pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=IDS)
+def test_every_algorithm_acts_outside_of_a_run_as_it_does_without_a_stream(
+    config: Any, network: Network, spaces: Spaces
+) -> None:
+    one = find(config.name)(config, network, spaces, seed=5)
+    expected, found = chosen(one, spaces), chosen(evaluate.outside_of_a_run(one), spaces)
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(values, found[name]) for name, values in expected.items())
 
 
 def test_a_folder_without_a_model_is_told_as_an_answer(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ their order, or `{"error": "..."}`. Whatever the environment prints goes to stde
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TextIO
@@ -97,7 +96,8 @@ def outside_of_a_run(algorithm: Algorithm) -> Algorithm:
     """The same algorithm, with the same networks, whose slots are no streams of a run's actor: none of them explores at
     the rate that the stream of its number has there.
     """
-    evaluated, act = copy.copy(algorithm), algorithm.act
+    evaluated, act = object.__new__(type(algorithm)), algorithm.act  # copy.copy calls a __new__ that may want arguments
+    evaluated.__dict__.update(algorithm.__dict__)
 
     def without_stream(inputs: ActInputs) -> Act:
         return act(inputs._replace(stream=None))
