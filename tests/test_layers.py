@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house import Ceiling, figures, headless
+from tests.house import PACKAGES, Ceiling, figures, headless
 
 ROOT = Path(__file__).parent.parent
 
@@ -240,3 +240,15 @@ def test_the_house_stays_below_its_ceilings(ceiling: Ceiling, measure: Callable[
 
 def test_every_docstring_begins_with_a_line_that_says_what_it_is() -> None:
     assert headless() == 0
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_constant_of_a_module_is_set_twice(package: str) -> None:
+    """The second one would change what the first is for."""
+    for path in sorted((ROOT / package).rglob("*.py")):
+        seen = set[str]()
+        for node in ast.parse(path.read_text()).body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(target, ast.Name):
+                assert target.id not in seen, f"{path}:{node.lineno}: {target.id}"
+                seen.add(target.id)

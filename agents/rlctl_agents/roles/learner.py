@@ -72,7 +72,7 @@ LISTEN_S = 0.01
 """Time between two checks whether the modelpool has caught up."""
 AWAIT_S = 0.5
 """Time between two checks whether the policy that the run begins with is there."""
-AGAIN_S = 1.0
+HELLO_S = 1.0
 """Time between two hellos that say which segments this learner reads."""
 COUNTERS = ("consumed_steps", "learned_steps", "updates", "optimizer_steps", "nonfinite", "wait_model_seconds")
 """Counters that are reported from the beginning, as 0."""
@@ -134,7 +134,7 @@ def join(process: Process, member: Member) -> Lease | None:
             return lease
         log.info("reading %s: actors of another spec or release are refused from now on", difference)
         wanted = structs.replace(lease.experience, schema=own)
-        process.stop.wait(AGAIN_S)
+        process.stop.wait(HELLO_S)
     return None
 
 
