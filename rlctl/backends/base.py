@@ -18,7 +18,8 @@ from rlctl.spec.layout import Layout
 Say = Callable[[str], object]
 """Callback that is given one line of text for the user of the command."""
 Phase = Literal["running", "stopped", "finished", "failed"]
-"""stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process."""
+"""stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process, but for
+the manager of a run that `stays`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +52,8 @@ class RunState:
     failure: Failure | None = None
     code: str | None = None
     """Absolute folder of the user's modules on this machine; None: none, or in an image."""
+    stays: bool = False
+    """It is over, and its manager goes on answering for it until `down`: on a cluster."""
 
 
 @dataclass(frozen=True, slots=True)

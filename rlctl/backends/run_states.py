@@ -17,11 +17,13 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "finished": "finished",
     "failed": "failed",
 }
+ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
+"""Phases of a manager in which its run has ended by itself."""
 
 
 def to_stored(state: RunState) -> dict[str, Any]:
-    """As JSON; without the failure, which has a record of its own."""
-    stored = {each.name: getattr(state, each.name) for each in fields(state) if each.name != "failure"}
+    """As JSON; without the failure, which has a record of its own, and without what its manager says just now."""
+    stored = {each.name: getattr(state, each.name) for each in fields(state) if each.name not in ("failure", "stays")}
     return {"format": FORMAT, **stored, "created": state.created.isoformat()}
 
 

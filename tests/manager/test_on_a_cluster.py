@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +41,12 @@ def free_ports(count: int) -> list[int]:
 class Pod:
     """The manager's pod; its volume outlives it."""
 
-    def __init__(self, root: Path, ring: Keyring) -> None:
+    def __init__(self, root: Path, ring: Keyring, stop: Mapping[str, Any] | None = None) -> None:
         self.root, self.ring = root, ring
         self.rpc, self.probe, self.control = free_ports(3)
         root.mkdir()
         self.live = root / "live.json"
-        self.live.write_text('{"stop": {"agent_steps": 5000}}')
+        self.live.write_text(json.dumps({"stop": stop or {"agent_steps": 5000}}))
         self.run_file = root / "run.json"
         spec = {"run": "r", "env": {"id": "-"}, "roles": {"evaluator": {"replicas": 0}}}
         self.run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
@@ -206,6 +206,32 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
     wait_until(lambda: pod.status()["phase"] == "running", "the run to go on")
     assert not (pod.root / "run" / "run" / "finished.json").exists()
     assert peers.call("actor", Hello("actor", boot(6), None, UID, experience()), Lease).term == 2
+
+
+def test_a_run_that_has_learned_nothing_in_its_time_has_failed_and_goes_on_when_it_is_asked_to(
+    tmp_path: Path, ring: Keyring
+) -> None:
+    pod = Pod(tmp_path / "pod", ring, stop={"wall_time": 6})
+    peers = Peers(ring, pod.address)
+    try:
+        lease = peers.call("actor", Hello("actor", boot(3), None, UID, experience()), Lease)
+        wait_until(lambda: pod.status()["phase"] == "failed", "the end in vain")
+        status = pod.status()
+        assert status["wall_s"] >= 4, "how long it had taken"
+        assert status["failure"]["text"].endswith("nothing was ever learned from: no modelpool, no learner had joined")
+        assert status["failure"]["text"] in pod.ask("/")[1]
+        assert "✗ r: failed" in pod.ask("/")[1]
+        assert peers.call("actor", Report("actor", 0, boot(3), lease.term), Orders).stop
+        assert pod.process.poll() is None, "it stays, to tell of it"
+        assert pod.order("/reload", {"live": {"stop": {"wall_time": 600}}})["resumed"] is True
+        wait_until(lambda: pod.status()["phase"] == "starting", "the run to go on")
+        status = pod.status()
+        assert status["wall_s"] < 6, "it has all its time again"
+        assert not (pod.root / "run" / "run" / "finished.json").exists()
+        assert peers.call("actor", Hello("actor", boot(6), None, UID, experience()), Lease).term == 2
+    finally:
+        peers.close()
+        pod.kill()
 
 
 def test_a_manager_without_a_server_key_says_what_is_missing(tmp_path: Path, ring: Keyring) -> None:

@@ -169,17 +169,11 @@ class RunningLoop:
         is_finished = done and not unsaved
         self._publish(is_finished=is_finished)
         self._draw_curves()
-
-        def store() -> None:
-            coordinator.store()
-            self._history.store(state)
-            state.require_stored()
-
         try:
             if is_finished:
-                self._patiently(store)
+                self._patiently(self._store)
             else:
-                store()
+                self._store()
         except OSError:
             log.error("%s", coordinator.disk)
         self._write_status()
@@ -187,12 +181,30 @@ class RunningLoop:
             why = f" ({coordinator.disk})" if coordinator.disk else ""
             raise UserFault(unsaved + why)
         if is_finished:
-            at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
-            end = finished.End(at, state.progress.met or "", coordinator.term)
-            self._patiently(partial(finished.finish, self._context.layout, end, state))
+            self._store_end(state.progress.met or "")
             self._curves.outcome = "finished"
             self._publish(is_finished=True)
             self._write_status()
+
+    def fail(self, why: str) -> None:
+        """Store everything, and that the run has failed. The status stays that of before its time began anew."""
+        self._draw_curves()
+        self._write_status()
+        self._patiently(self._store)
+        self._store_end(why, failed=True)
+        self._curves.outcome = "failed"
+
+    def _store(self) -> None:
+        coordinator = self._coordinator
+        coordinator.store()
+        self._history.store(coordinator.state)
+        coordinator.state.require_stored()
+
+    def _store_end(self, why: str, *, failed: bool = False) -> None:
+        coordinator = self._coordinator
+        at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
+        end = finished.End(at, why, coordinator.term, failed=failed)
+        self._patiently(partial(finished.finish, self._context.layout, end, coordinator.state))
 
     def families(self) -> Sequence[Metric]:
         """Metrics of all roles together, for /metrics. From any thread."""

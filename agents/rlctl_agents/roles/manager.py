@@ -15,6 +15,7 @@ from rlctl_agents.manager.coordinator import ROUTES, Coordinator
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
+from rlctl_agents.manager.lifecycle.stop import InVain
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
@@ -49,11 +50,13 @@ RunPhase = RunningLoop | finished.Finished
 def main(process: Process) -> None:
     """Manage until the run is finished, or until asked to leave.
 
-    With `--stay` a finished run is answered for until then, also after a restart, unless by other settings it goes on.
+    With `--stay` a run that is finished, or has failed, is answered for until then, also after a restart, unless it
+    goes on: a finished one by other settings, a failed one when it is asked to.
 
     Raises:
-        UserFault: the command line or live.json is not usable, the time is over in vain, the volume takes nothing, or
-            the last model was not saved.
+        UserFault: the command line or live.json is not usable, the volume takes nothing, or the last model was not
+            saved.
+        InVain: without `--stay`: the time is over, and nothing was ever learned from.
         Fenced: another manager has taken over.
     """
     arguments = process.arguments
@@ -93,16 +96,23 @@ def main(process: Process) -> None:
         newest = partial(lines.newest, status_page.MOST_LINES)
         episodes = layout.episodes
         process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=episodes))
+        found = end = finished.finished(layout) if arguments.stay else None
         while True:
-            end = finished.finished(layout) if arguments.stay else None
             with ExitStack() as opened:
                 if end is None:
-                    phase = running(context, server, opened, wire.keys, admit)
+                    phase = loop = running(context, server, opened, wire.keys, admit)
+                    try:
+                        manage(server, context, loop)
+                    except InVain as fault:
+                        if not arguments.stay:
+                            raise
+                        loop.fail(str(fault))
                 else:
-                    phase = resting(context, opened, end)
-                manage(server, context, phase)
+                    phase = resting(context, opened, end, found=end is found)
+                    manage(server, context, phase)
             if process.stop.is_set() or not arguments.stay:
                 return
+            end = finished.finished(layout)
 
 
 def manage(server: RpcServer, context: ManagerContext, phase: RunPhase) -> None:
@@ -172,11 +182,12 @@ def running(
     return loop
 
 
-def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> finished.Finished:
-    """The manager of a finished run.
+def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, found: bool) -> finished.Finished:
+    """The manager of a run that is over.
 
     Args:
         opened: closes what is opened here.
+        found: it was over when this process began.
     """
     process = context.process
 
@@ -184,12 +195,14 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End) -> fi
         with as_users_fault(ValueError, said="--workloads: "):
             return Release(workloads(finished.workloads_of(process.arguments)), Cluster.found())
 
-    run = finished.Finished(process, context.layout, end, context.lines, settings=context.settings, release=release)
+    run = finished.Finished(
+        process, context.layout, end, context.lines, found=found, settings=context.settings, release=release
+    )
     opened.callback(run.end)
     context.control.events = run.events
     context.show(run.status, history=RunHistory(context.layout.results).view())
     process.families, process.pulse.ready = None, True
-    log.info("the run is finished: %s", end.met)
+    log.info("the run %s: %s", "has failed" if end.failed else "is finished", end.met)
     run.begin()
     return run
 

@@ -248,8 +248,7 @@ def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot |
     run = state.run
     status: Mapping[str, Any] | None = None
     answered = False
-    # on a cluster the manager of a finished run stays, and knows its result
-    if state.phase == "running" or (state.phase == "finished" and state.target in ON_CLUSTERS):
+    if state.phase == "running" or state.stays:
         try:
             status = backend.control(run, "GET", "/status")
             answered = True

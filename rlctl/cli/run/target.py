@@ -65,7 +65,8 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     everywhere = known(world, target, left_out)
     live = [entry for entry in everywhere if entry[1].phase == "running"]
     if len(live) == 1 or (not live and len(everywhere) == 1):
-        return (live or everywhere)[0]
+        backend, state = (live or everywhere)[0]
+        return backend, as_now(backend, state)
     if not everywhere and len(left_out) == 1:
         raise left_out[0]
     if not everywhere and left_out:

@@ -16,6 +16,8 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle.finished import (
+    FAILED,
+    GOES_ON,
     ON_REQUEST,
     OVER,
     PATIENCE_S,
@@ -70,7 +72,7 @@ class Rest:
 
     def __init__(
         self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
-        others: Sequence[Release] = (),
+        others: Sequence[Release] = (), found: bool = False,
     ) -> None:  # fmt: skip
         self.now = 1000.0
         self.layout, self.settings = layout, spec(stop={"agent_steps": 5000})
@@ -84,7 +86,8 @@ class Rest:
         assert known is not None
         releases = iter([self.release, *others])
         self.manager = Finished(
-            process, layout, known, self.lines, settings=SimpleNamespace(read=lambda: self.settings, reload=self.given),
+            process, layout, known, self.lines, found=found,
+            settings=SimpleNamespace(read=lambda: self.settings, reload=self.given),
             release=lambda: next(releases), clock=lambda: self.now,
         )  # fmt: skip
         self.control = ControlApi(f"unix:{folder}/c", *[lambda query: Response.of({})] * 3)
@@ -106,8 +109,8 @@ class Rest:
             client.join(0.01)
         return answers[0]
 
-    def joins(self) -> None:
-        with pytest.raises(ValueError, match=OVER):
+    def joins(self, said: str = OVER) -> None:
+        with pytest.raises(ValueError, match=said):
             self.manager.answer(Hello("actor", boot(9), 0, UID))
 
     def turn(self) -> None:
@@ -284,3 +287,64 @@ def test_the_names_of_workloads_come_from_the_mounted_file_where_there_is_one(tm
     assert workloads_of(arguments) == "deployments/old"
     (tmp_path / "workloads").write_text("deployments/a,deployments/b\n")
     assert workloads_of(arguments) == "deployments/a,deployments/b"
+
+
+VAIN = "stop.wall_time of 40 s is over, and nothing was ever learned from: no learner had joined"
+
+
+@pytest.fixture
+def untaught(layout: Layout) -> Layout:
+    """A run that never learned from anything."""
+    for path in layout.results.glob("progress*"):
+        path.unlink()
+    return layout
+
+
+@pytest.mark.parametrize("found", [False, True])
+def test_a_failed_run_says_why_and_stays_so_whatever_the_settings(untaught: Layout, folder: Path, found: bool) -> None:
+    end = End("2026-11-21T19:00:00+00:00", VAIN, 3, released=found, failed=True)
+    rest = Rest(untaught, folder, end=end, found=found)
+    rest.control.close()
+    rest.manager.begin()
+    assert not rest.manager.goes_on, "only a person can say that it shall"
+    status = rest.manager.status
+    assert (status["phase"], status["stop"]["met"]) == ("failed", None)
+    assert status["failure"] == {"process": "manager/0", "text": VAIN, "at": end.at}
+    assert [one["text"] for one in status["problems"]] == [VAIN]
+    known = finished(untaught)
+    assert known is not None
+    assert known.failed
+
+
+def test_a_failed_run_goes_on_when_it_is_asked_to(untaught: Layout, folder: Path) -> None:
+    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True))
+    try:
+        rest.manager.begin()
+        rest.joins(FAILED)
+        assert not rest.manager.goes_on, "a process of before that comes late"
+        assert rest.order("/reload", {"live": {"stop": {"agent_steps": 5000}}})[1]["resumed"] is True
+        assert finished(untaught) is None
+        assert rest.manager.events.since(0)[0][-1]["text"] == GOES_ON
+    finally:
+        rest.control.close()
+
+
+def test_a_failed_run_whose_pods_were_given_back_goes_on_as_soon_as_others_join_a_manager_that_was_started_again(
+    untaught: Layout, folder: Path
+) -> None:
+    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, released=True, failed=True), found=True)
+    rest.control.close()
+    rest.manager.begin()
+    assert not rest.manager.over
+    rest.joins(FAILED)
+    assert rest.manager.goes_on
+    assert finished(untaught) is None
+
+
+def test_a_failed_run_whose_pods_may_not_be_given_back_goes_on_when_its_manager_is_started_again(
+    untaught: Layout, folder: Path
+) -> None:
+    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True), found=True)
+    rest.control.close()
+    rest.manager.begin()
+    assert rest.manager.goes_on

@@ -37,7 +37,7 @@ def test_every_workload_is_scaled_to_zero_by_server_side_apply_and_it_is_said_on
         release = Release(workloads(ALL), cluster(tmp_path), server.connect)
         release.run()
         assert release.done
-        assert release.said == "the run is finished: its other 3 workloads were scaled to 0"
+        assert release.said == "the run is over: its other 3 workloads were scaled to 0"
         assert set(server.replicas.values()) == {0}
         method, path, query, kind = server.asked[0]
         assert (method, kind) == ("PATCH", "application/apply-patch+yaml")

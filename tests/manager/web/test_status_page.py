@@ -204,6 +204,7 @@ def test_nothing_is_fetched_from_elsewhere_and_no_script_may_run(run: Run) -> No
         ({"problems": [{"text": "no learner", "next": "rlctl logs learner"}]}, 0, "!", "running, with problems"),
         ({}, STALE_S, "?", "figures are old"),
         ({"phase": "finished"}, 1e6, "✓", "finished"),
+        ({"phase": "failed", "failure": {"text": "nothing was learned"}}, 1e6, "✗", "failed"),
     ],
 )
 def test_title_and_icon_carry_the_state(run: Run, changes: dict[str, Any], age_s: float, sign: str, said: str) -> None:

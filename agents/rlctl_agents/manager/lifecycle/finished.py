@@ -1,7 +1,7 @@
 """Finished: the last phase of a run, in which its manager gives the pods back and goes on answering on a cluster.
 
-The run folder says that the run is finished, so a manager that is started again knows it too. It is running
-again when settings come by which it would not have ended.
+The run folder says that the run is finished, or has failed, so a manager that is started again knows it too. A finished
+run is running again when settings come by which it would not have ended; a failed one when `up` asks for it.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Or
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
+FAILED = "the run has failed"
+GOES_ON = "the run that had failed goes on, with all its time again"
 PATIENCE_S = 120.0
 """Pods that are there for so long after all were given back are given back again: longer than the grace of any role."""
 
@@ -40,9 +42,10 @@ class End(msgspec.Struct):
     """run/finished.json."""
 
     at: str  # RFC 3339
-    met: str
+    met: str  # stop condition, or why it has failed
     term: int
     released: bool = False  # its pods were given back
+    failed: bool = False
 
 
 def finished(layout: Layout) -> End | None:
@@ -103,6 +106,8 @@ class Finished:
 
     Args:
         end: how it ended.
+        found: it was over when this process began. Pods of a failed run that join then were made by an `up`, for those
+            from before its end had been given back.
         settings: of the run.
         release: one that gives its pods back, each time it is asked for.
         clock: seconds, monotonic.
@@ -115,11 +120,14 @@ class Finished:
         end: End,
         lines: Lines,
         *,
+        found: bool,
         settings: LiveSettings,
         release: Callable[[], Release],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._layout, self._end, self._clock, self._stop = layout, end, clock, process.stop
+        self._begins_again = found and end.failed
+        self._over = FAILED if end.failed else OVER
         self._another, self._release = release, release()
         self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
         self._settings = settings
@@ -140,12 +148,19 @@ class Finished:
         return self.goes_on or self._stop.is_set()
 
     def begin(self) -> None:
-        """Judge by the settings of now, which may be others; and give the pods back."""
-        if self._end.met != ON_REQUEST and self._end.at:
+        """Judge by the settings of now, which may be others; and give the pods back.
+
+        A failed run whose pods were not given back goes on: they may be those of an `up` after a `down`.
+        """
+        if self._end.failed:
+            judged = self._begins_again and not self._end.released
+        else:
+            judged = self._end.met != ON_REQUEST and bool(self._end.at)
+        if judged:
             try:
                 self._judge(self._settings.read())
             except ValueError as fault:
-                log.error("it stays finished: %s", fault)
+                log.error("it stays as it ended: %s", fault)
         if not self.goes_on and not self._end.released:
             self._release.start()
 
@@ -177,10 +192,12 @@ class Finished:
                 self.lines.add(request.log, request.role)
                 return Orders(self.term, known=True, peers={}, stop=True)
             case EvalResult() | Commit() | Contribute() | Sampled():
-                return Said(False, OVER)
+                return Said(False, self._over)
             case Hello():
                 self._heard()
-        raise ValueError(OVER)
+                if self._begins_again and self._end.released and not self.goes_on:
+                    self._go_on(GOES_ON)
+        raise ValueError(self._over)
 
     def carry_out(self, what: str, body: dict[str, Any]) -> dict[str, Any]:
         """Carry out an order of the control API.
@@ -192,7 +209,7 @@ class Finished:
             self._judge(self._settings.reload(body.get("live")))
             return {"changes": [], "resumed": self.goes_on}
         if what in ("/checkpoint", "/profile"):
-            raise ValueError(OVER)
+            raise ValueError(self._over)
         return {"stopping": True}
 
     def _heard(self) -> None:
@@ -212,17 +229,30 @@ class Finished:
             self._release.start()
 
     def _judge(self, settings: Spec) -> None:
+        if self._end.failed:
+            self._go_on(GOES_ON)
+            return
         try:
             over = still_met(settings, self._layout)
-            if over is None:
-                _file(self._layout).unlink(missing_ok=True)
-                sync_folder(self._layout.run)
         except OSError as error:
             raise ValueError(str(error)) from error
         if over is None:
-            self.goes_on = True
-            self._release.cancel()  # before the client hears of it, and scales everything up again
-            self.events.add("resume", "by the settings of now the run is not finished: it goes on")
+            self._go_on("by the settings of now the run is not finished: it goes on")
+
+    def _go_on(self, why: str) -> None:
+        """Let the run go on.
+
+        Raises:
+            ValueError: the volume refuses.
+        """
+        try:
+            _file(self._layout).unlink(missing_ok=True)
+            sync_folder(self._layout.run)
+        except OSError as error:
+            raise ValueError(str(error)) from error
+        self.goes_on = True
+        self._release.cancel()  # before the client hears of it, and scales everything up again
+        self.events.add("resume", why)
 
 
 def workloads_of(arguments: Arguments) -> str:
@@ -243,6 +273,14 @@ def _last_status(process: Process, layout: Layout, end: End) -> dict[str, Any]:
         log.error("the last status cannot be read: %s", error)
         status = {"apiVersion": "rlctl/v1", "run": process.run, "uid": process.uid, "term": end.term}
     stop = {"conditions": {}, **(status.get("stop") or {})}
+    if end.failed:
+        return {
+            **status,
+            "phase": "failed",
+            "failure": {"process": "manager/0", "text": end.met, "at": end.at},
+            "problems": [{"text": end.met, "next": f"rlctl down {process.run}"}],  # for where its pods have to stay
+            "stop": {**stop, "met": None},
+        }
     return {**status, "phase": "finished", "problems": [], "stop": {**stop, "met": stop.get("met") or end.met}}
 
 

@@ -204,7 +204,7 @@ class Release:
             self._left.pop(0)
             failed = 0
         self.done = True  # before it is said: a reader of `said` asks for this next
-        self.said = f"the run is finished: its other {count} workloads were scaled to 0"
+        self.said = f"the run is over: its other {count} workloads were scaled to 0"
 
     def _stuck(self, error: OSError) -> str:
         """Reason for the delay, and advice."""

@@ -34,6 +34,10 @@ Phase = Literal["running", "saving", "telling", "over"]
 How = Literal["finish", "leave"]
 
 
+class InVain(UserFault):
+    """`stop.wall_time` is over, and nothing was ever learned from: the run has failed."""
+
+
 class Met(NamedTuple):
     """A stop condition that holds."""
 
@@ -249,13 +253,15 @@ class RunStop(Phases):
             joined: roles of which a process has joined.
 
         Raises:
-            UserFault: the time is over, and nothing was ever learned from; or what is asked cannot be judged.
+            InVain: the time is over, and nothing was ever learned from.
+            UserFault: what is asked cannot be judged.
         """
         self._evaluations.settle()
         try:
             require_measurable(stop, seats)
         except ValueError as error:
-            raise self._failed(str(error)) from error
+            self._fail(str(error))
+            raise UserFault(str(error)) from error
         found = self._met(stop)
         if found is not None:
             self.finish(found.why, found)
@@ -263,7 +269,8 @@ class RunStop(Phases):
         wall_s, learned = self._state.wall_s, self._state.progress.started
         if (fault := in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)) is not None:
             self._state.restart_wall_time()  # for the next up
-            raise self._failed(fault)
+            self._fail(fault)
+            raise InVain(fault)
 
     def require_weights(self, stop: Stop) -> None:
         """Hold on to the weights that the run ends for: a learner that was killed meanwhile, and came back with an
@@ -348,8 +355,7 @@ class RunStop(Phases):
     def _policies_of(self, holders: Sequence[Holder]) -> set[str]:
         return {self._learners.policy_of(one.index) for one in holders if one.role == "learner"}
 
-    def _failed(self, why: str) -> UserFault:
+    def _fail(self, why: str) -> None:
         self._events.add("failed", why)
         self._state.save_progress()
         self._state.save_members(self._members.store())
-        return UserFault(why)

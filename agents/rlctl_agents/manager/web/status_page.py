@@ -40,9 +40,12 @@ STATES: Mapping[str, tuple[str, str, str]] = {
     "problem": ("!", "running, with problems", "#bc4c00"),
     "stale": ("?", "figures are old", "#bc4c00"),
     "finished": ("✓", "finished", "#0969da"),
+    "failed": ("✗", "failed", "#cf222e"),
     "over": ("■", "over", "#57606a"),
 }
 """State -> sign, words, colour: never colour alone."""
+ENDED = ("finished", "failed", "over")
+"""States of a run that makes no progress any more."""
 
 STYLE = (TEMPLATES / "status.css").read_text(encoding="utf-8")
 _HASH = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
@@ -127,7 +130,7 @@ def pages(
 
 def state_of(status: Mapping[str, Any], now: float, stale_s: float = STALE_S) -> str:
     """One of STATES."""
-    if status.get("phase") in ("finished", "over"):
+    if status.get("phase") in ENDED:
         return str(status["phase"])
     if status and now - status["time"] >= stale_s:
         return "stale"
@@ -176,13 +179,13 @@ def page(
     return ENGINE.get_template("status.html.j2").render(
         state=state, sign=sign, words=words, colour=colour, run=status.get("run", "run"), status=status, now=now,
         generations=generations[:MOST_GENERATIONS], style=Markup(STYLE), refresh_s=_refresh_s(state, films),
-        most_rows=MOST_ROWS, **shown,
+        most_rows=MOST_ROWS, ended=state in ENDED, **shown,
     )  # fmt: skip
 
 
 def _refresh_s(state: str, films: Sequence[Mapping[str, Any]]) -> int:
     """Until the page renews itself: a film that is shown begins anew then, so not before it has ended."""
-    if state in ("finished", "over"):
+    if state in ENDED:
         return FINISHED_REFRESH_S
     return max([REFRESH_S, *(math.ceil(float(one["seconds"])) + 1 for one in films[:1])])
 

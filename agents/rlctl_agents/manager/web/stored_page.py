@@ -72,7 +72,7 @@ def stored(layout: Layout) -> Shown:
         OSError, ValueError: its last status cannot be read.
     """
     status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])
-    if status.get("phase") != "finished":
+    if status.get("phase") != "finished":  # a run that failed on a cluster is in a state of its own only there
         status["phase"] = "finished" if finished(layout) is not None else "over"
     manifests = Manifests(layout.checkpoints)
     generations = [to_plain(one) for policy in status.get("policies", {}) for one in manifests.of(policy)]

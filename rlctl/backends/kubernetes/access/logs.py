@@ -78,7 +78,7 @@ class _Reader:
         self._api, self._state, self._query, self._warn, self._clock = api, state, query, warn, clock
         self._wanted = Filter(query)
         self._next = 0
-        self._answers = state.phase in ("running", "finished")
+        self._answers = state.phase == "running" or state.stays
         self._said: set[str] = set()
         self._seen: dict[str, None] = {}  # lines that came from pods, newest last
 
@@ -88,8 +88,8 @@ class _Reader:
         if self._answers:
             first = self._asked(self._question())
         else:
-            whose = f"run {self._state.run} is {self._state.phase}"
-            self._tell(f"{whose}: its logs lie on its volume, and rlctl up SPEC shows them again")
+            again = "" if self._state.phase == "finished" else ", and rlctl up SPEC shows them again"
+            self._tell(f"run {self._state.run} is {self._state.phase}: its logs lie on its volume{again}")
         spoken = self._of_pods(previous=self._query.previous)
         merged = heapq.merge(self._stored(first), spoken, key=lambda record: record.time)
         yield from merged if self._query.tail is None else deque(merged, maxlen=self._query.tail)

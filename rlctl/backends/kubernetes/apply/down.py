@@ -7,12 +7,12 @@ the volumes go too.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final, Literal
+from typing import Literal
 
-from rlctl.backends.base import Applied, Phase
+from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.access import reader
 from rlctl.backends.kubernetes.api.interface import Api, Key, key_of
 from rlctl.backends.kubernetes.api.refusals import GO_ON
@@ -25,10 +25,8 @@ from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, loc
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key
+from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, RlctlError
-
-ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
-"""Phases of the manager that stay recorded: how the run ended by itself."""
 
 
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
@@ -112,6 +110,9 @@ class _Down:
             self._session.note(f"of the last status of run {self._run}, {', '.join(left_out)} is too large to be kept")
         if final != self._record.final:
             self._record = writer.save(replace(self._record, final=final))
+        if final.get("phase") == "failed":  # the manager of the next `up` begins with all its time
+            with suppress(RlctlError):
+                self._session.ask(self._record.state, "/reload", {})
 
     def _workloads(self) -> Iterator[Applied]:
         """From the last wave to the first; the next wave goes when the one before is gone, or its time is up."""

@@ -117,8 +117,6 @@ class _Up:
             why = "no document names it any more"
             yield from self._writer.remove(key, self._wanted.run, self._wanted.uid, self._session.note, why=why)
         self._keep_revision(number)
-        if self._seen.tells:  # from now on it is unknown what the manager was told last
-            record = self._writer.save(replace(record, live_sent=records.UNKNOWN))
         told, goes_on = self._tell()
         if goes_on:
             yield from self._bring_back()
@@ -127,7 +125,8 @@ class _Up:
             yield told
 
     def _begin(self, number: int) -> Record:
-        """Record every object that there may be from now on, before there is one."""
+        """Record every object that there may be from now on, before there is one. What the manager was told last is
+        unknown until it has been told."""
         seen = self._seen
         names = [*seen.wanted.objects, keys.core_key(seen.wanted.run), keys.actor_key(seen.wanted.run)]
         names.append(revision_key(seen.wanted.run, number))
@@ -138,6 +137,7 @@ class _Up:
             seen.record,
             state=replace(seen.record.state, phase="running"),
             inventory=inventory.union(seen.record.inventory, names),
+            live_sent=records.UNKNOWN if seen.tells else seen.record.live_sent,
         )
         return planned if planned == seen.record else self._writer.save(planned)
 
@@ -218,7 +218,7 @@ class _Up:
             self._writer.create(revision_document(self._wanted, number, at, self._session.me.by))
 
     def _tell(self) -> tuple[Applied | None, bool]:
-        """Tell a manager that goes on running of changed live fields; whether its run had finished and goes on by them.
+        """Tell a manager that goes on running of changed live fields; whether its run was over, and goes on now.
 
         Raises:
             PartlyApplied: it does not answer, or refuses; the same command tells it again.
@@ -231,11 +231,13 @@ class _Up:
             answer = self._session.ask(self._seen.state, "/reload", {"live": live})
         except RlctlError as error:
             raise PartlyApplied(
-                f"the changed live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)
+                f"the live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)
             ) from error
         goes_on = isinstance(answer, dict) and answer.get("resumed") is True
-        why = "live fields changed, and the finished run goes on" if goes_on else "live fields changed"
-        return Applied(manager, "reloaded", why), goes_on
+        changed = self._seen.record is None or self._seen.record.live_sent != self._seen.live_hash
+        why = [text for text, holds in (("live fields changed", changed), ("the run that was over goes on", goes_on))
+               if holds]  # fmt: skip
+        return Applied(manager, "reloaded" if why else "unchanged", ", and ".join(why)), goes_on
 
     def _bring_back(self) -> Iterator[Applied]:
         """Scale up again what the manager of a finished run has scaled to 0 after we had looked: it does so no more."""

@@ -6,13 +6,13 @@ A run of 10,000 actors that are well costs a handful of requests, whatever happe
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
 
-from rlctl.backends.base import Process, RunState
+from rlctl.backends.base import Failure, Process, RunState
 from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
@@ -31,7 +31,8 @@ from rlctl.backends.kubernetes.diagnose.causes.containers import LAST_LINES
 from rlctl.backends.kubernetes.diagnose.explain import Group
 from rlctl.backends.kubernetes.run_state import record
 from rlctl.backends.kubernetes.run_state.inventory import role_of
-from rlctl.backends.run_states import newest_first
+from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.run_states import ENDS, newest_first
 from rlctl.errors import RlctlError
 from rlctl.spec.base import ROLES, Role
 
@@ -68,13 +69,19 @@ def runs(api: Api, broken: Callable[[RlctlError], object] | None = None) -> list
 
 
 def _state_of(config_map: Object) -> RunState:
-    return record.of(config_map).state
+    return _with_failure(record.of(config_map))
+
+
+def _with_failure(known: Record) -> RunState:
+    """The recorded state; of a run that had failed before it was taken down, with why."""
+    state = known.state
+    return replace(state, failure=_failure(known.final)) if state.phase == "failed" else state
 
 
 def find(api: Api, run: str) -> RunState | None:
     """The run of that name, or None.
 
-    A run whose learner has been released is asked whether it has finished: two or three requests, else two.
+    A run whose learner has been released is asked whether it has finished or failed: two or three requests, else two.
 
     Raises:
         BackendUnreachable: its record is torn or foreign.
@@ -82,7 +89,7 @@ def find(api: Api, run: str) -> RunState | None:
     known = record.find(api, run)
     if known is None:
         return None
-    state = known.state
+    state = _with_failure(known)
     if state.phase != "running" or not state.replicas.get("learner"):
         return state
     learner = api.get(Key("StatefulSet", names.workload_name(run, "learner")))
@@ -95,9 +102,21 @@ def find(api: Api, run: str) -> RunState | None:
 
 
 def as_told(state: RunState, status: Any) -> RunState:
-    """The state with the phase that the run's manager gives it: only the manager knows that a run has finished."""
+    """The state with the phase that the run's manager gives it: only the manager knows that a run is over."""
     phase = status.get("phase") if isinstance(status, dict) else None
-    return replace(state, phase="finished") if state.phase == "running" and phase == "finished" else state
+    ended = ENDS.get(str(phase))
+    if state.phase != "running" or ended is None:
+        return state
+    return replace(state, phase=ended, failure=_failure(status) if ended == "failed" else None, stays=True)
+
+
+def _failure(status: Mapping[str, Any] | None) -> Failure | None:
+    """Failure that a manager's status tells."""
+    try:
+        told = (status or {})["failure"]
+        return Failure(str(told["process"]), str(told["text"]), (), datetime.fromisoformat(told["at"]))
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def processes(api: Api, state: RunState, now: Now = lambda: datetime.now(UTC)) -> list[Process]:
@@ -106,7 +125,7 @@ def processes(api: Api, state: RunState, now: Now = lambda: datetime.now(UTC)) -
     Args:
         now: what ages are measured by.
     """
-    if state.phase in ("stopped", "failed"):
+    if state.phase != "running" and not state.stays:
         return [
             Process(role, 0, "stopped", count=count, reason="the run was taken down")
             for role in ROLES
@@ -169,8 +188,8 @@ class _Look:
     def processes(self) -> list[Process]:
         """All of them."""
         self._read_workloads()
-        finished = self._state.phase == "finished"
-        live = ("manager",) if finished else ROLES
+        over = self._state.stays
+        live = ("manager",) if over else ROLES
         wanted: dict[Role, int] = {role: self._state.replicas.get(role, 0) for role in live}
         stateful = [role for role in wanted if role in STATEFUL and (wanted[role] or role in self._workloads)]
         elastic = [role for role in wanted if role not in STATEFUL and (wanted[role] or role in self._workloads)]
@@ -187,8 +206,8 @@ class _Look:
             elif role in elastic:
                 workloads = sorted(self._workloads.get(role, ()), key=_shard)
                 entries += explain.elastic(role, count, workloads, found[role], self._around, pods[role])
-            elif count and finished:
-                entries.append(Process(role, 0, "exited", count=count, reason="the run has finished"))
+            elif count and over:
+                entries.append(Process(role, 0, "exited", count=count, reason=f"the run has {self._state.phase}"))
         return entries
 
     def _core_pods(self, roles: Sequence[Role]) -> dict[Role, list[Object]]:

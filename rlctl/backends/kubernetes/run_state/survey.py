@@ -100,11 +100,19 @@ class Survey:
 
     @property
     def tells(self) -> bool:
-        """Whether a manager that goes on running has to be told of changed live fields."""
-        if self.record is None or self.record.live_sent in ("", self.live_hash):
+        """Whether a manager that goes on running has to be told: of changed live fields, or that its run goes on."""
+        if self.record is None or (self.record.live_sent in ("", self.live_hash) and not self.was_given_back):
             return False
         return any(item.role == "manager" and item.key.kind == "StatefulSet" and item.live is not None
                    and not item.restarts for item in self.items)  # fmt: skip
+
+    @property
+    def was_given_back(self) -> bool:
+        """Whether learners are wanted and there are none: the manager has given the pods of a run back that is over."""
+        return any(
+            item.role == "learner" and item.replicas > 0 and item.count is not None
+            and (item.count.value, item.count.whose) == (0, "ours") for item in self.items
+        )  # fmt: skip
 
     @property
     def settled(self) -> bool:

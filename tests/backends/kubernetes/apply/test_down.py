@@ -133,6 +133,26 @@ def test_a_run_that_has_finished_stays_finished(lab: Lab) -> None:
     assert lab.record.state.phase == "finished"
 
 
+def test_a_run_that_has_failed_stays_failed_and_says_why(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    failure = {"process": "manager/0", "text": "nothing was learned", "at": "2026-11-21T19:00:00+00:00"}
+    asked: list[str] = []
+
+    def manager(method: str, path: str, body: object) -> tuple[int, object]:
+        asked.append(f"{method} {path}")
+        return 200, {"phase": "failed", "failure": failure}
+
+    lab.api.manager = manager
+    lab.down()
+    assert asked == ["GET /status", "POST /reload"], "the next manager begins with all its time"
+    found = lab.backend().find("pong")
+    assert found is not None
+    assert (found.phase, found.failure and found.failure.text) == ("failed", "nothing was learned")
+    lab.up()
+    assert lab.record.state.phase == "running"
+
+
 def test_up_after_down_goes_on_with_the_same_run(lab: Lab) -> None:
     lab.up()
     lab.scale(actor=7)

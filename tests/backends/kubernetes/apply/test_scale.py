@@ -118,11 +118,36 @@ def test_what_is_released_while_up_writes_comes_back_when_the_manager_goes_on(la
     applied = lab.up(stop={"eval_return": 400})
     assert {key: lab.replicas(key.name, key.kind) for key in workloads} == workloads
     assert Applied("StatefulSet pong-learner", "changed", "replicas: 0 -> 1") in applied
-    why = "live fields changed, and the finished run goes on"
+    why = "live fields changed, and the run that was over goes on"
     assert Applied("StatefulSet pong-manager", "reloaded", why) in applied
     before = lab.api.requests.writes
     lab.up(stop={"eval_return": 400})
     assert lab.api.requests.writes == before
+
+
+def test_the_manager_of_a_run_that_has_failed_hears_of_the_same_up_again(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    for role in ("learner", "modelpool"):
+        lab.api.edit(
+            Key("StatefulSet", f"pong-{role}"), "rlctl-scale", lambda thing: thing["spec"].update(replicas=0), "scale"
+        )
+    told: list[tuple[str, str]] = []
+
+    def manager(method: str, path: str, body: object) -> tuple[int, object]:
+        if path == "/status":
+            return 200, {"phase": "failed"}
+        told.append((method, path))
+        return 200, {"changes": [], "resumed": True}
+
+    lab.api.manager = manager
+    applied = lab.up()
+    assert told == [("POST", "/reload")]
+    assert lab.replicas("pong-learner", "StatefulSet") == 1
+    assert Applied("StatefulSet pong-manager", "reloaded", "the run that was over goes on") in applied
+    before = lab.api.requests.writes
+    lab.up()
+    assert (lab.api.requests.writes, len(told)) == (before, 1)
 
 
 def test_a_released_run_that_goes_on_has_all_its_actors_again(lab: Lab) -> None:

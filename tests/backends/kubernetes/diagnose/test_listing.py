@@ -17,6 +17,7 @@ from rlctl.backends.base import Process
 from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import ApiError, Object
 from rlctl.backends.kubernetes.diagnose import explain, listing
+from rlctl.backends.kubernetes.run_state import record
 from rlctl.errors import BackendUnreachable
 from tests.backends.kubernetes.fakes.reads import NOW, Reads, labelled, run_state, state_object
 
@@ -272,7 +273,8 @@ def test_a_finished_run_still_has_its_manager() -> None:
     released = workload("Deployment", "actor", 0, 0, name="pong-actor-0", shard="0")
     api = Reads(*core()[:2], workload("StatefulSet", "learner", 0, 0), released)
 
-    entries = listing.processes(api, run_state("finished", manager=1, learner=1, actor=10), now=lambda: NOW)
+    state = replace(run_state("finished", manager=1, learner=1, actor=10), stays=True)
+    entries = listing.processes(api, state, now=lambda: NOW)
 
     assert brief(entries) == [("manager", "running", 1), ("learner", "exited", 1), ("actor", "exited", 10)]
 
@@ -365,7 +367,45 @@ def test_a_run_whose_manager_has_released_the_learner_has_finished() -> None:
     found = listing.find(api, "pong")
 
     assert found is not None
-    assert found.phase == "finished"
+    assert (found.phase, found.stays) == ("finished", True)
+
+
+FAILED = {
+    "phase": "failed",
+    "failure": {"process": "manager/0", "text": "nothing was learned", "at": "2026-11-21T19:00:00+00:00"},
+}
+
+
+def test_a_run_whose_manager_has_released_the_learner_in_vain_has_failed() -> None:
+    released = workload("Deployment", "actor", 0, 0, name="pong-actor-0", shard="0")
+    api = Reads(state_object(run_state()), *core()[:2], workload("StatefulSet", "learner", 0, 0), released)
+    api.serve = answering(FAILED)
+
+    found = listing.find(api, "pong")
+
+    assert found is not None
+    assert (found.phase, found.stays) == ("failed", True)
+    assert found.failure is not None
+    assert (found.failure.process, found.failure.text) == ("manager/0", "nothing was learned")
+    reasons = {one.role: (one.state, one.reason) for one in listing.processes(api, found, now=lambda: NOW)}
+    assert reasons["learner"] == ("exited", "the run has failed")
+    assert reasons["manager"][0] == "running"
+
+
+@pytest.mark.parametrize(
+    ("final", "text"),
+    [(FAILED, "nothing was learned"), ({"phase": "failed"}, None), ({"phase": "failed", "failure": {"at": 3}}, None)],
+)
+def test_a_run_that_had_failed_before_it_was_taken_down_says_why(final: dict[str, Any], text: str | None) -> None:
+    kept = record.Record(run_state("failed"), (), "a@b", final=final)
+    api = Reads({**record.document_of(kept), "kind": "ConfigMap"})
+
+    found = listing.find(api, "pong")
+
+    assert found is not None
+    assert (found.phase, found.stays) == ("failed", False)
+    assert (found.failure and found.failure.text) == text
+    assert {one.reason for one in listing.processes(api, found)} == {"the run was taken down"}
 
 
 def test_a_manager_that_does_not_answer_leaves_the_phase_as_recorded() -> None:
