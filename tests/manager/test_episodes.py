@@ -23,6 +23,8 @@ def test_a_crash_is_kept_on_the_volume_and_told_with_the_command_that_plays_it_a
     assert (run.layout.episodes / "actor-0-1-crash.episode").read_bytes() == b'{"format":1}\nbody'
     (event,) = [one for one in run.manager.events.since(0)[0] if one["kind"] == "episode"]
     assert event["text"].endswith("its environment failed: rlctl repro r actor/0@1")
+    again = run.manager.recorded(crash())
+    assert again == Said(False, "this process has told its crash already"), "it would push out those of others"
     assert run.manager.recorded(crash(number=JUDGE, kind="best")) == Said(True, "evaluator/0@2")
     assert [one["kind"] for one in run.manager.events.since(0)[0]].count("episode") == 1
 

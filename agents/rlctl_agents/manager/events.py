@@ -117,6 +117,10 @@ class Lines:
             return do(), self._number
 
 
+LONGEST = 4000
+"""Characters of an event: the file is never cut, and lies beside the models."""
+
+
 def _discard(role: str, lines: Sequence[str]) -> None:
     """Discard lines."""
 
@@ -193,7 +197,7 @@ class Events:
     def _add(self, kind: str, text: str, values: dict[str, Any]) -> None:
         with self._lock:
             self._number += 1
-            event = {"n": self._number, "time": round(self._unix(), 3), "kind": kind, "text": text, **values}
+            event = {"n": self._number, "time": round(self._unix(), 3), "kind": kind, "text": text[:LONGEST], **values}
             self._recent.append(event)
         self._file.append(event)
-        log.info("%s", text, extra={"kv": {"event": kind, **values}})
+        log.info("%s", event["text"], extra={"kv": {"event": kind, **values}})

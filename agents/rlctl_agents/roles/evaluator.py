@@ -79,25 +79,31 @@ class Evaluator:
             match = self._member.match
             if match is None:  # else it asks for what it is to play
                 self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
-            if match is None or match.quota is None or match.id == self._done or not self._load(match):
+            if match is None or match.quota is None or match.id == self._done or not self._measure(match):
                 self._member.heard.wait(IDLE_S)
                 self._member.heard.clear()
-                continue
+
+    def _measure(self, match: Match) -> bool:
+        """Load the models of a match, play it and tell the result; False as long as the pool lacks one of them."""
+        assert match.quota is not None
+        self._process.metrics.set(PLAYS, match.id)  # large weights take their time as well
+        try:
+            if not self._load(match):
+                return False
             started = time.perf_counter()
-            self._process.metrics.set(PLAYS, match.id)
             try:
-                try:
-                    played = self._play(match)
-                except EnvError as error:
-                    raise told_crash(error, self.env, self._process, self._member, *self._acted(match)) from error
-                if played is not None:
-                    seconds = time.perf_counter() - started
-                    acted = self._acted(match)
-                    tell_extremes(played, self.env, self._process, self._member, match.quota.mode, *acted)
-                    self._tell(match, played, seconds, self._record(match))
-                    self._done = match.id
-            finally:
-                self._process.metrics.set(PLAYS, 0.0)
+                played = self._play(match)
+            except EnvError as error:
+                raise told_crash(error, self.env, self._process, self._member, *self._acted(match)) from error
+            if played is not None:
+                seconds = time.perf_counter() - started
+                acted = self._acted(match)
+                tell_extremes(played, self.env, self._process, self._member, match.quota.mode, *acted)
+                self._tell(match, played, seconds, self._record(match))
+                self._done = match.id
+            return True
+        finally:
+            self._process.metrics.set(PLAYS, 0.0)
 
     def close(self) -> None:
         """Close the sockets."""

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
+import zmq
 from msgspec import structs
 
 from rlctl.spec import algorithms as specs
@@ -56,6 +57,7 @@ from rlctl_agents.types.experience import Schema, schema_difference
 from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
+from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
 TAKE_S = 0.1
@@ -303,11 +305,19 @@ class Learner:
         return Snapshot(accounts=accounts, model=reached.ref, gauges=told)
 
     def run(self) -> None:
-        """Learn until the process is asked to stop."""
+        """Learn until the process is asked to stop.
+
+        Raises:
+            Diverged: losses or gradients are not finite any more.
+        """
         self._publisher.start()
         self._checkpoints.start()
-        while not self._process.stop.is_set():
-            self.run_once()
+        try:
+            while not self._process.stop.is_set():
+                self.run_once()
+        except Diverged:  # a last generation would take the place of one from which a learner can go on
+            self._standing.running = False
+            raise
 
     def run_once(self) -> None:
         """Do what is due, then at most one update."""
@@ -466,10 +476,13 @@ class Learner:
 
     def _commit(self, commit: Commit) -> Said:
         """Ask the manager to commit, until it has decided: the parts of a replay take longer. Called by the writer."""
-        said = self._member.call(commit, Said, deadline_s=COMMIT_S)
-        while said.again and self._standing.asks:
-            time.sleep(AGAIN_S)
+        try:
             said = self._member.call(commit, Said, deadline_s=COMMIT_S)
+            while said.again and self._standing.asks:
+                time.sleep(AGAIN_S)
+                said = self._member.call(commit, Said, deadline_s=COMMIT_S)
+        except (OSError, zmq.ZMQError) as error:  # no socket: the thread that writes lives on and tries the next one
+            raise RemoteError(f"the manager cannot be asked: {error}") from error
         return said
 
     def _count(self, updated: Updated) -> None:
@@ -482,7 +495,8 @@ class Learner:
             metrics.add("nonfinite", leads * updated.skipped)
             log.warning("an update without a finite gradient was left out", extra={"kv": updated.stats})
         for lag, count in zip(*np.unique(updated.lag_versions, return_counts=True), strict=True):
-            metrics.observe("lag_versions", float(lag), int(count))
+            # rows of a replay may be of versions that a learner which was killed has lost
+            metrics.observe("lag_versions", max(float(lag), 0.0), int(count))
         for name, value in updated.scheduled.items():
             metrics.set(name, value)
         for name, value in updated.stats.items():

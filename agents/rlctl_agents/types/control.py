@@ -16,6 +16,8 @@ Mode = Literal["greedy", "sample"]
 """Choice of an evaluator's actions: the policy's best, or samples from it."""
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
+Word = Annotated[str, msgspec.Meta(max_length=64)]
+"""A name or number of a process: one with an actor's key may send any, and it is told in events."""
 
 
 class Experience(msgspec.Struct, frozen=True):
@@ -45,10 +47,10 @@ class Origin(msgspec.Struct, frozen=True):
 class Hello(msgspec.Struct, frozen=True):
     """The first message of a process. Repeating it with the same boot gives the same lease."""
 
-    role: str
-    boot: str  # 16 hex digits, new with every start of the process
+    role: Word
+    boot: Word  # 16 hex digits, new with every start of the process
     prefer: int | None = None  # index wanted, where the backend has ordinals: its former holder is surely gone
-    run: str = ""  # run uid; another run's manager refuses
+    run: Word = ""  # run uid; another run's manager refuses
     experience: Experience | None = None  # actor, evaluator; learner: where it reads other segments than were agreed
     streams: int = 0  # slots of this process
     origin: Origin = Origin()
@@ -140,9 +142,9 @@ class Account(msgspec.Struct):
 class Report(msgspec.Struct):
     """A process's state, about once a second; totals since boot, so a lost report loses nothing."""
 
-    role: str
+    role: Word
     index: int
-    boot: str
+    boot: Word
     term: int
     counters: dict[str, float] = {}  # totals, by metric name without prefix: "env_steps"
     gauges: dict[str, float] = {}

@@ -166,6 +166,18 @@ def test_an_evaluator_that_plays_its_match_may_take_minutes_to_reset_its_environ
     assert order(evaluations, "E", ref(9)) is not match, "it plays something else"
 
 
+def test_an_evaluator_that_says_that_it_is_at_its_match_may_take_minutes_to_load_the_model(
+    evaluations: Quotas, time: Time
+) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    time.now += PLAY_S - 1
+    evaluations.hear("E", None, 0, match.id)
+    assert order(evaluations, "E", ref(9)) is match
+    evaluations.hear("E", None, 0, 0)
+    assert order(evaluations, "E", ref(9)) is not match, "it has given up"
+
+
 def test_an_evaluator_that_hangs_in_its_match_gets_another_one_at_last(evaluations: Quotas, time: Time) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None

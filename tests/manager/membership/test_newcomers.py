@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from rlctl_agents.manager.membership.newcomers import MOST, OTHERS, WITHIN_S, Newcomers
@@ -83,3 +84,11 @@ def test_a_hello_that_is_not_admitted_has_no_lease_and_is_told_in_the_status(tmp
     assert asked == [(boot(1), False), (boot(1), True), (boot(2), False)]
     assert run.manager.admission.refusal[0] == "too many"
     assert [one.boot for one in run.manager.members.leases.live("actor")] == [boot(1)]
+
+
+@pytest.mark.parametrize("field", ["role", "boot", "run"])
+def test_a_hello_whose_words_are_long_is_not_even_read(field: str) -> None:
+    """It would be told in an event, and events.jsonl lies beside the models."""
+    words = {"role": "actor", "boot": "0" * 16, "run": "r", field: "\0" * 10_000}
+    with pytest.raises(msgspec.ValidationError, match=field):
+        msgspec.msgpack.decode(msgspec.msgpack.encode(words), type=Hello)

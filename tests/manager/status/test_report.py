@@ -8,7 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from rlctl_agents.manager.accounting.counters import MOST_COUNTERS
 from rlctl_agents.manager.lifecycle.stop import TELL_S
+from rlctl_agents.manager.membership.registry import load_members
 from rlctl_agents.manager.status.report import StatusBuilder, scalars
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.runtime.metrics import exposition
@@ -200,6 +202,22 @@ def test_numbers_that_json_lacks_become_null(run: Run) -> None:
     run.report("actor", ACTOR, gauges={"train_return": float("inf")})
     assert status(run)["train_return"]["mean"] is None
     assert b"Infinity" not in msgspec.json.encode(status(run))
+
+
+@pytest.mark.parametrize("odd", [float("inf"), float("nan"), -1.0, 1e300])
+def test_figures_that_cannot_be_neither_end_the_manager_nor_spoil_its_books(run: Run, odd: float) -> None:
+    """A process with an actor's key may report any."""
+    everybody(run)
+    sane = {"env_steps": 70.0, "episodes": 3.0}
+    run.report("actor", ACTOR, counters=sane)
+    named = {f"{number}" * 40: 1.0 for number in range(1000)}
+    gauges = {"memory_bytes": odd, "train_return": 1.0}
+    run.report("actor", ACTOR, counters=named | dict.fromkeys(sane, odd), gauges=gauges)
+    told = status(run)
+    assert (told["totals"]["env_steps"], told["totals"]["episodes"]) == (70, 3)
+    assert len(run.manager.members.totals.of("actor")) <= MOST_COUNTERS + len(sane)
+    run.manager.store()
+    assert load_members(run.layout.results).totals.boots[boot(ACTOR)].counters["env_steps"] == 70
 
 
 def test_a_learner_that_stands_still_is_a_problem(run: Run) -> None:

@@ -15,7 +15,7 @@ from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.roles import actor, evaluator, learner, modelpool
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.stored_policy import load_kept
-from rlctl_agents.training.trainer import Trainer, Updated
+from rlctl_agents.training.trainer import Diverged, Trainer, Updated
 from rlctl_agents.types.control import Match, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import publisher
@@ -150,6 +150,28 @@ def test_a_learner_whose_newest_generation_is_damaged_goes_on_from_the_one_befor
         with running(learner.main, process_of("learner", manager, SPEC, volume=folder)):
             wait_until(lambda: pool.newest is not None and pool.newest.lineage == 2, "the new lineage")
     assert min(ref.version for ref in pool.models if ref.lineage == 2) == older.ref.version
+
+
+def test_a_learner_that_has_diverged_saves_no_last_generation_over_those_to_go_on_from(
+    folder: Path, manager: Manager, pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    update = Trainer.update
+
+    def updating(self: Trainer, batch: Batch | None) -> Updated:
+        if manager.commits and self.consumed_steps > manager.commits[0].generation.steps:
+            raise Diverged("the tenth update in a row without a finite gradient")
+        return update(self, batch)
+
+    monkeypatch.setattr(Trainer, "update", updating)
+    with (
+        running(actor.main, process_of("actor", manager, SPEC)),
+        running(learner.main, process_of("learner", manager, SPEC, volume=folder)) as raised,
+    ):
+        wait_until(lambda: consumed(manager) >= 80, "updates")
+        manager.checkpoint = 1
+        wait_until(lambda: bool(raised), "its end")
+    assert isinstance(raised[0], Diverged)
+    assert [commit.generation.number for commit in manager.commits] == [1]
 
 
 def test_a_learner_does_not_run_away_from_a_modelpool_that_is_gone(folder: Path, manager: Manager) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -13,6 +14,8 @@ from rlctl_agents.types.control import Histogram
 T = TypeVar("T")
 
 WINDOW_S = 10.0
+MOST_COUNTERS, LONGEST_NAME, MOST_COUNT = 200, 100, 2.0**63
+"""Of one process; characters; beyond that no process counts."""
 
 
 class Cpu(NamedTuple):
@@ -34,6 +37,14 @@ class StoredTotals(msgspec.Struct):
 
     closed: dict[str, dict[str, float]] = {}  # role -> counters of boots that never come back
     boots: dict[str, Boot] = {}
+
+
+def sound(counters: Mapping[str, float]) -> dict[str, float]:
+    """Counters that can be: a process with an actor's key may report any. At most MOST_COUNTERS, the first ones."""
+    found = {
+        name: value for name, value in counters.items() if 0.0 <= value <= MOST_COUNT and len(name) <= LONGEST_NAME
+    }  # NaN is not within them
+    return dict(islice(found.items(), MOST_COUNTERS))
 
 
 class Totals:

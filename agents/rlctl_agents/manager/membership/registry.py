@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from rlctl_agents.manager import timing
-from rlctl_agents.manager.accounting.counters import WINDOW_S, Cpu, LagWindow, Rates, StoredTotals, Totals
+from rlctl_agents.manager.accounting.counters import WINDOW_S, Cpu, LagWindow, Rates, StoredTotals, Totals, sound
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import ActorEpisodes, printable
 from rlctl_agents.manager.events import Lines
@@ -131,9 +131,9 @@ class Members:
         Returns:
             Boot of each sender that is quarantined by it and was not before -> the fault in its values.
         """
-        boot, quarantined = report.boot, dict[str, str]()
-        self.totals.hear(report.role, boot, report.counters)
-        self.rates.hear(boot, report.counters)
+        boot, quarantined, counters = report.boot, dict[str, str](), sound(report.counters)
+        self.totals.hear(report.role, boot, counters)
+        self.rates.hear(boot, counters)
         self.ledger.hear_sender(boot, report.sent, report.pending, self.leases.is_buried)
         if report.role in RECEIVERS:
             for sender in report.accounts:
@@ -150,7 +150,7 @@ class Members:
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
-        self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={})
+        self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={}, counters=counters)
         return quarantined
 
     def place(self, boot: str) -> str:

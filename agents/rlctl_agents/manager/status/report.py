@@ -244,7 +244,7 @@ class StatusBuilder:
             "silent_s": round(now - holder.heard, 1),
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
             "cpu": round(view.members.rates.of(holder.boot, "cpu_seconds"), 2),
-            "memory_bytes": None if seen is None or MEMORY not in seen.gauges else int(seen.gauges[MEMORY]),
+            "memory_bytes": None if seen is None else _whole(seen.gauges.get(MEMORY)),
         }
         if holder.role == "replay":
             shown |= {f"{name}_per_s": round(rates.of(holder.boot, name), 1) for name in ("inserted", "sampled")}
@@ -253,7 +253,7 @@ class StatusBuilder:
         elif holder.role == "learner":
             shown["updates_per_s"] = round(view.members.rates.of(holder.boot, "updates"), 2)
             if seen is not None and seen.gauges.get(WORLD, 1.0) != 1:
-                shown |= {"rank": int(seen.gauges.get(RANK, 0.0)), "world": int(seen.gauges[WORLD])}
+                shown |= {"rank": _whole(seen.gauges.get(RANK, 0.0)), "world": _whole(seen.gauges[WORLD])}
         if holder.boot in silent:
             shown["silent"] = True
         return shown
@@ -493,3 +493,8 @@ def _step_s(counters: Mapping[str, float]) -> float:
 
 def _share(value: float) -> float:
     return min(max(value, 0.0), 1.0)
+
+
+def _whole(value: float | None) -> int | None:
+    """A gauge as a whole number; None where a process reports none, or no number."""
+    return int(value) if value is not None and abs(value) < 2.0**63 else None
