@@ -67,13 +67,18 @@ def missing(run: str, number: int, kept: Sequence[int]) -> Conflict:
 
 
 def plan_of(
-    state: RunState, rlctl_version: str, hashes: Mapping[str, str], replicas: Mapping[str, int]
+    state: RunState, rlctl_version: str, hashes: Mapping[str, str], replicas: Mapping[str, int],
+    code: str | None = None,
 ) -> Plan:  # fmt: skip
-    """The parts of a plan that `apply` needs, from documents that are made already."""
+    """The parts of a plan that `apply` needs, from documents that are made already.
+
+    Args:
+        code: folder of the user's modules on this machine.
+    """
     roles = tuple(
         RolePlan(role, replicas[role], cpu=0.0, memory_mib=0.0, gpu=0, threads=1, run_file={}, hash=hashes[role])
         for role in ROLES
         if role in replicas
     )
     target: Literal["local", "kubernetes"] = "kubernetes" if state.target == "kubernetes" else "local"
-    return Plan(state.run, state.uid, rlctl_version, target, roles, live={}, code_path=None)
+    return Plan(state.run, state.uid, rlctl_version, target, roles, live={}, code_path=code)

@@ -41,7 +41,7 @@ def test_nobody_has_episodes_kept_that_are_not_theirs(run: Run) -> None:
 def test_the_newest_are_kept_and_no_name_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "KEPT", {"crash": 3, "extreme": 2})
     keeps = Episodes(tmp_path / "episodes")
-    names = [keeps.keep("actor-3", crash()) for _ in range(5)]
+    names = [keeps.keep("actor-3", crash(number=number)) for number in range(5)]
     assert names == [f"actor/3@{number}" for number in range(1, 6)]
     assert keeps.keep("evaluator-0", crash(kind="worst")) == "evaluator/0@6"
     kept = sorted(path.name for path in (tmp_path / "episodes").iterdir())
@@ -54,8 +54,8 @@ def test_large_ones_are_fewer_and_the_newest_stays_however_large(
 ) -> None:
     monkeypatch.setattr(episodes, "KEPT_BYTES", 100)
     keeps = Episodes(tmp_path / "episodes")
-    for size in (30, 30, 30, 30, 500):
-        keeps.keep("actor-0", crash(bytes(size)))
+    for number, size in enumerate((30, 30, 30, 30, 500)):
+        keeps.keep("actor-0", crash(bytes(size), number))
         total = sum(path.stat().st_size for path in (tmp_path / "episodes").iterdir())
         assert total <= 100 or size == 500
     assert [path.name for path in (tmp_path / "episodes").iterdir()] == ["actor-0-5-crash.episode"]

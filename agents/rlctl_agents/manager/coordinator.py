@@ -118,7 +118,6 @@ class Coordinator:
         self.beginning = Beginning(settings.init, layout.init)
         self.profiles = Profiles(layout.root, run, clock)
         self.outliers = Outliers(clock.monotonic)
-        self._crashed: set[str] = set()  # boots that have told how their environment failed
         self.events.add("start", f"manager started, term {term}", term=term)
         if self.state.lost:
             self.events.add("lost", self.state.lost)
@@ -229,14 +228,11 @@ class Coordinator:
         holder = self.members.leases.holder(recorded.boot)
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
             return Said(False, "it is of no process that records such episodes")
-        if recorded.kind == "crash" and recorded.boot in self._crashed:  # it ends with the first
-            return Said(False, "this process has told its crash already")
         try:
             name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
         except (ValueError, OSError) as fault:
             return Said(False, getattr(fault, "strerror", None) or str(fault))
         if recorded.kind == "crash":
-            self._crashed = {boot for boot in self._crashed if self.members.leases.alive(boot)} | {recorded.boot}
             again = f"rlctl repro {self.run} {name}"
             text = f"{holder.role} {holder.index} kept the episode in which its environment failed: {again}"
             self.events.add("episode", text, role=holder.role, index=holder.index, episode=name)

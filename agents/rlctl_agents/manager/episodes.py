@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from rlctl_agents.types.control import Recorded
 
 KEPT: Final = {"crash": 64, "extreme": 8}
 """The newest: a run that fails for good has seen five crashes of each of its processes, and names the first."""
+REMEMBERED: Final = 10_000
 KEPT_BYTES: Final = 1 << 26
 """Of crashes together, and of the worst and best of evaluations."""
 _NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episode")
@@ -29,6 +31,7 @@ class Episodes:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._crashed: deque[str] = deque(maxlen=REMEMBERED)  # boots: a process ends with its first crash
 
     def keep(self, process: str, recorded: Recorded) -> str:
         """Store an episode and remove those that are too many; its name, as `rlctl repro` takes it.
@@ -37,16 +40,21 @@ class Episodes:
             process: "actor-3".
 
         Raises:
-            ValueError: its description is no line.
+            ValueError: its description is no line, or the process has told a crash before: it would push out those of
+                others.
             OSError: it cannot be stored.
         """
         if b"\n" in recorded.header:
             raise ValueError("the description of an episode must be one line")
+        if recorded.kind == "crash" and recorded.boot in self._crashed:
+            raise ValueError("this process has told its crash already")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         data = recorded.header + b"\n" + recorded.body
         number = max(self._numbers(), default=0) + 1
         while not create_file(self._folder / f"{process}-{number}-{recorded.kind}.episode", data):
             number += 1
+        if recorded.kind == "crash":
+            self._crashed.append(recorded.boot)
         self._tidy(recorded.kind == "crash")
         role, _, index = process.partition("-")
         return f"{role}/{index}@{number}"

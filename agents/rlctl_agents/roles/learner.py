@@ -13,7 +13,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-import zmq
 from msgspec import structs
 
 from rlctl.spec import algorithms as specs
@@ -481,8 +480,10 @@ class Learner:
             while said.again and self._standing.asks:
                 time.sleep(AGAIN_S)
                 said = self._member.call(commit, Said, deadline_s=COMMIT_S)
-        except (OSError, zmq.ZMQError) as error:  # no socket: the thread that writes lives on and tries the next one
-            raise RemoteError(f"the manager cannot be asked: {error}") from error
+        except (TimeoutError, RemoteError):
+            raise
+        except Exception as error:  # no socket is left: the thread that writes lives on, for the next generation
+            raise RemoteError(f"the manager cannot be asked: {type(error).__name__}: {error}") from error
         return said
 
     def _count(self, updated: Updated) -> None:

@@ -258,9 +258,15 @@ class LocalBackend:
         yield from differences([] if place is None else run_state.read_documents(place.layout), documents)
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """Check of the simulator: without it the roles would end a second after `up -d` has said that all is well."""
+        """Check of the packages that are needed: without the simulator the roles would end a second after `up -d` has
+        said that all is well.
+        """
+        installed = doctor.packages()
         ids = {role.run_file["spec"]["env"]["id"] for role in plan.roles if role.role in ("actor", "evaluator")}
-        return [Check("simulator", "problem", *lacking) for lacking in map(simulator_missing, sorted(ids)) if lacking]
+        simulators = [
+            Check("simulator", "problem", *lacking) for one in sorted(ids) if (lacking := simulator_missing(one))
+        ]
+        return simulators if installed.verdict == "ok" else [installed, *simulators]
 
     def revisions(self, run: str) -> list[Revision]:
         """Revisions that can be gone back to, newest first; the first is the one that runs.

@@ -25,10 +25,10 @@ _FILES_OF_A_RUN: Final = 4096
 
 def look() -> list[Check]:
     """All checks; nothing is changed."""
-    return [_packages(), _disk(), _sockets(), _files(), _machine()]
+    return [packages(), _disk(), _sockets(), _files(), _machine()]
 
 
-def _packages() -> Check:
+def packages() -> Check:
     lacking = [name for name in _PACKAGES if find_spec(name) is None]
     if lacking:
         return Check(

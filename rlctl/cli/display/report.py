@@ -29,7 +29,7 @@ def headline(snapshot: Snapshot) -> str:
     if snapshot.phase == "finished":
         return f"finished: {status['stop']['met'] or 'a stop condition is met'}"
     if snapshot.phase == "stopped":
-        return "stopped by `rlctl down`; its data stays"
+        return "stopped; its data stays"
     if snapshot.silent:
         return "the manager does not answer; figures are what it said last"
     if snapshot.phase == "starting":

@@ -40,7 +40,7 @@ def number(value: float | None) -> str:
     """A measured value with at most four significant places: 487.3, 21, -20.9; - when there is none."""
     if value is None:
         return "-"
-    return f"{value:.0f}" if abs(value) >= 10_000 else f"{value:.4g}"
+    return f"{value:.0f}" if abs(value) >= 9_999.5 else f"{value:.4g}"
 
 
 def percent(share: float | None) -> str:

@@ -22,6 +22,7 @@ from rlctl.cli.run import trial as trying
 from rlctl.cli.run.clusters import IN_CLUSTER
 from rlctl.cli.run.prepare import check_place, load
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
+from rlctl.spec.words import printable
 
 if TYPE_CHECKING:
     from rlctl.cli.experiments.search import Search
@@ -60,6 +61,8 @@ class Design:
             raise UsageError("--seeds and --set seed=... both say which seeds", hint="leave one of them out")
         if wish.search is not None and not self._axes:
             raise UsageError("nothing to search", hint="as in --set algorithm.lr=1e-5..1e-3:log")
+        if stated and stated.range and wish.search:
+            problems.append(Problem("seed", "is no range to search: list the seeds, as in seed=0,1,2", "--set"))
         _refuse(problems)
         settings_many = wish.trials if wish.search else prod(len(axis.values) for axis in self._axes)
         many = settings_many * (len(stated.values) if stated else wish.seeds)  # counted before they are made
@@ -104,7 +107,7 @@ class Design:
             search = {"method": wish.search, "axes": [axis.text for axis in self._axes], "prune": wish.prune}
         cluster = self._world.cluster if any(self._world.cluster) else self._world.usual_cluster
         context, namespace = cluster if target in ON_CLUSTERS else Cluster()
-        files = ", ".join(map(str, wish.specs))
+        files = ", ".join(printable(str(path)) for path in wish.specs)
         return Sweep(name, rfc3339(self._world.now()), files, target, context, namespace, search)
 
     def begin(self, *, retry: bool) -> Sweep:

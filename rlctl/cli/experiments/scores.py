@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.display.text import count, number
@@ -27,6 +29,14 @@ MOST_RETURN: Final = 1e100
 """Above it, as in a file that another program wrote, means and spreads overflow."""
 Point = tuple[int, float]
 """Agent steps, and mean return of an evaluation."""
+
+
+class Told(NamedTuple):
+    """An evaluation as it was measured."""
+
+    lineage: int  # of the model: each learner that goes on from a generation opens another
+    steps: int
+    mean: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +121,28 @@ def scored(world: World, run: str, target: str | None) -> Scored:
     state = as_now(backend, state)
     spec = dict(state.spec)
     mode = (spec.get("evaluation") or {}).get("mode", "greedy")
-    settings = flat({key: value for key, value in spec.items() if key not in _NO_SETTINGS})
+    settings = flat({key: value for key, value in _whole(spec).items() if key not in _NO_SETTINGS})
     stop = spec.get("stop") or {}
     told = _told(backend, state, mode)
-    sound = [(int(at), float(mean)) for at, mean in told if _sound(at, MOST_STEPS) and _sound(mean, MOST_RETURN)]
+    sound = [
+        Told(lineage, int(at), float(mean)) for lineage, at, mean in told
+        if isinstance(lineage, int) and _sound(at, MOST_STEPS) and _sound(mean, MOST_RETURN)
+    ]  # fmt: skip
     return Scored(
         run, int(spec.get("seed", 0)), mode, state.phase, settings, curve(sound),
         stop.get("agent_steps"), stop.get("eval_return"), len(told) - len(sound),
     )  # fmt: skip
+
+
+def _whole(spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The spec with what it leaves to defaults, as `rlctl diff` compares it: another spelling is no other setting."""
+    from rlctl.spec.fields import normal
+    from rlctl.spec.schema import Spec
+
+    try:
+        return normal(Spec.model_validate(spec)).model_dump(mode="json")
+    except (ValueError, KeyError):  # of another release
+        return spec
 
 
 def _sound(value: object, most: float) -> bool:
@@ -126,12 +150,13 @@ def _sound(value: object, most: float) -> bool:
     return isinstance(value, int | float) and abs(value) <= most
 
 
-def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any]]:
-    """Evaluations of a run in one mode, from its file; of a run that is taken down on a cluster, from the last words of
-    its manager, where these hold them: no pod has to be started for that."""
+def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any, Any]]:
+    """Lineage, agent steps and mean of the evaluations of a run in one mode, from its file; of a run that is taken down
+    on a cluster, from the last words of its manager, where these hold them: no pod has to be started for that.
+    """
     last_words = (backend.stored_status(state.run) or {}) if state.target in ON_CLUSTERS else {}
     if "history" in last_words:
-        return [(point[0], point[2]) for point in last_words["history"]]
+        return [(0, point[0], point[2]) for point in last_words["history"]]
     with backend.stored_files(state.run) as files:
         stored = (
             b"" if "evaluations.jsonl" not in files.sizes("results") else whole(files, "results", "evaluations.jsonl")
@@ -141,28 +166,35 @@ def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any]]
         try:
             one = json.loads(line)
             if one["mode"] == mode:
-                found.append((one["steps"], one["mean"]))
+                found.append((one["ref"]["lineage"], one["steps"], one["mean"]))
         except (ValueError, KeyError, TypeError, RecursionError):  # the last may be half-written
             continue
     return found
 
 
-def curve(points: Sequence[Point]) -> list[Point]:
+def curve(points: Sequence[Told]) -> list[Point]:
     """Points in ascending order of steps, of which the last is the run's last evaluation.
 
     A point takes the place of an older one of as many steps: the same model on fresh seeds, which says more than the
-    evaluation that it was chosen by. It also takes the place of those of more steps, which a learner that went back to
-    a generation has lost.
+    evaluation that it was chosen by. It also takes the place of those of more steps and an older lineage, which a
+    learner that went back to a generation has lost. Within a lineage evaluators are done in any order.
 
     Args:
         points: in the order in which they were measured.
     """
-    found: list[Point] = []
-    for at, mean in points:
-        while found and found[-1][0] >= at:
-            found.pop()
-        found.append((at, mean))
-    return found
+    found: list[Told] = []  # of lineages that never fall
+    for one in points:
+        if not found or (one.steps > found[-1].steps and one.lineage >= found[-1].lineage):
+            found.append(one)
+            continue
+        if any(other.lineage > one.lineage and other.steps <= one.steps for other in found):
+            continue  # measured late, and lost before
+        found = [
+            other for other in found
+            if other.steps < one.steps or (other.steps > one.steps and other.lineage >= one.lineage)
+        ]  # fmt: skip
+        insort(found, one, key=attrgetter("steps"))
+    return [(one.steps, one.mean) for one in found]
 
 
 def grouped(runs: Sequence[Scored], steps: int | None) -> list[Group]:

@@ -67,11 +67,23 @@ class Search:
         return f"{trial.suggest_float(axis.path, low, high, log=axis.log):.6g}"
 
     def tell(self, number: int, value: float | None, *, pruned: bool = False) -> None:
-        """Result of a suggestion; None: it has none. One that is told already stays as it is."""
+        """Result of a suggestion; None: it has none. One that is told already stays as it is; one that had failed and
+        was trained again counts as another of the same settings.
+        """
         states = self._optuna.trial.TrialState
         state = states.PRUNED if pruned else states.FAIL if value is None else states.COMPLETE
         told = value if state is states.COMPLETE else None
-        self._asked(lambda: self._study.tell(number, told, state=state, skip_if_finished=True))
+        self._asked(lambda: self._tell(number, told, state))
+
+    def _tell(self, number: int, value: float | None, state: Any) -> None:
+        before, states = self._study.get_trials(deepcopy=False)[number], self._optuna.trial.TrialState
+        if before.state is states.FAIL and state is states.COMPLETE:  # it was trained again
+            again = self._optuna.trial.create_trial(
+                params=before.params, distributions=before.distributions, value=value
+            )
+            self._study.add_trial(again)
+        else:
+            self._study.tell(number, value, state=state, skip_if_finished=True)
 
     def forget(self, known: Container[int]) -> None:
         """Give up suggestions without a trial: a command was killed before it had recorded them."""

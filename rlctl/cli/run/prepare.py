@@ -35,6 +35,7 @@ class Prepared:
     plan: Plan
     documents: list[Document]
     changes: list[Change]  # from what was applied last; empty for a new run
+    remains: bool  # nothing is recorded of the run any more, and its folder is there
     asked: frozenset[str] = frozenset()  # images whose tag a registry has resolved just now
 
     @property
@@ -135,6 +136,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
         plan=plan,
         documents=documents,
         changes=[] if state is None else changes(stored_spec(state), spec),
+        remains=state is None and place.layout.root.exists(),
         asked=asked,
     )
 

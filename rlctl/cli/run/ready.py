@@ -14,7 +14,8 @@ from rlctl.cli.run.snapshot import Snapshot
 from rlctl.errors import RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend, Process, RunState
+    from rlctl.backends.base import Process, RunState
+    from rlctl.cli.run.prepare import Prepared
 
 GRACE_S = 10.0
 
@@ -88,24 +89,19 @@ def why_not(run: str, outcome: Outcome, timeout: str) -> RlctlError | None:
     return None
 
 
-def undo(world: World, backend: Backend, before: RunState | None, run: str) -> str:
-    """As it was before the `up`: the revision before again, or nothing of it.
-
-    Args:
-        world: this invocation.
-        backend: of the run.
-        before: what was recorded of it then; None: it was not there.
-        run: its name.
+def undo(world: World, prepared: Prepared) -> str:
+    """As it was before the `up`: the revision before again, or nothing of it. What was learned before stays.
 
     Returns:
         What was done, in words. That it could not be undone is words, too: the cause of all this is the news.
     """
+    backend, before, run = prepared.backend, prepared.state, prepared.plan.run
     try:
-        if before is None:
+        if before is None and not prepared.remains:
             world.mention(f"--atomic: removing {run}, which was not there before")
             follow(world, backend.delete(run, volumes=True, grace_s=GRACE_S), heard=False)
             return f"{run} is removed again"
-        if before.phase != "running":
+        if before is None or before.phase != "running":
             world.mention(f"--atomic: stopping {run}, which did not run before")
             follow(world, backend.delete(run, volumes=False, grace_s=GRACE_S), heard=False)
             return f"{run} is stopped again; its data stays"

@@ -140,7 +140,7 @@ def _tail(text: str) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"--tail: {text!r} is neither a number nor all")
-    return int(text)
+    return int(text) if len(text) < 10 else None  # as many as there are
 
 
 def _regex(text: str | None) -> str | None:

@@ -36,9 +36,11 @@ class TrialsFailed(WorkloadFailed):
     """Which, of how many; `details` has why."""
 
     def __init__(self, failed: Sequence[Trial], count: int) -> None:
+        made = next((trial for trial in failed if trial.uid), None)  # others have a spec that is refused, and no run
+        look = "" if made is None else f"rlctl logs --run {made.run} --tail 50; "
         super().__init__(
             f"{len(failed)} of {count} trials failed: {', '.join(trial.run for trial in failed)}",
-            hint=f"rlctl logs --run {failed[0].run} --tail 50; with --retry the same command starts them again",
+            hint=f"{look}with --retry the same command starts them again",
             objects=tuple(trial.run for trial in failed),
         )
         self.details = [f"{trial.run}: {trial.why}" for trial in failed]
@@ -262,6 +264,7 @@ def stop(world: World, sweep: SweepArgument) -> int:
         try:
             with record.held(sweep):
                 found = record.known(sweep)
+                _refresh(world, found)  # those that went on when the command was left
                 going = [
                     trial for trial in found.trials
                     if trial.state == "running" or (trial.uid and found.target in ON_CLUSTERS)

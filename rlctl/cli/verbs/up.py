@@ -203,7 +203,7 @@ def apply(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | N
         done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored, initial=policy))
     except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
         if atomic:
-            undone = undo(world, prepared.backend, state, prepared.plan.run)
+            undone = undo(world, prepared)
             remedy = error.remedy if isinstance(error, PartlyApplied) else ""
             error.hint = f"{remedy} {undone}".strip()
         raise
@@ -222,7 +222,7 @@ def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomi
     error = why_not(run, outcome, timeout)
     if error is not None:
         if atomic and isinstance(error, NotReady | Hopeless | RunFailed):  # else another command has taken it over
-            error.details.append(undo(world, prepared.backend, prepared.state, run))
+            error.details.append(undo(world, prepared))
         raise error
     if snapshot is not None and snapshot.over:
         _print_final(world, snapshot)

@@ -46,6 +46,7 @@ def test_numbers_and_clocks() -> None:
     assert number(487.34) == "487.3"
     assert number(-20.95) == "-20.95"
     assert number(123_456.7) == "123457"
+    assert (number(9999.4), number(9999.7)) == ("9999", "10000")
     assert clock(3 * 3600 + 12 * 60 + 5.9) == "03:12:05"
     assert clock(360_000.9) == "100:00:00"
     assert [duration(one) for one in (45, 7199, 7200, 3 * 86_400)] == ["45 s", "119 min", "2 h", "3 d"]

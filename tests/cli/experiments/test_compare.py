@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.cli.experiments import scores
 from rlctl.cli.experiments.plot import draw
-from rlctl.cli.experiments.scores import Figures, Group, Scored, curve, figures, grouped, notes, rows
+from rlctl.cli.experiments.scores import Figures, Group, Scored, Told, curve, figures, grouped, notes, rows
 from rlctl.spec.layout import Layout
 from tests.cli.conftest import MEASURED, Rlctl
 from tests.cli.experiments.training import write
@@ -49,6 +49,12 @@ def test_runs_of_equal_settings_are_a_group_named_by_what_differs(rlctl: Rlctl) 
     told = rlctl("compare", "a0", "b0", "-o", "json").json
     assert [one["runs"][0]["value"] for one in told["groups"]] == [20.0, 10.0]
     assert told["notes"] == ["a group of one run has no interval; --seeds of a sweep makes more"]
+
+
+def test_a_default_that_is_written_is_no_other_setting(rlctl: Rlctl) -> None:
+    trained(rlctl, "a0", means=(1.0,))
+    trained(rlctl, "a1", "model.activation=tanh", "roles.evaluator.replicas=1", seed=1, means=(2.0,))
+    assert len(rlctl("compare", "a0", "a1", "-o", "json").json["groups"]) == 1
 
 
 def test_steps_compares_what_was_reached_by_then(rlctl: Rlctl) -> None:
@@ -195,11 +201,17 @@ def test_without_its_packages_one_sentence_names_the_extra(
 
 
 def test_an_older_point_goes_where_a_learner_went_back_behind_it() -> None:
-    assert curve([(100, 1.0), (200, 2.0), (300, 3.0), (200, 2.5), (250, 2.6)]) == [(100, 1.0), (200, 2.5), (250, 2.6)]
+    before = [Told(1, 100, 1.0), Told(1, 200, 2.0), Told(1, 300, 3.0)]
+    after = [Told(2, 200, 2.5), Told(1, 310, 3.1), Told(2, 250, 2.6)]
+    assert curve([*before, *after]) == [(100, 1.0), (200, 2.5), (250, 2.6)]
+
+
+def test_evaluators_that_are_done_in_another_order_lose_no_point() -> None:
+    assert curve([Told(1, 2000, 20.0), Told(1, 1000, 10.0)]) == [(1000, 10.0), (2000, 20.0)]
 
 
 def test_of_two_evaluations_of_one_model_the_last_counts() -> None:
-    assert curve([(100, 1.0), (200, 9.5), (200, 8.0)]) == [(100, 1.0), (200, 8.0)]
+    assert curve([Told(1, 100, 1.0), Told(1, 200, 9.5), Told(1, 200, 8.0)]) == [(100, 1.0), (200, 8.0)]
 
 
 def run(name: str, seed: int, value: float, **settings: object) -> Scored:

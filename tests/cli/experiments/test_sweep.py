@@ -6,6 +6,8 @@ import importlib.util
 import json
 import re
 import signal
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -263,6 +265,11 @@ def test_an_environment_that_is_not_there_is_told_before_anything_starts(rlctl: 
         (["--name", "n" * 35, "--seeds", "10000"], 2, f"the last trial would be {'n' * 35}-10000"),
         (["--set", "stop.agent_steps=null"], 3, "a sweep has runs that end"),
         (["--set", "algorithm.lr=1e-4..1e-3"], 3, "a range needs --search optuna"),
+        (
+            ["--search", "optuna", "--set", "algorithm.lr=1e-4..1e-3", "--set", "seed=0..4"],
+            3,
+            "list the seeds, as in seed=0,1,2",
+        ),
     ],
 )
 def test_what_makes_no_sweep_is_said(rlctl: Rlctl, spec: str, arguments: list[str], code: int, said: str) -> None:
@@ -325,6 +332,20 @@ def test_stop_ends_the_command_and_the_trials_and_the_same_command_goes_on(rlctl
     training.go_on()
     assert rlctl("sweep", spec, *AXES).code == 0
     assert training.done["pole-1"] == 4
+
+
+def test_stop_leaves_trials_as_they_ended_that_went_on_when_the_command_was_left(rlctl: Rlctl, spec: str) -> None:
+    training = Training(
+        rlctl, lambda state, look: None if look == 4 and state.run == "pole-2" else returned(state, look)
+    )
+    rlctl.at(2.2, lambda: signal.raise_signal(signal.SIGINT))
+    assert rlctl("sweep", spec, *AXES, "--parallel", "2").code == 0
+    for _ in range(5):
+        rlctl.sleep(1)
+    assert rlctl("sweep", "stop", "pole", "-o", "json").json["stopped"] == []
+    assert states() == {"pole-1": "finished", "pole-2": "failed", "pole-3": "waiting", "pole-4": "waiting"}
+    assert rlctl("sweep", spec, *AXES).code == 7
+    assert training.done["pole-2"] == 4, "a failed trial is over"
 
 
 def test_a_trial_that_another_command_stops_is_not_started_again_by_this_one(rlctl: Rlctl, spec: str) -> None:
@@ -485,6 +506,28 @@ def test_optuna_suggests_prunes_and_goes_on_after_a_kill(
     assert all(training.done[one.run] < 4 for one in pruned)
     assert len(training.done) == 10
     assert (record.folder("pole") / "optuna.db").stat().st_size > 0
+
+
+def test_a_suggestion_that_failed_counts_for_the_search_once_it_is_trained_again(rlctl: Rlctl, spec: str) -> None:
+    pytest.importorskip("optuna")
+    training = Training(rlctl, lambda state, look: None if state.run == "pole-2" else returned(state, look))
+    search = ("--search", "optuna", "--set", "algorithm.lr=1e-5..1e-2:log", "--trials", "3")
+    assert rlctl("sweep", spec, *search).code == 7
+    training._mean = returned
+    assert rlctl("sweep", spec, *search, "--retry").code == 0
+    assert [one.state for one in record.known("pole").trials] == ["finished"] * 3
+    with closing(sqlite3.connect(record.folder("pole") / "optuna.db")) as study:
+        told = [state for (state,) in study.execute("select state from trials order by trial_id")]
+    assert told == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+
+
+def test_suggestions_that_are_no_spec_point_to_no_run(rlctl: Rlctl, spec: str) -> None:
+    pytest.importorskip("optuna")
+    Training(rlctl, returned)
+    search = ("--search", "optuna", "--set", "algorithm.batch_size=40..80", "--set", "algorithm.unroll_length=20")
+    result = rlctl("sweep", spec, *search, "--trials", "2")
+    assert (result.code, "trials failed" in result.err) == (7, True)
+    assert "rlctl logs" not in result.err
 
 
 def test_without_optuna_one_sentence_names_the_extra(rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch) -> None:

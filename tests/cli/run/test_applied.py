@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import io
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -65,5 +67,7 @@ def test_a_line_about_a_wait_that_cannot_be_written_ends_no_work(error: OSError)
 @pytest.mark.parametrize("error", [FULL, GONE])
 def test_atomic_puts_back_what_was_there_when_nobody_hears_of_it(rlctl: Rlctl, error: OSError) -> None:
     rlctl.up()
-    assert undo(World(stderr=Deaf(error)), rlctl.backend, None, "pole") == "pole is removed again"
+    plan = SimpleNamespace(run="pole")
+    prepared: Any = SimpleNamespace(backend=rlctl.backend, state=None, remains=False, plan=plan)
+    assert undo(World(stderr=Deaf(error)), prepared) == "pole is removed again"
     assert rlctl.backend.find("pole") is None

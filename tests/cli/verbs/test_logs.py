@@ -46,6 +46,7 @@ def test_records_of_all_replicas_are_merged_by_time(talking: Rlctl) -> None:
         (["--since", "2m", "--until", "30s"], ["second"]),
         (["--tail", "1"], ["third"]),
         (["--tail", "all"], ["first", "second", "third"]),
+        (["--tail", "9" * 5000], ["first", "second", "third"]),
         (["--grep", "^s.*d$"], ["second"]),
         (["--level", "warning"], ["second", "third"]),
         (["--level", "ERROR", "learner"], ["second"]),

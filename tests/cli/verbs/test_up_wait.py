@@ -109,6 +109,16 @@ def test_atomic_removes_what_a_first_up_has_made(rlctl: Rlctl, clusters: Cluster
     assert clusters.here.find("pole") is None
 
 
+def test_atomic_removes_nothing_of_a_run_whose_record_alone_was_gone(rlctl: Rlctl) -> None:
+    storage = rlctl.folder / "runs"
+    kept = rlctl.backend.place("pole", str(storage)).layout.root / "checkpoints" / "one"
+    kept.parent.mkdir(parents=True)
+    rlctl.backend.partly_after = 3
+    result = rlctl("up", rlctl.spec, "--atomic", "--set", f"storage.path={storage}")
+    assert result.code == PartlyApplied.exit_code
+    assert "pole is stopped again; its data stays" in result.err
+
+
 def test_atomic_goes_back_to_the_revision_before(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.up()
     break_learner(rlctl, clusters, at_s=rlctl.time_s + 1)

@@ -7,16 +7,18 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.roles import actor, evaluator, learner, modelpool
+from rlctl_agents.runtime.manager_session import Member
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.stored_policy import load_kept
 from rlctl_agents.training.trainer import Diverged, Trainer, Updated
-from rlctl_agents.types.control import Match, Quota
+from rlctl_agents.types.control import Commit, Match, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import publisher
 from tests.support.fakes import Manager, Pool, process_of, running, wait_until
@@ -114,6 +116,31 @@ def test_a_learner_asks_until_the_manager_has_decided_about_its_generation_and_g
         assert manager.asked == 4
     assert raised == []
     assert [commit.generation.number for commit in manager.commits] == [1, 2]
+
+
+def test_a_learner_that_cannot_ask_the_manager_saves_the_next_generation_all_the_same(
+    folder: Path, manager: Manager, pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    call, refused = Member.call, list[Commit]()
+
+    def calling(self: Member, request: Any, *arguments: Any, **named: Any) -> Any:
+        if isinstance(request, Commit) and not refused:
+            refused.append(request)
+            raise MemoryError("no socket is left")
+        return call(self, request, *arguments, **named)
+
+    monkeypatch.setattr(Member, "call", calling)
+    with (
+        running(actor.main, process_of("actor", manager, SPEC)),
+        running(learner.main, process_of("learner", manager, SPEC, volume=folder)) as raised,
+    ):
+        for number in (1, 2):
+            manager.checkpoint = number
+            wait_until(lambda: bool(refused), "a generation that the manager does not hear of")
+        wait_until(lambda: bool(manager.commits), "the next one")
+    assert raised == []
+    assert "generation 1 was not saved: the manager cannot be asked: MemoryError: no socket is left" in caplog.text
+    assert manager.commits[0].generation.number == 2
 
 
 def test_a_learner_that_ends_leaves_a_generation_that_waits_for_others_to_the_manager(

@@ -221,7 +221,8 @@ def start(place: Place, say: Say = quiet) -> None:
         lines = said.decode(errors="replace").strip().splitlines()
         why = next((line for line in lines if line.startswith("Error")), lines[-1] if lines else "it said nothing")
         log = place.layout.logs / "supervisord.log"
-        raise BackendUnreachable(f"supervisord did not start (exit {process.returncode}): {why}", hint=f"See {log}.")
+        hint = f"See {log}." if log.exists() else "rlctl doctor"
+        raise BackendUnreachable(f"supervisord did not start (exit {process.returncode}): {why}", hint=hint)
 
 
 def _last_words(process: subprocess.Popen[bytes], patience: Waiting) -> bytes:

@@ -58,6 +58,7 @@ def keep(
         "spec": present.spec,
         "hashes": present.hashes,
         "spec_replicas": present.spec_replicas,
+        "code": present.code,
         "documents": [asdict(document) for document in documents],
     }
     write(path, to_json(content))
@@ -127,7 +128,8 @@ def _kept(known: RunState, stored: Mapping[str, Any]) -> Kept:
     hashes = {str(role): str(value) for role, value in stored["hashes"].items()}
     replicas = {str(role): int(count) for role, count in stored["spec_replicas"].items()}
     documents = [Document(each["name"], each["text"], each["role"], each["origin"]) for each in stored["documents"]]
-    return Kept(revision, plan_of(known, version, hashes, replicas), documents)
+    code = stored.get("code", known.code)  # absent: of before it was kept
+    return Kept(revision, plan_of(known, version, hashes, replicas, None if code is None else str(code)), documents)
 
 
 def _folder(layout: Layout) -> Path:

@@ -43,6 +43,12 @@ def test_what_was_applied_before_revisions_were_kept_can_be_gone_back_to(place: 
     assert {role.role: (role.replicas, role.hash) for role in found.plan.roles} == {"actor": (4, "aaaaaaaaaaaa")}
 
 
+@pytest.mark.parametrize("code", ["/home/ana/mine", None])
+def test_a_revision_brings_back_where_the_users_modules_lie(place: Place, code: str | None) -> None:
+    revisions.keep(place, None, replace(at(3), code=code), DOCUMENTS)
+    assert revisions.read(place, replace(STATE, code="/elsewhere"), 3).plan.code_path == code
+
+
 def test_a_revision_is_written_once(place: Place) -> None:
     revisions.keep(place, None, at(3), DOCUMENTS)
     path = place.layout.run / "revisions" / "3.json"
