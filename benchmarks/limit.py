@@ -35,7 +35,7 @@ def measure(session: Session) -> None:
     seconds = session.choose(1.0, 2.0, 10.0)
     for number, (task, part) in session.rounds(cells, session.choose(1, 1, 5)):
         keys = {"task": task, "part": part, "round": number}
-        work = partial(peers.ours, session, task) if part == WHOLE else partial(alone, part, task, seconds)
+        work = partial(peers.rlctl, session, OURS[task]) if part == WHOLE else partial(alone, part, task, seconds)
         session.cell(keys, work)
 
 

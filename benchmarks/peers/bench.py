@@ -5,15 +5,17 @@
     RLCTL_BENCH_ONLY=rlctl,sb3 RLCTL_BENCH_TASKS=cartpole python -m benchmarks peers --form tiny --out /tmp/x
 
 Every trainer has the same network, learns from every step once (in the tasks of PPO once an epoch, in those of a replay
-from as many rows for each step), and gets one compute thread per process. A window lies between two reports of the
-trainer itself, after a warm-up; CPU is that of its whole process tree, from /proc.
+from as many rows for each step), and gets one compute thread per process. The trainers of a task compute in turns of a
+second. A window lies between two reports of the trainer itself, after a warm-up; CPU is that of its whole process tree,
+from /proc.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from benchmarks.peers import venvs
+from benchmarks.peers import turns, venvs
 from benchmarks.peers.contenders import (
     ALSO,
     CLIPPED,
@@ -33,10 +35,9 @@ from benchmarks.peers.contenders import (
     REPLAYED,
     SCORE,
     TASKS,
-    Peer,
     changed,
 )
-from benchmarks.peers.window import CannotDo, child, solve, window
+from benchmarks.peers.window import Child, child, solve
 from benchmarks.shared import plots, product, store, tables
 from benchmarks.shared.host import REPOSITORY
 from benchmarks.shared.session import Session
@@ -61,20 +62,34 @@ def compare(session: Session, tasks: Sequence[str]) -> None:
     """Measure tasks, or those of them that $RLCTL_BENCH_TASKS names, by rlctl and every peer that has them."""
     folders = install(session)
     peers = {peer.label: peer for peer in PEERS if peer.name in folders}
-    cells = [
-        (task, label)
-        for task in wanted("RLCTL_BENCH_TASKS", tasks)
-        for label in (US, *ALSO.get(task, {}), *peers)
-        if label not in peers or (task in peers[label].tasks and (task != "solve" or session.form == "full"))
-    ]
-    if US not in wanted("RLCTL_BENCH_ONLY", [US, *(peer.name for peer in PEERS)]):
-        cells = [cell for cell in cells if cell[1] in peers]
-    for number, (task, label) in session.rounds(cells, session.choose(1, 1, 5)):
-        keys = {"task": task, "who": label, "round": number}
-        if label in peers:
-            session.cell(keys, partial(theirs, session, task, peers[label], folders[peers[label].name]))
-        else:
-            session.cell(keys, partial(ours, session, task, label))
+    us = US in wanted("RLCTL_BENCH_ONLY", [US, *(peer.name for peer in PEERS)])
+
+    def command(label: str, task: str) -> AbstractContextManager[Child]:
+        folder, script = folders[peers[label].name], SCRIPTS / f"{peers[label].script}.py"
+        return child([venvs.python(folder), str(script), task], {"SOURCE": str(folder / "source")})
+
+    def spec(label: str, task: str) -> dict[str, Any]:
+        return changed((OURS | CLIPPED | REPLAYED)[task], ALSO.get(task, {}).get(label, {}))
+
+    for number, task in session.rounds(wanted("RLCTL_BENCH_TASKS", tasks), session.choose(1, 1, 3)):
+        able = [label for label, peer in peers.items() if task in peer.tasks]
+        mine = [US, *ALSO.get(task, {})] if us else []
+        if task == "solve":
+            for label in mine:
+                session.cell({"task": task, "who": label, "round": number}, solve_ours)
+            for label in able if session.form == "full" else ():
+                session.cell({"task": task, "who": label, "round": number}, partial(solved, partial(command, label)))
+            continue
+        if task.startswith("halfcheetah") and find_spec("mujoco") is None:
+            lacks = {"missing": 'needs pip install "gymnasium[mujoco]"'}
+            session.add({"task": task, "who": US, "round": number} | lacks)
+            continue
+        warm_s, window_s = times(session)
+        starts = {label: partial(turns.ours, spec(label, task)) for label in mine}
+        starts |= {label: partial(turns.theirs, partial(command, label, task)) for label in able}
+        found = turns.in_turns(starts, warm_s=warm_s, window_s=window_s)
+        for label, figures in found.items():
+            session.plain({"task": task, "who": label, "round": number}, partial(dict, figures))
 
 
 def install(session: Session) -> dict[str, Path]:
@@ -101,26 +116,10 @@ def wanted(variable: str, all_of_them: Any) -> list[str]:
     return chosen.split(",") if chosen else list(all_of_them)
 
 
-def theirs(session: Session, task: str, peer: Peer, folder: Path) -> dict[str, Any]:
-    """A window of a peer, or how long it takes to the score."""
-    command = [venvs.python(folder), str(SCRIPTS / f"{peer.script}.py"), task]
-    with child(command, {"SOURCE": str(folder / "source")}) as running:
-        if task == "solve":
-            return solve(running, score=SCORE, limit_s=SOLVE_LIMIT_S)
-        warm_s, window_s = times(session)
-        try:
-            return product.rates(*window(running, warm_s=warm_s, window_s=window_s))
-        except CannotDo:
-            return {"missing": "has no such task"}
-
-
-def ours(session: Session, task: str, label: str = US) -> dict[str, Any]:
-    """The same for rlctl."""
-    if task == "solve":
-        return solve_ours()
-    if task.startswith("halfcheetah") and find_spec("mujoco") is None:
-        return {"missing": 'needs pip install "gymnasium[mujoco]"'}
-    return rlctl(session, changed((OURS | CLIPPED | REPLAYED)[task], ALSO.get(task, {}).get(label, {})))
+def solved(command: Callable[[str], AbstractContextManager[Child]]) -> dict[str, float]:
+    """How long a peer takes to the score."""
+    with command("solve") as running:
+        return solve(running, score=SCORE, limit_s=SOLVE_LIMIT_S)
 
 
 def rlctl(session: Session, spec: dict[str, Any]) -> dict[str, Any]:

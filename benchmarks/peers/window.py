@@ -42,9 +42,14 @@ class Child:
     def __init__(self, process: subprocess.Popen[str], errors: IO[bytes]) -> None:
         self._process = process
         self._errors = errors
-        self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[tuple[Line, float] | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="lines", daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Of the process above all others."""
+        return self._process.pid
 
     def next(self, timeout_s: float) -> tuple[Line, float]:
         """Its next line, and the CPU seconds of its tree when the line came.
@@ -54,15 +59,15 @@ class Child:
             RuntimeError: it has ended, with its last words.
         """
         try:
-            line = self._lines.get(timeout=timeout_s)
+            found = self._lines.get(timeout=timeout_s) if timeout_s > 0 else self._lines.get_nowait()
         except queue.Empty:
             raise TimeoutError(f"said nothing for {timeout_s:g} s") from None
-        if line is None:
+        if found is None:
             code = self._process.wait(10)
             if code == CANNOT:
                 raise CannotDo("has no such task")
             raise RuntimeError(f"exit {code}: {self._last_words()}")
-        return line, self.cpu_s()
+        return found
 
     def cpu_s(self) -> float:
         """Of the tree so far."""
@@ -83,7 +88,7 @@ class Child:
         for text in self._process.stdout:
             with contextlib.suppress(ValueError, TypeError, KeyError):
                 told = json.loads(text)
-                self._lines.put(Line(told["at_s"], told["steps"], told["score"]))
+                self._lines.put((Line(told["at_s"], told["steps"], told["score"]), self.cpu_s()))
         self._lines.put(None)
 
     def _last_words(self) -> str:

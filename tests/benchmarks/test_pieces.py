@@ -8,6 +8,9 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +25,7 @@ from benchmarks.envs.latency import Latency
 from benchmarks.envs.unbootstrapped import Unbootstrapped
 from benchmarks.envs.uncorrected import Uncorrected
 from benchmarks.parts import PARTS
-from benchmarks.peers import venvs
+from benchmarks.peers import turns, venvs
 from benchmarks.peers.contenders import ALSO, CLIPPED, GOALS, OURS, PEERS, TASKS, changed
 from benchmarks.peers.scripts import nets
 from benchmarks.peers.window import CannotDo, child, solve, window
@@ -295,6 +298,35 @@ def test_a_window_lies_between_two_lines_of_the_trainer() -> None:
     assert last.cpu_s >= first.cpu_s > 0
     with child([sys.executable, "-c", TRAINER, "pong"], {}) as running:
         assert solve(running, score=300, limit_s=60)["solve_steps"] >= 300
+
+
+BUSY = """
+import json, os, sys, time
+steps = 0
+while True:
+    end = time.process_time() + 0.05
+    while time.process_time() < end: pass
+    steps += int(sys.argv[1])
+    if sys.argv[2] == "ends" and steps > 5: sys.exit("the end")
+    print(json.dumps({"at_s": time.monotonic(), "steps": steps, "score": None}), flush=True)
+"""
+
+
+@pytest.mark.processes
+def test_trainers_compute_in_turns_and_each_has_the_rate_of_its_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "TURN_S", 0.2)
+
+    def start(*words: str) -> Callable[[], AbstractContextManager[turns.Trainer]]:
+        return partial(turns.theirs, lambda: child([sys.executable, "-c", BUSY, *words], {}))
+
+    mark = f"of-{os.getpid()}"
+    starts = {"slow": start("1", mark), "fast": start("7", mark), "ends": start("1", "ends", mark)}
+    found = turns.in_turns(starts, warm_s=0.3, window_s=1.0)
+    assert "RuntimeError: exit 1: the end" in found["ends"]["failed"]
+    for label, steps in (("slow", 1), ("fast", 7)):
+        assert found[label]["steps_per_cpu_s"] == pytest.approx(20 * steps, rel=0.4), "an update takes 50 ms of CPU"
+        assert found[label]["window_s"] >= 1.0
+    assert not processes.mentioning(mark)
 
 
 @pytest.mark.processes
