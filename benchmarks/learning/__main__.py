@@ -10,6 +10,7 @@ import argparse
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 
@@ -33,6 +34,9 @@ def main(words: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"any of {', '.join(groups)}; default: all")
     parser.add_argument("--seed", type=int, action="append", help="only these; default: all that the row asks for")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="a seed that is ended early stays here, and goes on the next time"
+    )
     parser.add_argument("--gpu", action="store_true", help="learners compute on the GPU of this machine")
     parser.add_argument("--tables", action="store_true", help="train nothing; write tables and plots anew")
     chosen = parser.parse_args(words)
@@ -56,7 +60,7 @@ def main(words: list[str]) -> int:
             wanted = [one for one in wanted if one[0] is not row]
     try:
         for row, seed in [] if chosen.tables else wanted:
-            failed |= not done(row, seed, gpu)
+            failed |= not done(row, seed, gpu, chosen.keep and chosen.keep.resolve())
     except KeyboardInterrupt:
         say("ended early; what was done is stored")
         failed = 130
@@ -74,7 +78,7 @@ def main(words: list[str]) -> int:
     return failed
 
 
-def done(row: Row, seed: int, gpu: str) -> bool:
+def done(row: Row, seed: int, gpu: str, keep: Path | None) -> bool:
     """Whether a seed is valid, or has become so by training it here, or another process trains it. A failure is stored.
 
     Raises:
@@ -90,7 +94,7 @@ def done(row: Row, seed: int, gpu: str) -> bool:
         say(f"{row.name}, seed {seed}: {steps(row.agent_steps)} agent steps")
         began, line = time.monotonic(), {"seed": seed, **origin(row, seed, gpu)}
         try:
-            found = train(row, seed, tell, gpu)
+            found = train(row, seed, tell, gpu, keep)
         except Exception as error:  # the others are measured all the same
             said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             say(f"{row.name}, seed {seed} failed: {said}")

@@ -24,13 +24,16 @@ Point = dict[str, Any]
 """An evaluation: agent steps, mean return, wall and CPU seconds."""
 
 
-def train(row: Row, seed: int, tell: Callable[[Path], None], gpu: str = "") -> tuple[dict[str, Any], list[Point]]:
+def train(
+    row: Row, seed: int, tell: Callable[[Path], None], gpu: str = "", keep: Path | None = None
+) -> tuple[dict[str, Any], list[Point]]:
     """The line of a seed, and its curve.
 
     Args:
         tell: told the folder of the run before it begins.
         gpu: name of the one that the learner computes on; "": none. The results do not depend on it, but for the
             order of sums and the precision that images are computed in.
+        keep: folder for the folder of the run: one that is ended early stays there, and goes on with the next call.
 
     Raises:
         RuntimeError: the run failed or makes no progress, its last model was not evaluated, or the code that learns
@@ -38,8 +41,9 @@ def train(row: Row, seed: int, tell: Callable[[Path], None], gpu: str = "") -> t
     """
     clock: list[tuple[float, float]] = [(0.0, 0.0)]
     line = {"seed": seed, **origin(row, seed, gpu)}  # before roles import the code
-    with product.made(row.of_seed(seed)) as run:
+    with _made(row, seed, line["fingerprint"], keep) as (run, sittings):
         tell(run.folder)
+        line |= {"sittings": sittings + 1} if sittings else {}
         try:
             run.up("--detach", *(("--set", "roles.learner.gpu=1") if gpu else ()))
             moved, learned = time.monotonic(), -1
@@ -62,6 +66,17 @@ def train(row: Row, seed: int, tell: Callable[[Path], None], gpu: str = "") -> t
         raise RuntimeError("the code that learns, or the spec, changed while it was trained")
     found, points = measured([json.loads(one) for one in told], row, status["totals"]["consumed_steps"], clock)
     return {**line, **found, "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values())}, points
+
+
+@contextlib.contextmanager
+def _made(row: Row, seed: int, fingerprint: str, keep: Path | None) -> Iterator[tuple[product.Run, int]]:
+    """The run of a seed that is not up, and how often it was gone on with."""
+    if keep is not None:
+        with product.kept(keep / f"{row.name}-{seed}", row.of_seed(seed), fingerprint) as found:
+            yield found
+    else:
+        with product.made(row.of_seed(seed)) as run:
+            yield run, 0
 
 
 def origin(row: Row, seed: int, gpu: str = "") -> dict[str, Any]:

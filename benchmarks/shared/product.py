@@ -175,6 +175,35 @@ def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
         yield Run(Path(folder), spec, joined)
 
 
+@contextlib.contextmanager
+def kept(folder: Path, spec: Spec, mark: str) -> Iterator[tuple[Run, int]]:
+    """A run in a folder that stays after Ctrl-C or a kill, so that it can be gone on with.
+
+    Args:
+        folder: of this run alone, with a short path: sockets have short names.
+        mark: of the code; the run goes on by no other.
+
+    Yields:
+        The run, not started yet or any more, and how often it was gone on with before.
+
+    Raises:
+        RuntimeError: the folder holds a run of another mark.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    marks = folder / "sittings"
+    before = marks.read_text().split() if marks.exists() else []
+    if set(before) - {mark}:
+        raise RuntimeError(f"{folder} holds a run of other code or of another spec; remove it to begin anew")
+    marks.write_text("\n".join([*before, mark]) + "\n")
+    inherited = os.environ.get("PYTHONPATH", "")
+    try:
+        yield Run(folder, spec, os.pathsep.join(word for word in (str(REPOSITORY), inherited) if word)), len(before)
+    except Exception:
+        shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+
+
 class LeftOver(RuntimeError):
     """A run of a starter that was killed, which cannot be ended."""
 

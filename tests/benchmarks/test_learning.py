@@ -619,6 +619,33 @@ def test_a_run_without_the_figure_fails(
     assert run.is_down
 
 
+def test_a_seed_that_is_ended_early_stays_and_goes_on_by_the_same_code_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train, "POLL_S", 0.0)
+    row, folder = rows.find("cartpole-ppo"), tmp_path / "cartpole-ppo-0"
+    (tmp_path / "run").mkdir()
+    run = Pretended(tmp_path / "run", FINISHED, [LAST])
+    monkeypatch.setattr(product, "Run", lambda *arguments: run)
+
+    def leave(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train.train(row, 0, leave, keep=tmp_path)
+        assert folder.exists()
+    line, _ = train.train(row, 0, lambda folder: None, keep=tmp_path)
+    assert (line["sittings"], line["mean_return"], folder.exists()) == (3, 7.0, False)
+
+    with pytest.raises(KeyboardInterrupt):
+        train.train(row, 0, leave, keep=tmp_path)
+    (folder / "sittings").write_text("another\n")
+    with pytest.raises(RuntimeError, match="holds a run of other code or of another spec; remove it to begin anew"):
+        train.train(row, 0, lambda folder: None, keep=tmp_path)
+    assert folder.exists()
+
+
 def test_a_run_without_progress_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = pretended(Endless(tmp_path, FINISHED, []), monkeypatch)
     monkeypatch.setattr(train, "STALLED_S", 0.05)
