@@ -20,14 +20,14 @@ STARTS = {
     "impala": ("V-trace actor-critic: what is old is corrected", "any", "cartpole-impala", "cartpole-impala"),
     "ppo": ("clipped surrogate on the newest policy's experience alone", "any", "lunarlander-ppo", "lunarlander-ppo"),
     "appo": ("the same, asynchronous", "any", "acrobot-appo", "acrobot-appo"),
-    "dqn": ("Q-learning from a uniform replay", "options", "cartpole-dqn", "cartpole-dqn"),
-    "apex_dqn": ("prioritized, an exploration for each actor", "options", "pong-apex_dqn", "cartpole-apex_dqn"),
+    "dqn": ("Q-learning from a uniform replay", "Discrete, MultiDiscrete", "cartpole-dqn", "cartpole-dqn"),
+    "apex_dqn": ("prioritized, an exploration for each actor", "Discrete, MultiDiscrete", "pong-apex_dqn", "cartpole-apex_dqn"),
     "r2d2": (
-        "apex_dqn with a memory, where one observation does not tell enough", "options", "cartpole-positions-r2d2",
+        "apex_dqn with a memory, where one observation does not tell enough", "Discrete, MultiDiscrete", "cartpole-positions-r2d2",
         "cartpole-positions-r2d2",
     ),
-    "sac": ("two critics, reward and entropy", "real numbers, or options", "pendulum-sac", "pendulum-sac"),
-    "td3": ("two critics, a deterministic policy", "real numbers", "pendulum-td3", "pendulum-td3"),
+    "sac": ("two critics, reward and entropy", "Box, or Discrete", "pendulum-sac", "pendulum-sac"),
+    "td3": ("two critics, a deterministic policy", "Box", "pendulum-td3", "pendulum-td3"),
 }  # fmt: skip
 """Algorithm -> description, its actions, a spec to start from in specs/, and the row with the figure for README."""
 START_HEAD = ("`algorithm.name`", "actions", "", "start with", "reached on its defaults (IQM)", "again")
