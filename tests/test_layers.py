@@ -61,7 +61,7 @@ OUTSIDE_THE_MANAGER = (
     "rlctl_agents.repro",
 )
 """Modules that the manager does without: it imports no torch, and nothing that knows what a tensor is."""
-AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors", "rlctl.signing")
+AGENTS_FROM_RLCTL = ("rlctl.spec", "rlctl.errors", "rlctl.signing", "rlctl.statistics")
 NOT_FOR_ALGORITHMS = ("rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.checkpoint")
 TARGETS = ("rlctl.backends.kubernetes", "rlctl.backends.local")
 DOORS = {

@@ -1,12 +1,21 @@
 """Statistics of runs, against numbers known beforehand."""
 
+import numpy as np
+import pytest
+
 from rlctl.statistics import bootstrap, compared, improvement, iqm
 
 
-def test_iqm_is_the_mean_of_the_middle_half() -> None:
-    assert iqm([1, 2, 3, 4]) == 2.5
-    assert iqm([0, 3, 4, 5, 6, 100]) == 4.5
-    assert iqm([7]) == 7
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [([7.0], 7.0), ([1.0, 3.0], 2.0), ([0.0, 1.0, 2.0, 99.0], 1.5), ([5.0, 1.0, 2.0, 3.0, 4.0], 3.0),
+     ([float(n) for n in range(8)], 3.5), ([0.0, 0.0, 1.0, 1.0, 1.0, 9.0], 2.5 / 3)],
+)  # fmt: skip
+def test_iqm_is_the_mean_of_the_middle_half(values: list[float], expected: float) -> None:
+    repeated = np.repeat(np.sort(values), 4)  # then a quarter is a whole number of entries
+    quarter = len(values)
+    assert repeated[quarter:-quarter].mean() == pytest.approx(iqm(np.array(values)))
+    assert expected == pytest.approx(iqm(np.array(values)))
 
 
 def test_bootstrap_interval_holds_the_statistic_and_shrinks_without_spread() -> None:

@@ -16,14 +16,15 @@ from rlctl.statistics import bootstrap, iqm
 
 RESULTS = REPOSITORY / "benchmarks" / "results" / "learning"
 DOCUMENT = REPOSITORY / "docs" / "learning.md"
+CHOICES = "Discrete, MultiDiscrete"
 STARTS = {
     "impala": ("V-trace actor-critic: what is old is corrected", "any", "cartpole-impala", "cartpole-impala"),
     "ppo": ("clipped surrogate on the newest policy's experience alone", "any", "lunarlander-ppo", "lunarlander-ppo"),
     "appo": ("the same, asynchronous", "any", "acrobot-appo", "acrobot-appo"),
-    "dqn": ("Q-learning from a uniform replay", "Discrete, MultiDiscrete", "cartpole-dqn", "cartpole-dqn"),
-    "apex_dqn": ("prioritized, an exploration for each actor", "Discrete, MultiDiscrete", "pong-apex_dqn", "cartpole-apex_dqn"),
+    "dqn": ("Q-learning from a uniform replay", CHOICES, "cartpole-dqn", "cartpole-dqn"),
+    "apex_dqn": ("prioritized, an exploration for each actor", CHOICES, "pong-apex_dqn", "cartpole-apex_dqn"),
     "r2d2": (
-        "apex_dqn with a memory, where one observation does not tell enough", "Discrete, MultiDiscrete", "cartpole-positions-r2d2",
+        "apex_dqn with a memory, where one observation does not tell enough", CHOICES, "cartpole-positions-r2d2",
         "cartpole-positions-r2d2",
     ),
     "sac": ("two critics, reward and entropy", "Box, or Discrete", "pendulum-sac", "pendulum-sac"),

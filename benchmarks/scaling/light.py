@@ -204,9 +204,9 @@ class LightActor:
 
     def _receiver(self) -> Channels:
         """Channels of the receiver of its rows, chosen as an actor chooses (roles/actor.py)."""
-        role = "replay" if self._member.peers_of("replay") else "learner"
-        peers = list(self._member.peers_of(role).values())
-        return peers[self._member.lease.index % len(peers)]
+        receiver = self._member.assigned("replay") or self._member.assigned("learner")
+        assert receiver is not None, "waited for"
+        return receiver
 
     def _pool(self) -> Channels:
         """Wait for a modelpool and a receiver, and return the modelpool's channels; {} when asked to stop."""

@@ -150,7 +150,7 @@ class Watch:
         if any(one.actor == index for one in self._waiting):
             return
         pid = int(self._crew.pid_of[index])
-        if gone(pid):
+        if killed(pid):
             self.kills += 1
             self._waiting.append(Killed(index, pid, now))
 
@@ -163,7 +163,7 @@ class Watch:
         if pid is None or any(one.actor == index for one in self._waiting_real):
             return False
         rows = self._crew.rows_of_real(index)
-        if not gone(pid):
+        if not killed(pid):
             return False
         self.rows_of_dead += rows
         self.kills += 1
@@ -186,7 +186,7 @@ class Watch:
                 self._waiting_real.remove(one)
 
 
-def gone(pid: int) -> bool:
+def killed(pid: int) -> bool:
     """Kill it; False when it is gone already."""
     try:
         os.kill(pid, signal.SIGKILL)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rlctl.errors import BackendUnreachable, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 
 LARGEST_ANSWER_BYTES: Final = 64 * 2**20
 
@@ -25,7 +25,8 @@ def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send
 
     Raises:
         BackendUnreachable: nothing listens, no answer within the time, or not JSON.
-        RlctlError: an answer of 400 or more; with what it says.
+        Conflict: it is too late for what is asked (409).
+        RlctlError: another answer of 400 or more; with what it says.
     """
     payload = None if body is None else json.dumps(body)
     try:
@@ -46,5 +47,6 @@ def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send
         said = value.get("error") if isinstance(value, dict) else value
         detail = said.get("message") if isinstance(said, dict) else said
         told = f"{who} refused {method} {target}: {detail or f'HTTP {status}'}"
-        raise BackendUnreachable(told) if status == 503 else RlctlError(told)  # 503: busy, or it has only just started
+        # 503: busy, or it has only just started
+        raise {409: Conflict, 503: BackendUnreachable}.get(status, RlctlError)(told)
     return value

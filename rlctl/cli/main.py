@@ -169,7 +169,7 @@ def _write_bug(world: World, error: Exception) -> Path:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             path = folder / f"{world.now():%Y%m%dT%H%M%S}-{os.getpid()}.txt"
-            path.write_text(text)
+            path.write_text(text, encoding="utf-8")
             return path
         except OSError:
             continue

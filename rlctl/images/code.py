@@ -213,5 +213,5 @@ def stage(code: CodeArchive, base: str, folder: Path) -> Path:
         f'LABEL {BASE_LABEL}="{base}"',
     ]
     file = folder / "Dockerfile"
-    file.write_text("\n".join(lines) + "\n")
+    file.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return file

@@ -35,6 +35,15 @@ def test_a_term_torn_while_its_manager_lives_is_written_anew(tmp_path: Path) -> 
     assert read_term(tmp_path) == 5
 
 
+@pytest.mark.parametrize("left", [None, "3\n"])
+def test_a_term_that_is_gone_or_of_an_older_copy_is_no_newer_manager(tmp_path: Path, left: str | None) -> None:
+    if left is not None:
+        (tmp_path / "term").write_text(left)
+    assert standing_term(tmp_path, 5) == 5
+    assert read_term(tmp_path) == 5
+    assert standing_term(tmp_path, 4) == 5, "a newer one has taken over"
+
+
 def test_every_learner_boot_opens_one_lineage() -> None:
     progress = Progress()
     assert [progress.open_lineage("main", boot) for boot in ("a", "a", "b", "a")] == [1, 1, 2, 1]

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -21,18 +20,6 @@ from rlctl_agents.policies import evaluate
 from rlctl_agents.policies.answering import NoModel, failed
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.training.test_stored_policy import IDS, KINDS, chosen
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [([7.0], 7.0), ([1.0, 3.0], 2.0), ([0.0, 1.0, 2.0, 99.0], 1.5), ([5.0, 1.0, 2.0, 3.0, 4.0], 3.0),
-     ([float(n) for n in range(8)], 3.5), ([0.0, 0.0, 1.0, 1.0, 1.0, 9.0], 2.5 / 3)],
-)  # fmt: skip
-def test_the_interquartile_mean_is_that_of_the_middle_half(values: list[float], expected: float) -> None:
-    repeated = np.repeat(np.sort(values), 4)  # then a quarter is a whole number of entries
-    quarter = len(values)
-    assert repeated[quarter:-quarter].mean() == pytest.approx(evaluate.iqm(np.array(values)))
-    assert expected == pytest.approx(evaluate.iqm(np.array(values)))
 
 
 def test_figures_are_those_of_the_episodes() -> None:

@@ -59,6 +59,8 @@ def test_publishing_without_subscribers_does_not_wait(wire: Wire, address: str) 
     publisher = NoticePublisher(wire, address)
     for version in range(10_000):
         publisher.publish(ModelRef("main", 0, version))
+    late = NoticeSubscriber(wire, address, "main")
+    listen(publisher, late, ModelRef("main", 0, 10_000))
 
 
 def test_garbage_is_counted_and_no_notice(wire: Wire, address: str) -> None:

@@ -31,10 +31,10 @@ from rlctl_agents.debugging.terminal import (
     ReaderGone,
     Telling,
     answers,
-    chain,
     go_to,
     stay_there,
 )
+from rlctl_agents.runtime.logs import chain
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.trainer import Updated
 

@@ -7,10 +7,11 @@ import os
 import pdb
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
+
+from rlctl_agents.runtime.logs import chain
 
 INVALID, FAILED, INTERRUPTED, NO_READER = 3, 7, 130, 141
 """Exit codes, as of rlctl: the spec, or what it names; the user's own code; Ctrl-C, or the debugger's quit; a pipe that
@@ -71,14 +72,6 @@ def go_to(code: Path | None) -> None:
         sys.path.insert(0, str(code))
         os.environ["PYTHONPATH"] = str(code)  # of what an environment starts
         os.chdir(code)
-
-
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it comes of; the first of all last."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def stay_there(error: BaseException, telling: Telling) -> None:

@@ -315,7 +315,8 @@ class Coordinator:
         A run that has done what was asked, and now is asked for more, goes on as long as no process was told to stop.
 
         Raises:
-            ValueError: it is too late for that, or it cannot be judged.
+            TooLate: the run ends.
+            ValueError: it cannot be judged.
         """
         require_measurable(settings.stop, self.admission.experience.seats)
         changed = changes(self.settings, settings)
@@ -382,6 +383,7 @@ class Coordinator:
             self._gone(grant.replaced, f"{role} {index} was replaced by a new process", lost=not grant.replaced.leaving)
         if grant.new:
             self.members.rates.begin(hello.boot)
+            self.members.lag.begin(hello.boot)
             self.events.add("lease", f"{role} {index} joined", role=role, index=index, boot=hello.boot)
         lineage, generations = 0, tuple[Generation, ...]()
         if role == "replay":

@@ -156,7 +156,7 @@ class Events:
         """Tell an event.
 
         Args:
-            kind: one word for machines: "lease", "gone", "evaluation", "checkpoint", "refused", "reload", "stop".
+            kind: one word for machines, as "lease".
             text: a sentence.
         """
         now, of = self._unix(), (kind, str(values.get("role", "")))

@@ -38,6 +38,8 @@ WRITE_S = 2.0
 STORE_S = 5.0
 DRAW_S = 5.0
 STORE_HISTORY_S = 60.0
+AWAY_S = 5.0
+"""After so long without an answer to anybody the silence of processes is our own."""
 SAME_TERM_S = 5.0
 """Between two looks whether another manager has taken over."""
 
@@ -141,10 +143,13 @@ class RunningLoop:
         if self._term.due() and (newest := self._standing_term(term)) != term:
             self._curves.outcome = "replaced"
             raise Fenced(f"a manager of term {newest} has taken over from term {term}")
+        began = coordinator.clock.monotonic()
         for every, do in self._due:
             if every.due():
                 do()
                 every.spent()
+        if (away_s := coordinator.clock.monotonic() - began) >= AWAY_S:  # a volume that hung, say
+            coordinator.members.leases.excuse(away_s)
 
     def _standing_term(self, own: int) -> int:
         """Of the newest manager; our own where the volume cannot be read: a commit asks it again."""

@@ -26,6 +26,10 @@ def report_every_s(processes: int, role: str = "actor") -> float:
     return max(REPORT_EVERY_S, processes / REPORTS_PER_S) if role == "actor" else REPORT_EVERY_S
 
 
+LONGEST_S = 30.0
+"""Of a period that was lengthened."""
+
+
 class Every:
     """Says when a period has gone by.
 
@@ -48,8 +52,10 @@ class Every:
         return True
 
     def spent(self) -> None:
-        """Lengthen the period if the work that was due has just taken long, so that time is left for others."""
-        self.period_s = max(self._shortest_s, (self._clock() - self._last) / SHARE)
+        """Lengthen the period if the work that was due has just taken long, so that time is left for others: one that
+        has waited for a volume says nothing about the next.
+        """
+        self.period_s = max(self._shortest_s, min((self._clock() - self._last) / SHARE, LONGEST_S))
 
 
 def expires_s(processes: int) -> float:

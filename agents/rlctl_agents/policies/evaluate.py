@@ -16,8 +16,8 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from rlctl.statistics import iqm
 from rlctl_agents import envs
 from rlctl_agents.acting.episodes import Played, play
 from rlctl_agents.acting.policy import Table
@@ -117,14 +117,3 @@ def figures(games: Played, seed: int) -> dict[str, Any]:
         "length": float(np.mean(games.lengths)), "episodes": returns.size, "info": games.info,
         "returns": games.returns, "lengths": games.lengths,
     }  # fmt: skip
-
-
-def iqm(values: NDArray[np.float64]) -> float:
-    """Interquartile mean: of the middle half, entries at its ends counted in part (Agarwal et al. 2021).
-
-    Example:
-        `iqm(np.array([0.0, 1.0, 2.0, 99.0]))` is 1.5.
-    """
-    ordered, count = np.sort(values), values.size
-    weight = np.clip(np.minimum(np.arange(1, count + 1) - count / 4, 3 * count / 4 - np.arange(count)), 0.0, 1.0)
-    return float((ordered * weight).sum() / weight.sum())

@@ -28,7 +28,6 @@ from rlctl_agents.debugging.terminal import (
     ReaderGone,
     Telling,
     answers,
-    chain,
     go_to,
     stay_there,
 )
@@ -36,6 +35,7 @@ from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.repro.provenance import differences, provenance
 from rlctl_agents.repro.record import Chunk, Digests, Header, RecordError, Start, Step, action_leaves, steps_of, unpack
 from rlctl_agents.repro.recording import singles
+from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types.experience import Decisions
 
 LARGEST_BYTES = 16 << 20

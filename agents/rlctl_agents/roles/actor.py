@@ -202,9 +202,10 @@ class Actor:
         return "replay" if self._member.peers_of("replay") else "learner"
 
     def _assigned(self, role: str) -> Channels:
-        """Channels of the one of several peers of a role that this actor uses."""
-        peers = list(self._member.peers_of(role).values())
-        return peers[self._member.lease.index % len(peers)]
+        """Channels of the peer of a role that this actor uses; it has waited until there is one."""
+        channels = self._member.assigned(role)
+        assert channels is not None
+        return channels
 
     def _pool(self, policy: str) -> Pool:
         self._pool_at = self._assigned("modelpool")

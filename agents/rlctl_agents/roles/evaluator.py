@@ -179,10 +179,9 @@ class Evaluator:
 
     def _reach(self) -> Pool | None:
         """The modelpool assigned now; None as long as there is none."""
-        pools = list(self._member.peers_of("modelpool").values())
-        if not pools:
+        channels = self._member.assigned("modelpool")
+        if channels is None:
             return None
-        channels = pools[self._member.lease.index % len(pools)]
         if self._pool is None or channels["rpc"] != self._pool_address:
             if self._pool is not None:
                 self._pool.close()

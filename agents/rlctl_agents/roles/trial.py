@@ -32,7 +32,9 @@ from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
 from rlctl_agents.models.actions import require_bounds, require_bounds_or_choices, require_choices
 from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
+from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types import by_name
+from rlctl_agents.types.by_name import NoModule
 from rlctl_agents.types.spaces import Spaces, leaves
 
 ALONE_S = 60
@@ -179,7 +181,7 @@ def _draw(spec: dict[str, Any]) -> None:
         if not isinstance(env, Renders) or env.frame() is None:
             raise EnvRefused("the environment draws no frames for render_mode rgb_array")
     except EnvError as error:
-        absent = {cause.name for cause in _chain(error) if isinstance(cause, ModuleNotFoundError)}
+        absent = {cause.name for cause in chain(error) if isinstance(cause, ModuleNotFoundError)}
         if "pygame" in absent:
             raise EnvRefused('the frames of a recorded episode need pygame: pip install "rlctl[agents]"') from error
         raise EnvRefused(f'{error}; recorded episodes need render_mode="rgb_array" of the environment') from error
@@ -250,7 +252,7 @@ def _in_words(error: BaseException, path: tuple[str, ...]) -> str:
 def _place(error: BaseException) -> str:
     """` (file.py, line 12)`: the innermost line below the user's folder, which is where this process runs."""
     folder = Path.cwd()
-    for cause in reversed(list(_chain(error))):
+    for cause in reversed(list(chain(error))):
         for frame in reversed(traceback.extract_tb(cause.__traceback__)):
             file = Path(frame.filename)
             installed = file.is_relative_to(_OURS) or "site-packages" in file.parts
@@ -261,16 +263,9 @@ def _place(error: BaseException) -> str:
 
 def _package_missing(error: BaseException) -> bool:
     """True if it comes of a package that is not installed; a module that the spec itself names is none."""
-    absent = any(isinstance(cause, ModuleNotFoundError) for cause in _chain(error))
-    return absent and "there is no module" not in str(error)
-
-
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it comes of."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
+    causes = list(chain(error))
+    absent = any(isinstance(cause, ModuleNotFoundError) for cause in causes)
+    return absent and not any(isinstance(cause, NoModule) for cause in causes)
 
 
 def main() -> int:

@@ -265,7 +265,7 @@ def _handler(answer: Answer, *, read_only: bool, body_bytes: int) -> type[BaseHT
                 if "Origin" in self.headers:  # a web page in a user's browser has found a forwarded port
                     return Response.refusal(403, "orders do not come from web pages")
             length = self.headers.get("Content-Length", "0")
-            if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit() and len(length) < 16):
+            if "Transfer-Encoding" in self.headers or not is_count(length):
                 return Response.refusal(411, "the body must come with its Content-Length")
             if int(length) > body_bytes:
                 return Response.refusal(413, f"the body is larger than {body_bytes} bytes")
@@ -353,3 +353,8 @@ def _identity(path: Path) -> tuple[int, int] | None:
         found = path.lstat()
         return found.st_dev, found.st_ino
     return None
+
+
+def is_count(text: str) -> bool:
+    """Whether it is a number from 0 on, of a length that a stranger may choose."""
+    return text.isascii() and text.isdigit() and len(text) < 16

@@ -9,7 +9,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -184,3 +184,11 @@ def users_traceback(error: BaseException) -> str:
             return "".join(told.format(chain=False)).rstrip()
         cause = cause.__cause__
     return ""
+
+
+def chain(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those that it comes of; the first of all last."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__

@@ -187,6 +187,11 @@ class Member:
             if name.rpartition("/")[0] == role
         }
 
+    def assigned(self, role: str) -> Channels | None:
+        """Channels of the one of several peers of a role that this process uses; None: there is none."""
+        peers = list(self.peers_of(role).values())
+        return peers[self.lease.index % len(peers)] if peers else None
+
     def close(self) -> None:
         """Stop reporting, after one last report."""
         self._closing.set()

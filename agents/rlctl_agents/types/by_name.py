@@ -11,6 +11,10 @@ class LoadError(ValueError):
     """The name leads to nothing: says which part of it, and what to do. A failed import is the cause."""
 
 
+class NoModule(LoadError):
+    """There is no module of that name."""
+
+
 def load(path: str) -> Any:
     """The object that `package.module:name` names.
 
@@ -24,7 +28,7 @@ def load(path: str) -> Any:
         missing = error.name or ""
         if module_name != missing and not module_name.startswith(missing + "."):
             raise LoadError(f"{path}: {module_name} imports {missing}, which is not installed") from error
-        raise LoadError(
+        raise NoModule(
             f"{path}: there is no module {missing}; is its folder named by code.path? As in `code: {{path: .}}`."
             " On a cluster the image has to hold it: rlctl image push SPEC --registry HOST/PATH"
         ) from error

@@ -124,7 +124,7 @@ def _write(folder: Path, documents: Sequence[Document]) -> None:
         for document in documents:
             path = folder / document.name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(document.text)
+            path.write_text(document.text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
 

@@ -132,6 +132,7 @@ def test_a_commit_says_where_what_is_not_its_code_runs_and_with_how_much(tmp_pat
     before = unpatched()
     more = "resources: {limits: {memory: 9Gi}}}], nodeSelector: {pool: cheap}, tolerations: [{operator: Exists"
     plan, spec, after = patched(tmp_path, OURS.replace("actor", role) % more, f"{role}.patch.yaml")
+    assert {one.text for one in after} != {one.text for one in before}
     refuse(plan, spec, after, before)
 
 
@@ -157,6 +158,7 @@ def test_a_spec_that_changes_everything_that_a_spec_may_is_no_patch(tmp_path: Pa
     image = "registry.invalid/rlctl/other@sha256:" + "1" * 64
     more = {"images": dict.fromkeys(("core", "actor", "learner"), image), "roles": {"actor": {"replicas": 1500}}}
     plan, spec, after = rendered(tmp_path, **more)
+    assert {one.text for one in after} != {one.text for one in before}
     refuse(plan, spec, after, before)
     refuse(plan, spec, after, [])
 
@@ -164,6 +166,7 @@ def test_a_spec_that_changes_everything_that_a_spec_may_is_no_patch(tmp_path: Pa
 def test_what_a_person_has_applied_stays_while_commits_go_on(tmp_path: Path) -> None:
     before = patched(tmp_path, RIGHTS["account"])[2]
     plan, spec, after = rendered(tmp_path, algorithm={"name": "impala", "lr": 0.5}, roles={"actor": {"replicas": 1500}})
+    assert {one.text for one in after} != {one.text for one in before}
     refuse(plan, spec, after, before)
 
 

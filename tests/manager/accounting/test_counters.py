@@ -102,8 +102,18 @@ def lags(**buckets: int) -> Histogram:
     return Histogram(bounds, counts, total)
 
 
+def test_lag_of_a_learner_that_ran_before_the_manager_begins_with_its_first_report(time: Time) -> None:
+    window = LagWindow(time)
+    window.hear("L", lags(b4=1_000_000))
+    assert window.value() is None
+    time.now += 1
+    window.hear("L", lags(b4=1_000_000, b0=10))
+    assert window.value() == (0, 0, 0)
+
+
 def test_lag_is_that_of_the_last_seconds(time: Time) -> None:
     window = LagWindow(time)
+    window.begin("L")
     window.hear("L", lags(b4=1000))
     for _ in range(12):
         time.now += 1
@@ -119,6 +129,7 @@ def test_lag_is_that_of_the_last_seconds(time: Time) -> None:
 
 def test_a_learner_that_is_not_heard_any_more_has_no_lag(time: Time) -> None:
     window = LagWindow(time)
+    window.begin("L")
     window.hear("L", lags(b4=1000))
     time.now += window.window_s
     assert window.value() is None
@@ -126,6 +137,7 @@ def test_a_learner_that_is_not_heard_any_more_has_no_lag(time: Time) -> None:
 
 def test_lag_beyond_the_last_bound_is_shown_as_twice_that(time: Time) -> None:
     window = LagWindow(time)
+    window.begin("L")
     window.hear("L", lags(b4=10))
     found = window.value()
     assert found is not None

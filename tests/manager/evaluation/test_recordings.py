@@ -191,6 +191,7 @@ def test_a_volume_that_takes_no_film_costs_the_film_and_not_the_run(tmp_path: Pa
     place.write_text("a file in its place")
     assert evaluated(run, 1, 1.0)
     assert "not_recorded" in kinds(run)
+    assert not run.manager.state.failure, "nothing waits for a film that is lost"
     place.unlink()
     assert evaluated(run, 2, 2.0)
     assert [one["version"] for one in status(run)["recordings"]] == [2]

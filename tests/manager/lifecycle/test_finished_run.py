@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import http.client
 import json
 import threading
@@ -222,6 +223,26 @@ def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folde
         again.manager.begin()
         assert again.release.idle, "somebody may have scaled it up since"
         assert len(server.asked) == asked
+
+
+def test_a_full_volume_ends_no_manager_that_has_given_its_pods_back(
+    layout: Layout, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rest = Rest(layout, folder)
+    rest.control.close()
+    rest.release.said, rest.release.done = "the run is over", True
+
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rlctl_agents.manager.lifecycle.finished.finish", full)
+        rest.manager.turn()
+    rest.now += 5
+    rest.manager.turn()
+    end = finished(layout)
+    assert end is not None
+    assert end.released
 
 
 def test_pods_that_somebody_has_scaled_up_are_given_back_again_when_they_stay(

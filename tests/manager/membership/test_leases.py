@@ -96,6 +96,32 @@ def test_the_buried_are_refused(leases: Leases, time: Time) -> None:
         leases.grant("actor", boot(1), None)
 
 
+def test_silence_in_which_nobody_was_listened_to_ends_no_lease(leases: Leases, time: Time) -> None:
+    leases.grant("actor", boot(1), None)
+    time.now += 20
+    leases.excuse(16)
+    assert not leases.expire()
+    time.now += 11
+    assert [holder.boot for holder in leases.expire()] == [boot(1)]
+
+
+def test_a_process_that_others_have_only_mentioned_gets_an_index_of_its_own(leases: Leases) -> None:
+    leases.mention(boot(1))
+    assert leases.grant("actor", boot(1), None).holder.index == 0
+
+
+def test_who_was_replaced_is_refused_by_the_next_manager_too(leases: Leases, time: Time) -> None:
+    leases.grant("learner", boot(1), 0)
+    leases.grant("learner", boot(2), 0)
+    again = Leases(expires_s=15, clock=time)
+    again.restore(msgspec.json.decode(msgspec.json.encode(leases.store()), type=StoredLeases))
+    with pytest.raises(ValueError, match="its place taken"):
+        again.grant("learner", boot(1), 0)
+    assert again.grant("learner", boot(2), 0).holder.index == 0
+    time.now += BURIED_AFTER_S
+    assert again.to_bury() == [boot(1)]
+
+
 def test_leases_survive_the_manager_and_must_be_confirmed(leases: Leases, time: Time) -> None:
     leases.grant("actor", boot(1), None)
     leases.grant("actor", boot(2), None)

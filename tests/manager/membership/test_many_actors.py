@@ -13,7 +13,7 @@ from rlctl_agents.manager import timing
 from rlctl_agents.manager.events import BURST, BURST_S, Events, Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases
 from rlctl_agents.manager.status.report import LISTED, UNWELL, StatusBuilder, counts, listed
-from rlctl_agents.manager.timing import Every
+from rlctl_agents.manager.timing import LONGEST_S, Every
 from rlctl_agents.manager.web.status_page import page
 from rlctl_agents.runtime.process import allow_many_files
 from tests.manager.world import Run, Time, boot, experience
@@ -156,6 +156,16 @@ def test_what_takes_long_is_done_more_rarely() -> None:
     assert every.due()
     every.spent()
     assert every.period_s == 1.0
+
+
+def test_a_duty_that_has_waited_for_a_volume_is_done_again_soon() -> None:
+    time = Time()
+    every = Every(1.0, time)
+    assert every.due()
+    time.now += 45
+    every.spent()
+    time.now += LONGEST_S
+    assert every.due()
 
 
 def test_open_files_are_allowed_as_far_as_the_system_lets_us() -> None:

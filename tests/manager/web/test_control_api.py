@@ -25,6 +25,7 @@ from rlctl.backends.kubernetes.apply.initial import PIECE_BYTES
 from rlctl.backends.local.process.unix_http import request
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.events import Events, Lines
+from rlctl_agents.manager.lifecycle.stop import TooLate
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.settings import merged, settings
 from rlctl_agents.manager.status.report import StatusBuilder
@@ -152,12 +153,13 @@ def test_orders_are_carried_out_by_the_main_loop(api: ControlApi) -> None:
     assert done == ["/checkpoint in MainThread"]
 
 
-def test_a_refused_order_says_why(api: ControlApi) -> None:
+@pytest.mark.parametrize(("kind", "refused"), [(ValueError, 400), (TooLate, 409)])
+def test_a_refused_order_says_why(api: ControlApi, kind: type[ValueError], refused: int) -> None:
     def do(what: str, body: dict[str, Any]) -> None:
-        raise ValueError("live.json: stop.agent_steps: must be at least 1")
+        raise kind("live.json: stop.agent_steps: must be at least 1")
 
     status, answer = order(api, "/reload", do)
-    assert status == 400
+    assert status == refused
     assert "stop.agent_steps" in answer["error"]["message"]
 
 

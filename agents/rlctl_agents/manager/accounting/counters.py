@@ -57,7 +57,7 @@ class Totals:
         """Take counters since boot; an older report, come late, changes nothing."""
         present = self._stored.boots.setdefault(boot, Boot(role, {})).counters
         for name, value in counters.items():
-            if value > present.get(name, 0.0) or name not in present:
+            if (value > present[name]) if name in present else len(present) < MOST_COUNTERS:
                 present[name] = value
 
     def close(self, boot: str) -> None:
@@ -66,7 +66,8 @@ class Totals:
         if ended is not None:
             sums = self._stored.closed.setdefault(ended.role, {})
             for name, value in ended.counters.items():
-                sums[name] = sums.get(name, 0.0) + value
+                if name in sums or len(sums) < MOST_COUNTERS:
+                    sums[name] = sums.get(name, 0.0) + value
 
     def sum(self, role: str, name: str) -> float:
         """One counter over all boots."""
@@ -182,9 +183,22 @@ class Lag(NamedTuple):
 class LagWindow(_Window[Histogram]):
     """Lag of the rows that learners have consumed over the last seconds, from histograms that only grow."""
 
+    def __init__(self, clock: Callable[[], float], window_s: float = WINDOW_S) -> None:
+        super().__init__(clock, window_s)
+        self._fresh: set[str] = set()
+
+    def begin(self, boot: str) -> None:
+        """Enter a process that starts now, with nothing counted; else its growth begins with its first report."""
+        self._fresh.add(boot)
+
+    def forget(self, boot: str) -> None:
+        super().forget(boot)
+        self._fresh.discard(boot)
+
     def hear(self, boot: str, histogram: Histogram) -> None:
         """Counts since boot."""
-        self._add(boot, histogram, Histogram(histogram.bounds, [0] * len(histogram.counts)))
+        none = Histogram(histogram.bounds, [0] * len(histogram.counts))
+        self._add(boot, histogram, none if boot in self._fresh else histogram)
 
     def value(self) -> Lag | None:
         """Over all learners; None when nothing was consumed within the window."""

@@ -31,6 +31,8 @@ from rlctl_agents.types.experience import Ledger
 TOLERATED_REPORTS = 2
 """So many contradictory reports of one process in a row may be numbers read one after the other; more are a fault."""
 MAX_FAULTS = 5
+MOST_RECEIVERS = 1000
+"""Of one sender: a process with an actor's key may name any."""
 ENDED = "*"
 """Before the name of a policy: all its receivers that never come back, as if they were one that is dead. A sender that
 lives for months outlives many."""
@@ -133,6 +135,7 @@ class RunLedger:
         self._senders: dict[str, SenderLedger] = {}
         self._receivers: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
+        self._named: set[str] = set()  # receivers that senders name
         self._faults: dict[str, dict[str, str]] = {}  # receiver -> sender -> what its newest account gets wrong
 
     def receiver(self, boot: str, policy: str) -> None:
@@ -174,7 +177,11 @@ class RunLedger:
             return  # an older report, come late, or the same again
         contradiction = ""
         for receiver, ledger in sent.items():
+            if receiver not in sender.pairs and len(sender.pairs) >= MOST_RECEIVERS:
+                contradiction = "names more receivers than there are"
+                continue
             pair = sender.pairs.setdefault(receiver, Pair())
+            self._named.add(receiver)
             if min(ledger.produced, ledger.dropped, ledger.sent, pending) < 0 or _went_back(pair.ledger, ledger):
                 contradiction = "counts rows backwards"
             if ledger.sent < sender.claimed.get(receiver, 0):
@@ -204,6 +211,7 @@ class RunLedger:
             if closed(sender_boot):
                 continue
             pair = self._senders.setdefault(sender_boot, SenderLedger()).pairs.setdefault(boot, Pair())
+            self._named.add(boot)
             before, now = _decided(pair.account), _decided(account)
             if now < before:
                 continue  # an older report, come late
@@ -237,8 +245,9 @@ class RunLedger:
         self._faults.pop(boot, None)
         for faults in self._faults.values():
             faults.pop(boot, None)
-        if not self._merge(boot):  # else its senders go on naming it, and its policy must be known
+        if boot not in self._named or not self._merge(boot):  # else its senders name it, and its policy must be known
             self._receivers.pop(boot, None)
+        self._named.discard(boot)
         return True
 
     def rows(self, alive: Callable[[str], bool]) -> dict[str, Rows]:
@@ -297,8 +306,8 @@ class RunLedger:
         """
         self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
         self._lives = stored.lives
-        named = {receiver for sender in self._senders.values() for receiver in sender.pairs}
-        for boot in sorted(named.intersection(buried)):  # of a release that kept them apart
+        self._named = {receiver for sender in self._senders.values() for receiver in sender.pairs}
+        for boot in sorted(self._named.intersection(buried)):  # of a release that kept them apart
             self._merge(boot)
 
     def _consumed(self, counts: Callable[[str], bool]) -> int:

@@ -36,13 +36,17 @@ def next_term(folder: Path, at_least: int) -> int:
 
 
 def standing_term(folder: Path, own: int) -> int:
-    """The newest term, for the manager of term `own`; a torn counter is written anew, for no newer one is known.
+    """The newest term, for the manager of term `own`. A counter that is torn, gone or lower is written anew, for no
+    newer one is known.
 
     Raises:
         OSError: the volume cannot be read.
     """
     try:
-        return read_term(folder)
+        newest = read_term(folder)
+        if newest < own:
+            raise TornTerm(f"{folder / 'term'} knows of term {newest}, which is over")
+        return newest
     except TornTerm as fault:
         log.error("%s: written anew, term %d", fault, own)
         try:

@@ -82,7 +82,7 @@ class Evaluations:
         self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
         self._stored = JsonLines(layout.results / "evaluations.jsonl")
-        self.recordings = Recordings(layout.episodes, state, stands)
+        self.recordings = Recordings(layout.episodes, stands)
         self._filmed = {one.version for one in self.recordings.episodes}  # also those of which no film came
         self._count = 0  # of evaluations in the mode that counts, none that confirms
         self._ordered = 0  # of these, those that this manager has had begun

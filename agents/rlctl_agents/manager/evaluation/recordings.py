@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from rlctl_agents.manager.state_store import Evaluation, StateStore
-from rlctl_agents.runtime.storage import read_file
+from rlctl_agents.manager.state_store import Evaluation
+from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Recording
 
 NEWEST = 3
@@ -40,12 +40,11 @@ class Recordings:
 
     Args:
         folder: results/episodes; made with the first.
-        state: stores files.
         stands: no other manager has taken over; may raise OSError.
     """
 
-    def __init__(self, folder: Path, state: StateStore, stands: Callable[[], bool]) -> None:
-        self._folder, self._state, self._stands = folder, state, stands
+    def __init__(self, folder: Path, stands: Callable[[], bool]) -> None:
+        self._folder, self._stands = folder, stands
         self.episodes = read_recordings(folder)
         """The newest last."""
 
@@ -68,18 +67,20 @@ class Recordings:
             if not self._stands():
                 raise ValueError("another manager has taken over")
             self._folder.mkdir(mode=0o700, exist_ok=True)
+            replace_file(self._folder / name, recording.gif, durable=False)  # never tried again: nothing waits for it
         except OSError as error:
-            raise ValueError(f"the volume takes nothing: {error.strerror}") from error
+            raise ValueError(refusal(error) or f"the volume takes nothing: {error.strerror}") from error
         made = RecordedEpisode(
             name, of.ref.version, of.steps, of.mode, recording.returned, recording.length, of.mean, recording.seconds,
             of.time,
         )  # fmt: skip
-        if not self._state.save(self._folder / name, recording.gif, durable=False):
-            raise ValueError(self._state.failure)
         known = [*self.episodes, made]
         best = self.best(known)
         self.episodes = [one for one in known if one is best or one in known[-NEWEST:]]
-        self._state.save(self._folder / INDEX, msgspec.json.encode(self.episodes), durable=False)
+        try:
+            replace_file(self._folder / INDEX, msgspec.json.encode(self.episodes), durable=False)
+        except OSError as error:  # with the next one
+            log.warning("cannot store which episodes are recorded: %s", refusal(error) or error)
         self._tidy()
         return f"an episode of version {made.version} is recorded: return {made.returned:.4g}, results/episodes/{name}"
 

@@ -24,8 +24,9 @@ from rlctl_agents.manager.lifecycle.scale_down import Release
 from rlctl_agents.manager.lifecycle.stop import met
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
+from rlctl_agents.manager.timing import Every
 from rlctl_agents.runtime.process import Arguments, Process
-from rlctl_agents.runtime.storage import read_file, replace_file
+from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Report, Said, Sampled
 
 ON_REQUEST = "stopped on request"
@@ -34,6 +35,8 @@ FAILED = "the run has failed"
 GOES_ON = "the run that had failed goes on, with all its time again"
 PATIENCE_S = 120.0
 """Pods that are there for so long after all were given back are given back again: longer than the grace of any role."""
+
+STORE_S = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -132,6 +135,7 @@ class Finished:
         self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
         self._settings = settings
         self._told = ""
+        self._unstored, self._again = False, Every(STORE_S, clock)
         self.lines = lines
         self.events = Events(layout.results / "events.jsonl", time.time)
         self.status = _last_status(process, layout, end)
@@ -171,9 +175,13 @@ class Finished:
         if said and said != self._told and not self.goes_on:
             self._told = said
             self.events.add("release", said)
-            if self._release.done:
-                self._end.released = True
+            self._end.released = self._unstored = self._release.done
+        if self._unstored and self._again.due():
+            try:
                 finish(self._layout, self._end)
+                self._unstored = False
+            except OSError as error:  # whoever is started again gives them back once more
+                log.error("cannot store that the pods were given back: %s", refusal(error) or error)
         self._give_back_again()
 
     def end(self) -> None:

@@ -34,6 +34,10 @@ Phase = Literal["running", "saving", "telling", "over"]
 How = Literal["finish", "leave"]
 
 
+class TooLate(ValueError):
+    """The run ends, and does no more what is asked of it."""
+
+
 class InVain(UserFault):
     """`stop.wall_time` is over, and nothing was ever learned from: the run has failed."""
 
@@ -114,12 +118,12 @@ class Phases:
         return self.phase == "telling"
 
     def begin(self, how: How, now: float) -> None:
-        """Start to end. Asked to leave while it finishes, it saves no longer, and the run is not finished unless the
-        roles were told so already.
+        """Start to end; said again it changes nothing. Asked to leave while it finishes, it saves no longer, and the
+        run is not finished unless the roles were told so already.
         """
         if self.phase == "running":
             self.phase, self.how, self._since = "saving", how, now
-        elif how == "leave":
+        elif how == "leave" and self.how == "finish":
             if self.phase == "saving":
                 self.how = "leave"
             self.phase = "over"
@@ -230,11 +234,11 @@ class RunStop(Phases):
         """True if other stop conditions ask for more of a run that has reached its goal.
 
         Raises:
-            ValueError: they do, and it is too late for that.
+            TooLate: they do.
         """
         more = stop != before and self.how == "finish" and self._met(stop) is None
         if more and not (self._proof is not None and self.phase == "saving"):
-            raise ValueError("the run is ending; run the same command again when it has ended")
+            raise TooLate("the run is ending; run the same command again when it has ended")
         return more
 
     def go_on(self, why: str) -> None:

@@ -17,7 +17,7 @@ from rlctl.spec.base import ROLES
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_search import LEVELS, WRONG, Query
 from rlctl_agents.manager.logs.log_store import LogStore
-from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.runtime.http_server import Response, is_count
 from rlctl_agents.runtime.logs import stamp
 
 TIMEOUT_S = 25.0
@@ -119,7 +119,7 @@ def _process(asked: Mapping[str, str]) -> tuple[str | None, int | None]:
     if not text:
         return None, None
     role, slash, index = text.partition("/")
-    if role not in ROLES or (slash and not _digits(index)):
+    if role not in ROLES or (slash and not is_count(index)):
         raise ValueError(f"process must be ROLE or ROLE/INDEX, got {text[:40]!r}")
     return role, int(index) if slash else None
 
@@ -147,7 +147,7 @@ def _level(asked: Mapping[str, str]) -> str:
 
 def _count(asked: Mapping[str, str], name: str) -> int | None:
     text = asked.get(name, "")
-    if text and not _digits(text):
+    if text and not is_count(text):
         raise ValueError(f"{name} must be a number, got {text[:40]!r}")
     return int(text) if text else None
 
@@ -157,20 +157,16 @@ def _page(asked: Mapping[str, str]) -> str:
     for entry in text.split(",") if text else ():
         role, equals, place = entry.partition("=")
         offset = place.rpartition(":")[2]
-        if role not in ROLES or not equals or (place and not _digits(offset)):
+        if role not in ROLES or not equals or (place and not is_count(offset)):
             raise ValueError(f"page must be that of an answer, got {text[:40]!r}")
     return text
-
-
-def _digits(text: str) -> bool:
-    return text.isascii() and text.isdigit() and len(text) < 16
 
 
 def _fits(line: str, role: str | None, index: int | None, levels: Sequence[str]) -> bool:
     try:
         record = json.loads(line)
         name, level = str(record["id"]), record["level"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return role is None and levels[0] == LEVELS[0]
     wanted = role is None or (name == f"{role}/{index}" if index is not None else name.partition("/")[0] == role)
     return wanted and level in levels

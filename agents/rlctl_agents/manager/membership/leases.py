@@ -39,6 +39,7 @@ class StoredLeases(msgspec.Struct):
 
     holders: list[tuple[str, int, str]] = []  # role, index, boot
     buried: list[str] = []
+    replaced: list[str] = []
 
 
 class Leases:
@@ -84,7 +85,7 @@ class Leases:
         former = self._gone.get(boot)
         if prefer is not None:
             index = prefer
-        elif former is not None and (role, former.index) not in self._at:
+        elif former is not None and former.index >= 0 and (role, former.index) not in self._at:
             index = former.index
         else:
             index = self._lowest_free(role)
@@ -111,6 +112,12 @@ class Leases:
         elif boot in self._gone:
             self._gone[boot].heard = self._clock()
         return holder
+
+    def excuse(self, seconds: float) -> None:
+        """Count no silence of a time in which nobody was listened to."""
+        now = self._clock()
+        for holder in self._holders.values():
+            holder.heard = min(holder.heard + seconds, now)
 
     def refused(self, boot: str) -> bool:
         """True if `grant` would refuse a boot, which should end."""
@@ -181,7 +188,7 @@ class Leases:
     def store(self) -> StoredLeases:
         """Leases for the next manager, without those of processes that end in good order."""
         stay = [(one.role, one.index, one.boot) for one in self.live() if not one.leaving]
-        return StoredLeases(stay, list(self._buried))
+        return StoredLeases(stay, list(self._buried), sorted(self._replaced))
 
     def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:
         """Go on from what another manager stored: all holders have `expires_s` from now to be heard.
@@ -194,7 +201,8 @@ class Leases:
             self._holders[boot] = Holder(role, index, boot, since=now, heard=now)
             self._at[role, index] = boot
         self._buried = dict.fromkeys(stored.buried)
-        for boot in more:
+        self._replaced = set(stored.replaced)
+        for boot in (*stored.replaced, *more):
             self.mention(boot)
 
     def _lowest_free(self, role: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -23,6 +24,9 @@ from rlctl_agents.types.experience import ModelRef
 FORMAT = 1
 RECEIVERS = ("learner", "replay")
 """Roles that receive rows of actors."""
+
+MOST_GAUGES = 1000
+"""Of one process."""
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +154,10 @@ class Members:
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
-        self.seen[boot] = msgspec.structs.replace(report, log=[], accounts={}, sent={}, counters=counters)
+        gauges = dict(islice(report.gauges.items(), MOST_GAUGES))
+        self.seen[boot] = msgspec.structs.replace(
+            report, log=[], accounts={}, sent={}, counters=counters, gauges=gauges
+        )  # fmt: skip
         return quarantined
 
     def place(self, boot: str) -> str:

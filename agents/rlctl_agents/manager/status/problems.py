@@ -78,7 +78,7 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
 
 def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.disk:
-        room = any(word in facts.disk for word in ("space", "is full", "quota"))
+        room = any(words in facts.disk for words in ("No space left", "the volume is full", "quota of the volume"))
         yield facts.disk, "df -h" if room else "rlctl logs manager --level ERROR"
     if facts.unsaved:
         yield facts.unsaved, "rlctl logs learner"

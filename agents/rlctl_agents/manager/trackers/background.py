@@ -35,7 +35,8 @@ class Background:
     ) -> None:
         self.name = name
         self._open_run, self._room, self._retry_s = open_run, room, retry_s
-        self._waiting: deque[Point | Mapping[str, Any]] = deque()
+        self._waiting: deque[Point] = deque()
+        self._config: Mapping[str, Any] | None = None  # that it does not know yet
         self._changed = threading.Condition()
         self._outcome: Outcome | None = None  # set when no more is to come
         self._failure = ""
@@ -62,8 +63,14 @@ class Background:
         self._told |= found.keys()
         return list(found.values())
 
-    def put(self, item: Point | Mapping[str, Any]) -> None:
-        """Have a point added, or another resolved spec taken. Never waits."""
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Have another resolved spec taken: with the next point if it fails. Never waits."""
+        with self._changed:
+            self._config = config
+            self._changed.notify()
+
+    def put(self, item: Point) -> None:
+        """Have a point added. Never waits."""
         with self._changed:
             if len(self._waiting) < self._room:
                 self._waiting.append(item)
@@ -86,15 +93,18 @@ class Background:
     def give_up(self) -> None:
         """Count what waits as lost."""
         with self._changed:
-            self.lost += sum(isinstance(item, Point) for item in self._waiting)
+            self.lost += len(self._waiting)
             self._waiting.clear()
 
     def _work(self) -> None:
         tracker = self._open()
-        while tracker is not None and (item := self._next()) is not None:
-            if not isinstance(item, Point):
-                self._attempt(tracker.configure, item)
-            elif not self._attempt(tracker.add, item):
+        while tracker is not None and self._waits():
+            if (config := self._config) is not None and self._attempt(tracker.configure, config):
+                with self._changed:
+                    self._config = None if self._config is config else self._config
+            with self._changed:
+                item = self._waiting.popleft() if self._waiting else None
+            if item is not None and not self._attempt(tracker.add, item):
                 with self._changed:
                     self.lost += 1
         if tracker is None:
@@ -117,11 +127,12 @@ class Background:
                 if self._changed.wait_for(lambda: self._outcome is not None, self._retry_s):
                     return None
 
-    def _next(self) -> Point | Mapping[str, Any] | None:
-        """The oldest that waits; None: there is none, and none will come."""
+    def _waits(self) -> bool:
+        """Wait until there is something to send; False: there is nothing, and nothing will come."""
+        tried = self._config if self._failure else None  # not again before the next point
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._outcome is not None)
-            return self._waiting.popleft() if self._waiting else None
+            self._changed.wait_for(lambda: self._waiting or self._config is not tried or self._outcome is not None)
+            return bool(self._waiting) or self._config is not tried
 
     def _attempt(self, act: Callable[..., object], *values: object) -> bool:
         try:

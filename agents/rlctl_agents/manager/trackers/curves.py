@@ -85,7 +85,7 @@ class Curves:
         if self._trackers and (config := self._config()) and config != self._told:
             self._told = config
             for tracker in self._trackers:
-                tracker.put(config)
+                tracker.configure(config)
         return [text for tracker in self._trackers for text in tracker.news()]
 
     @property

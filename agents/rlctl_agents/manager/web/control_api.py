@@ -24,9 +24,10 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from rlctl_agents.manager.events import Events
+from rlctl_agents.manager.lifecycle.stop import TooLate
 from rlctl_agents.manager.web.initial_policy import BODY_BYTES
 from rlctl_agents.manager.web.profiles import Profiles
-from rlctl_agents.runtime.http_server import HttpListener, Request, Response
+from rlctl_agents.runtime.http_server import HttpListener, Request, Response, is_count
 
 ORDER_S = 5.0
 """Longest wait for the main loop."""
@@ -128,7 +129,7 @@ class ControlApi:
                 return Response.refusal(503, "the manager has only just started")
             return self.profiles.answer(request.query)
         since = request.query.get("since", "0")
-        if not (since.isascii() and since.isdigit() and len(since) < 16):
+        if not is_count(since):
             return Response.refusal(400, f"since must be a number, got {since[:40]!r}")
         if self.events is None:
             return Response.refusal(503, "the manager has only just started")
@@ -153,4 +154,4 @@ class ControlApi:
             later = "the order is not carried out" if order.done.cancel() else "it is carrying the order out now"
             return Response.refusal(503, f"the manager did not answer within {ORDER_S:g} s; {later}")
         except ValueError as fault:
-            return Response.refusal(400, str(fault))
+            return Response.refusal(409 if isinstance(fault, TooLate) else 400, str(fault))

@@ -108,7 +108,7 @@ class Profiles:
             raise ValueError(f"profile {sampled.id[:80]!r} was not asked of this process, or is there already")
         stacks = unpacked(sampled)
         if not stacks:
-            self._end(found, "failed", f"{found.process} was looked at and no thread was seen")
+            self._fail(found, f"{found.process} was looked at and no thread was seen")
             return
         title = f"{found.process} of {self._run}: {sampled.seconds:.1f} s, {sampled.samples} samples"
         made = msgspec.structs.replace(
@@ -123,7 +123,7 @@ class Profiles:
         """Fail the profile of a process that has gone."""
         for one in list(self._known.values()):
             if one.boot == boot and one.state == "waiting":
-                self._end(one, "failed", f"{one.process} ended meanwhile")
+                self._fail(one, f"{one.process} ended meanwhile")
 
     def answer(self, query: Mapping[str, str]) -> Response:
         """`GET /profiles?id=...`, from any thread."""
@@ -134,9 +134,9 @@ class Profiles:
             return Response.refusal(404, "there is no such profile; this manager may have started after it was ordered")
         return Response.of({name: value for name, value in msgspec.to_builtins(found).items() if name != "until"})
 
-    def _end(self, one: Profile, state: Literal["failed"], why: str) -> None:
+    def _fail(self, one: Profile, why: str) -> None:
         with self._lock:
-            self._known[one.id] = msgspec.structs.replace(one, state=state, why=why)
+            self._known[one.id] = msgspec.structs.replace(one, state="failed", why=why)
 
     def _expire(self) -> None:
         now = self._clock.monotonic()

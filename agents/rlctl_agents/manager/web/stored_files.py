@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.runtime.http_server import Response, is_count
 
 LARGEST_PIECE_BYTES: Final = 2**20
 _PLAIN = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,200}")
@@ -45,7 +45,7 @@ class StoredFiles:
             if "name" not in query:
                 return Response.of({"files": dict(_sizes(folder))})
             name, span = query["name"], [query.get(key, "") for key in ("offset", "length")]
-            if not all(number.isascii() and number.isdigit() and len(number) < 16 for number in span):
+            if not all(map(is_count, span)):
                 return Response.refusal(400, "offset and length must be numbers")
             if not _offered(folder, name):
                 return Response.refusal(404, f"there is no {name[:200]!r} in {folder.name}")

@@ -20,7 +20,7 @@ from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import lock, places, revisions, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.backends.run_states import live_counts
-from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
 from rlctl.waiting import Waiting
@@ -243,10 +243,8 @@ def _post_reload(place: Place, say: Say) -> None:
                     objects=("manager/0",),
                 ) from error
             time.sleep(0.2)
-        except RlctlError as error:
-            if "is ending" in error.message:
-                raise _is_ending(place.run) from error
-            raise
+        except Conflict as error:
+            raise _is_ending(place.run) from error
 
 
 def _is_ending(run: str) -> Conflict:

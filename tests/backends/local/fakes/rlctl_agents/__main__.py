@@ -60,7 +60,7 @@ class Control(http.server.BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         if self.path == "/reload" and self.server.refuses:  # type: ignore[attr-defined]
-            self.answer(400, {"error": {"message": self.server.refuses}})  # type: ignore[attr-defined]
+            self.answer(409, {"error": {"message": self.server.refuses}})  # type: ignore[attr-defined]
             return
         if self.path == "/reload":
             self.server.read_live()  # type: ignore[attr-defined]
