@@ -1,4 +1,4 @@
-"""`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe ...` looks at an environment,
+"""`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe --check` tries a spec,
 `python -m rlctl_agents tensorboard ...` shows the curves of a run, `page` the status page of one that is over, `files`
 hands out what it has stored, `evaluate` and `play` act with a stored model, `export` writes one as a graph, `debug` is
 all roles in one thread, for a debugger, `repro` plays a recorded episode again.
@@ -17,6 +17,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+PROGRAMS = {
+    "probe": "roles.trial",
+    "tensorboard": "roles.tensorboard_server",
+    "page": "manager.web.stored_page",
+    "files": "manager.web.files_server",
+    "evaluate": "policies.evaluate",
+    "play": "policies.show",
+    "export": "policies.export",
+    "debug": "debugging.program",
+    "repro": "repro.playing",
+}
+"""Word -> module of what is no role."""
 PR_SET_PDEATHSIG = 1
 FAILED = 1
 THREADS = (
@@ -68,46 +80,9 @@ def hear_signals() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a role, or one of the other programs; returns the exit code."""
-    if arguments == ["probe", "--check"]:  # without torch where that will do
-        from rlctl_agents.roles.trial import main as check
-
-        return check()
-    if arguments[:1] == ["probe"]:
-        from rlctl_agents.roles.probe import main as probe
-
-        return probe(arguments[1:])
-    if arguments[:1] == ["tensorboard"]:
-        from rlctl_agents.roles.tensorboard_server import main as tensorboard
-
-        return tensorboard(arguments[1:])
-    if arguments[:1] == ["page"]:
-        from rlctl_agents.manager.web.stored_page import main as page
-
-        return page(arguments[1:])
-    if arguments[:1] == ["files"]:
-        from rlctl_agents.manager.web.files_server import main as files
-
-        return files(arguments[1:])
-    if arguments == ["evaluate"]:
-        from rlctl_agents.policies.evaluate import main as evaluate
-
-        return evaluate()
-    if arguments == ["play"]:
-        from rlctl_agents.policies.show import main as show
-
-        return show()
-    if arguments[:1] == ["debug"]:
-        from rlctl_agents.debugging.program import main as debug
-
-        return debug(arguments[1:])
-    if arguments[:1] == ["repro"]:
-        from rlctl_agents.repro.playing import main as repro
-
-        return repro(arguments[1:])
-    if arguments == ["export"]:
-        from rlctl_agents.policies.export import main as export
-
-        return export()
+    if arguments and (program := PROGRAMS.get(arguments[0])):  # each imports what it needs
+        code: int = importlib.import_module(f"rlctl_agents.{program}").main(arguments[1:])
+        return code
     from rlctl_agents.runtime.process import Process, run_role
 
     def run(process: Process) -> None:

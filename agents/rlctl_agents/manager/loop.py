@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -37,6 +38,9 @@ BUILD_S = 1.0
 WRITE_S = 2.0
 STORE_S = 5.0
 DRAW_S = 5.0
+POINTS = 17_280
+"""Of a curve in a day; later they come more rarely, so that there are as many again by the time that is e times as
+long."""
 STORE_HISTORY_S = 60.0
 AWAY_S = 5.0
 """After so long without an answer to anybody the silence of processes is our own."""
@@ -110,6 +114,7 @@ class RunningLoop:
         self._averages = LearnerAverages()
         self._history = RunHistory(context.layout.results)
         self._families: Sequence[Metric] = ()
+        self._drawn = -math.inf  # when
         context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
@@ -173,7 +178,7 @@ class RunningLoop:
             coordinator.events.add("not_saved", unsaved)
         is_finished = done and not unsaved
         self._publish(is_finished=is_finished)
-        self._draw_curves()
+        self._draw_curves(last=True)
         try:
             if is_finished:
                 self._patiently(self._store)
@@ -193,7 +198,7 @@ class RunningLoop:
 
     def fail(self, why: str) -> None:
         """Store everything, and that the run has failed. The status stays that of before its time began anew."""
-        self._draw_curves()
+        self._draw_curves(last=True)
         self._write_status()
         self._patiently(self._store)
         self._store_end(why, failed=True)
@@ -278,7 +283,7 @@ class RunningLoop:
         except OSError as error:
             log.error("cannot write results/status.json: %s", error)
 
-    def _draw_curves(self) -> None:
+    def _draw_curves(self, *, last: bool = False) -> None:
         coordinator, learners = self._coordinator, self._coordinator.learners
         for steps, values in coordinator.evaluations.undrawn:
             if values is None:
@@ -286,11 +291,13 @@ class RunningLoop:
             else:
                 self._curves.add(steps, values)
         coordinator.evaluations.undrawn.clear()
-        if coordinator.state.progress.started:
+        clock = coordinator.clock
+        rare_s = coordinator.state.wall_s / POINTS  # a month of points each 5 s would be gigabytes
+        if coordinator.state.progress.started and (last or clock.monotonic() - self._drawn >= rare_s):
+            self._drawn = clock.monotonic()
             learner = self._averages.look(coordinator.members.reports("learner"))
             steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
             self._curves.add(steps, curves)
-            clock = coordinator.clock
             self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)
         else:
             self._history.look()

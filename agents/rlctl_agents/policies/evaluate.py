@@ -11,7 +11,7 @@ their order, or `{"error": "..."}`. Whatever the environment prints goes to stde
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
 
 import numpy as np
@@ -35,7 +35,7 @@ NOISE_ROWS = 64
 RESAMPLES = 2000
 
 
-def main() -> int:
+def main(_: Sequence[str] = ()) -> int:
     """Run the command; returns its exit code."""
     return answering(_evaluate)
 

@@ -15,7 +15,7 @@ import io
 import json
 import logging
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -52,7 +52,7 @@ Ends = dict[str, list[dict[str, Any]]]
 Function = Callable[[Tensors], Mapping[str, Any]]
 
 
-def main() -> int:
+def main(_: Sequence[str] = ()) -> int:
     """Run the command; returns its exit code."""
     return answering(_export)
 

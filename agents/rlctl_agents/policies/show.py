@@ -33,7 +33,7 @@ SHORTEST_MS = 20
 """Shortest time between two frames; viewers show shorter ones slower."""
 
 
-def main() -> int:
+def main(_: Sequence[str] = ()) -> int:
     """Run the command; returns its exit code."""
     return answering(_show)
 

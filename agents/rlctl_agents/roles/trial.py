@@ -21,7 +21,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -268,7 +268,7 @@ def _package_missing(error: BaseException) -> bool:
     return absent and not any(isinstance(cause, NoModule) for cause in causes)
 
 
-def main() -> int:
+def main(_: Sequence[str] = ()) -> int:
     """Run the command; returns its exit code."""
     signal.alarm(ALONE_S)
     answer = os.dup(1)
