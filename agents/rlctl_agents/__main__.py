@@ -29,6 +29,8 @@ PROGRAMS = {
     "repro": "repro.playing",
 }
 """Word -> module of what is no role."""
+ALONE: dict[str, list[str]] = {"probe": ["--check"], "evaluate": [], "play": [], "export": []}
+"""Of those that are asked on standard input, the only words that follow."""
 PR_SET_PDEATHSIG = 1
 FAILED = 1
 THREADS = (
@@ -80,8 +82,9 @@ def hear_signals() -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a role, or one of the other programs; returns the exit code."""
-    if arguments and (program := PROGRAMS.get(arguments[0])):  # each imports what it needs
-        code: int = importlib.import_module(f"rlctl_agents.{program}").main(arguments[1:])
+    word, words = next(iter(arguments), ""), list(arguments[1:])
+    if (program := PROGRAMS.get(word)) and words == ALONE.get(word, words):  # each imports what it needs
+        code: int = importlib.import_module(f"rlctl_agents.{program}").main(words)
         return code
     from rlctl_agents.runtime.process import Process, run_role
 

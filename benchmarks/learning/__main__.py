@@ -95,6 +95,8 @@ def done(row: Row, seed: int, gpu: str, keep: Path | None) -> bool:
         began, line = time.monotonic(), {"seed": seed, **origin(row, seed, gpu)}
         try:
             found = train(row, seed, tell, gpu, keep)
+        except product.LeftOver:
+            raise
         except Exception as error:  # the others are measured all the same
             said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             say(f"{row.name}, seed {seed} failed: {said}")

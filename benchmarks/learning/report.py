@@ -27,7 +27,7 @@ STARTS = {
         "apex_dqn with a memory, where one observation does not tell enough", CHOICES, "cartpole-positions-r2d2",
         "cartpole-positions-r2d2",
     ),
-    "sac": ("two critics, reward and entropy", "Box, or Discrete", "pendulum-sac", "pendulum-sac"),
+    "sac": ("two critics, reward and entropy", "Box; Discrete, MultiDiscrete", "pendulum-sac", "pendulum-sac"),
     "td3": ("two critics, a deterministic policy", "Box", "pendulum-td3", "pendulum-td3"),
 }  # fmt: skip
 """Algorithm -> description, its actions, a spec to start from in specs/, and the row with the figure for README."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,11 @@ import numpy as np
 
 from benchmarks.learning.rows import Row
 from benchmarks.shared import host, product
+
+
+class Failed(RuntimeError):
+    """The run has ended without the figure."""
+
 
 POLL_S = 1.0
 STALLED_S = 1800.0
@@ -53,7 +59,7 @@ def train(
                 if (steps := status.get("totals", {}).get("consumed_steps", 0)) != learned:
                     moved, learned = time.monotonic(), steps
                 if time.monotonic() - moved > STALLED_S:
-                    raise RuntimeError(f"no progress after {learned} agent steps for {STALLED_S:.0f} s")
+                    raise Failed(f"no progress after {learned} agent steps for {STALLED_S:.0f} s")
                 time.sleep(POLL_S)
             status = run.stored()
             told = (run.root / "results" / "evaluations.jsonl").read_text().splitlines()
@@ -61,9 +67,9 @@ def train(
             with uninterrupted():
                 run.down()
     if status["phase"] != "finished":
-        raise RuntimeError(f"ended as {status['phase']}: {'; '.join(one['text'] for one in status['problems'])}")
+        raise Failed(f"ended as {status['phase']}: {'; '.join(one['text'] for one in status['problems'])}")
     if row.fingerprint(seed) != line["fingerprint"]:
-        raise RuntimeError("the code that learns, or the spec, changed while it was trained")
+        raise Failed("the code that learns, or the spec, changed while it was trained")
     found, points = measured([json.loads(one) for one in told], row, status["totals"]["consumed_steps"], clock)
     return {**line, **found, "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values())}, points
 
@@ -72,8 +78,13 @@ def train(
 def _made(row: Row, seed: int, fingerprint: str, keep: Path | None) -> Iterator[tuple[product.Run, int]]:
     """The run of a seed that is not up, and how often it was gone on with."""
     if keep is not None:
-        with product.kept(keep / f"{row.name}-{seed}", row.of_seed(seed), fingerprint) as found:
-            yield found
+        folder = keep / f"{row.name}-{seed}"
+        try:
+            with product.kept(folder, row.of_seed(seed), fingerprint) as found:
+                yield found
+        except Failed:
+            shutil.rmtree(folder)
+            raise
     else:
         with product.made(row.of_seed(seed)) as run:
             yield run, 0
@@ -107,7 +118,7 @@ def measured(
     mode = row.spec.evaluation.mode
     found = [one for one in both if one["mode"] == mode]
     if not found or found[-1]["steps"] < steps:
-        raise RuntimeError("its last model was not evaluated")
+        raise Failed("its last model was not evaluated")
     last = found[-1]
     walls, cpus = zip(*clock, strict=True)
     points = [

@@ -112,7 +112,7 @@ class _Turn:
                 time.sleep(LOOK_S)
             if self._own_s > LIMIT_S:
                 raise TimeoutError(f"no window of {self._window_s:g} s within {LIMIT_S:g} s")
-        except (OSError, RuntimeError) as error:
+        except Exception as error:  # it is told, and the others are measured
             self.figures = {"failed": f"{type(error).__name__}: {error}"}
         finally:
             _signal(self._trainer, signal.SIGSTOP)
@@ -140,6 +140,7 @@ def in_turns(
     turns: dict[str, _Turn] = {}
     with ExitStack() as stack:
         for label, start in starts.items():
+            trainer: Trainer | None = None
             try:
                 trainer = stack.enter_context(start())
                 stack.callback(partial(_signal, trainer, signal.SIGCONT))  # before it is ended
@@ -147,8 +148,10 @@ def in_turns(
                 _signal(trainer, signal.SIGSTOP)
             except CannotDo:
                 found[label] = {"missing": "has no such task"}
-            except (OSError, RuntimeError) as error:
+            except Exception as error:  # it is told, and the others are measured
                 found[label] = {"failed": f"{type(error).__name__}: {error}"}
+                if trainer is not None:
+                    _signal(trainer, signal.SIGSTOP)
             else:
                 turns[label] = _Turn(trainer, warm_s, window_s)
         while left := [turn for turn in turns.values() if not turn.figures]:

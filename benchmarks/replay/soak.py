@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.scaling.fleet import Fleet, fleet, until_all_act
 from benchmarks.scaling.settings import run_spec
-from benchmarks.scaling.soak import gone, quantiles
+from benchmarks.scaling.soak import killed, quantiles
 from benchmarks.shared import processes
 from benchmarks.shared.product import Spec
 
@@ -154,7 +154,7 @@ class Watch:
     def _kill(self, now: float) -> None:
         index = self._kills % self._form.shards
         pid = self._shard(index)
-        if pid is not None and gone(pid):
+        if pid is not None and killed(pid):
             self._kills += 1
             self._killed = Killed(pid, index, now)
 

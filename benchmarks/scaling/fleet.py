@@ -87,7 +87,7 @@ def fleet(count: int, spec: Spec, *, real: int = 0) -> Iterator[Fleet]:
         run_file = words[words.index("--run-file") + 1]
         env = run.env | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         subprocess.run(
-            [sys.executable, "-m", "rlctl_agents", "probe", "--run-file", run_file, "--out", str(experience)],
+            [sys.executable, "-m", "benchmarks.scaling.experience", run_file, str(experience)],
             env=env, cwd=REPOSITORY, check=True, capture_output=True,
         )  # fmt: skip
         command = [sys.executable, "-m", "benchmarks.scaling.light"]

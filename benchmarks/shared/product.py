@@ -23,6 +23,8 @@ from benchmarks.shared import processes
 from benchmarks.shared.host import REPOSITORY
 
 Spec = dict[str, Any]
+SITTINGS = "sittings"
+"""File in the folder of a run that is kept: a line, with the mark of the code, each time that it was gone on with."""
 PREFIX = "rlb-"
 """Prefix of the folders of runs."""
 
@@ -177,7 +179,7 @@ def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
 
 @contextlib.contextmanager
 def kept(folder: Path, spec: Spec, mark: str) -> Iterator[tuple[Run, int]]:
-    """A run in a folder that stays after Ctrl-C or a kill, so that it can be gone on with.
+    """A run in a folder that stays when the block is left by an exception, so that it can be gone on with.
 
     Args:
         folder: of this run alone, with a short path: sockets have short names.
@@ -187,20 +189,16 @@ def kept(folder: Path, spec: Spec, mark: str) -> Iterator[tuple[Run, int]]:
         The run, not started yet or any more, and how often it was gone on with before.
 
     Raises:
-        RuntimeError: the folder holds a run of another mark.
+        LeftOver: the folder holds a run of another mark.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    marks = folder / "sittings"
+    marks = folder / SITTINGS
     before = marks.read_text().split() if marks.exists() else []
     if set(before) - {mark}:
-        raise RuntimeError(f"{folder} holds a run of other code or of another spec; remove it to begin anew")
+        raise LeftOver(f"{folder} holds a run of other code or of another spec; remove it to begin anew")
     marks.write_text("\n".join([*before, mark]) + "\n")
     inherited = os.environ.get("PYTHONPATH", "")
-    try:
-        yield Run(folder, spec, os.pathsep.join(word for word in (str(REPOSITORY), inherited) if word)), len(before)
-    except Exception:
-        shutil.rmtree(folder)
-        raise
+    yield Run(folder, spec, os.pathsep.join(word for word in (str(REPOSITORY), inherited) if word)), len(before)
     shutil.rmtree(folder)
 
 
@@ -209,7 +207,8 @@ class LeftOver(RuntimeError):
 
 
 def remove(folder: Path) -> None:
-    """End the run of a killed starter, and remove its folder. A folder that is not there, or not of `made`, is left.
+    """End the run of a killed starter, and remove its folder unless it is kept. A folder that is not there, or not of
+    `made`, is left.
 
     Raises:
         LeftOver: it could not be ended, so its processes may live on, and the folder stays.
@@ -218,10 +217,12 @@ def remove(folder: Path) -> None:
         spec = yaml.safe_load((folder / "spec.yaml").read_text())
     except OSError:
         return
-    if folder.name.startswith(PREFIX):
+    made_here, is_kept = folder.name.startswith(PREFIX), (folder / SITTINGS).exists()
+    if made_here or is_kept:
         was_up = any((folder / "s" / "rlctl" / "runs").glob("*"))
         if was_up and not Run(folder, spec, "").down():
             raise LeftOver(f"the run in {folder} is left over and cannot be ended")
+    if made_here and not is_kept:
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -75,13 +75,13 @@ def read_host(folder: Path) -> dict[str, Any]:
 
 
 def kept(rows: Sequence[Row], column: str) -> list[float]:
-    """The values of a column in rows that count.
+    """The values of a column in rows that count; one without a mark counts.
 
     Rates per CPU second (`*_per_cpu_s`, `cpu_*`) need a machine whose clock stayed; all others need one
     with unchanged load by other users. Memory needs neither.
     """
     flag = "" if column.endswith("_mib") else "kept_cpu" if "cpu" in column else "kept"
-    return [float(row[column]) for row in rows if row.get(flag, "1") == "1" and row.get(column, "")]
+    return [float(row[column]) for row in rows if (row.get(flag) or "1") == "1" and row.get(column, "")]
 
 
 def discarded(rows: Sequence[Row], column: str) -> int:

@@ -61,7 +61,7 @@ def test_a_row_without_its_simulator_says_what_to_install_and_the_others_are_tra
 ) -> None:
     trained: list[str] = []
 
-    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str, keep: object) -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(row.name)
         return measured(row, seed, 490.0)
 
@@ -366,7 +366,7 @@ def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_sto
 ) -> None:
     trained: list[tuple[str, int]] = []
 
-    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str, keep: object) -> tuple[dict[str, Any], list[train.Point]]:
         trained.append((row.name, seed))
         if (row.name, seed) == ("cartpole-ppo", 1):
             raise KeyError("phase")
@@ -392,7 +392,7 @@ def test_every_seed_that_is_not_valid_is_trained_once_and_a_failure_does_not_sto
 def test_the_name_of_a_comparison_is_that_of_both_its_rows(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained: list[str] = []
 
-    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str, keep: object) -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(row.name)
         return measured(row, seed, 490.0)
 
@@ -492,7 +492,7 @@ def test_a_full_disk_leaves_what_was_stored_and_is_said(
     monkeypatch.setattr(os, "fsync", no_space)
     trained: list[int] = []
 
-    def pretend(row: Row, seed: int, tell: object, gpu: str = "") -> tuple[dict[str, Any], list[train.Point]]:
+    def pretend(row: Row, seed: int, tell: object, gpu: str, keep: object) -> tuple[dict[str, Any], list[train.Point]]:
         trained.append(seed)
         return measured(row, seed, 490.0)
 

@@ -173,6 +173,11 @@ def test_rounds_measure_every_cell_once_each_in_another_order(tmp_path: Path) ->
     assert parts[0] != parts[1]
 
 
+def test_rows_without_a_mark_count_beside_those_that_have_one(tmp_path: Path) -> None:
+    store.write(tmp_path / "cells.csv", [{"per_s": 1.0}, {"per_s": 2.0, "kept": False}, {"per_s": 3.0, "kept": True}])
+    assert store.kept(store.read(tmp_path / "cells.csv"), "per_s") == [1.0, 3.0]
+
+
 def test_csv_keeps_columns_in_the_order_of_their_appearance(tmp_path: Path) -> None:
     store.write(tmp_path / "x.csv", [{"a": 1, "b": True}, {"c": 1234567.891, "a": None}])
     assert (tmp_path / "x.csv").read_text() == "a,b,c\n1,1,\n,,1.23457e+06\n"

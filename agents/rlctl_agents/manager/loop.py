@@ -43,7 +43,7 @@ POINTS = 17_280
 long."""
 STORE_HISTORY_S = 60.0
 AWAY_S = 5.0
-"""After so long without an answer to anybody the silence of processes is our own."""
+"""A turn of the loop so late was held up, by a volume that hung say: the silence of processes is our own."""
 SAME_TERM_S = 5.0
 """Between two looks whether another manager has taken over."""
 
@@ -115,6 +115,7 @@ class RunningLoop:
         self._history = RunHistory(context.layout.results)
         self._families: Sequence[Metric] = ()
         self._drawn = -math.inf  # when
+        self._looked = coordinator.clock.monotonic()  # when all that was due was done
         context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
@@ -148,13 +149,13 @@ class RunningLoop:
         if self._term.due() and (newest := self._standing_term(term)) != term:
             self._curves.outcome = "replaced"
             raise Fenced(f"a manager of term {newest} has taken over from term {term}")
-        began = coordinator.clock.monotonic()
+        before, self._looked = self._looked, coordinator.clock.monotonic()
+        if self._looked - before >= AWAY_S:
+            coordinator.members.leases.excuse(self._looked - before)
         for every, do in self._due:
             if every.due():
                 do()
                 every.spent()
-        if (away_s := coordinator.clock.monotonic() - began) >= AWAY_S:  # a volume that hung, say
-            coordinator.members.leases.excuse(away_s)
 
     def _standing_term(self, own: int) -> int:
         """Of the newest manager; our own where the volume cannot be read: a commit asks it again."""

@@ -10,7 +10,8 @@ EXPIRES_S = 15.0
 REPORTS_PER_S = 500
 """The more processes, the rarer each actor reports. Of the other roles there are few, and every report counts."""
 SHARE = 0.1
-"""Of the manager's time, at most, for each thing that it does now and then: the more processes, the rarer."""
+"""Of the manager's time, at most, for each thing that it does now and then: the more processes, the rarer, down to
+LONGEST_S."""
 
 
 @dataclass(frozen=True)

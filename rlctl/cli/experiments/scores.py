@@ -156,7 +156,7 @@ def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any, 
     """
     last_words = (backend.stored_status(state.run) or {}) if state.target in ON_CLUSTERS else {}
     if "history" in last_words:
-        return [(0, point[0], point[2]) for point in last_words["history"]]
+        return _counted([(point[0], point[2]) for point in last_words["history"]])
     with backend.stored_files(state.run) as files:
         stored = (
             b"" if "evaluations.jsonl" not in files.sizes("results") else whole(files, "results", "evaluations.jsonl")
@@ -169,6 +169,16 @@ def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any, 
                 found.append((one["ref"]["lineage"], one["steps"], one["mean"]))
         except (ValueError, KeyError, TypeError, RecursionError):  # the last may be half-written
             continue
+    return found
+
+
+def _counted(points: Sequence[tuple[Any, Any]]) -> list[tuple[int, Any, Any]]:
+    """Points with a lineage, where none is told: another one from wherever steps fall."""
+    found, lineage, before = list[tuple[int, Any, Any]](), 0, -1.0
+    for at, mean in points:
+        lineage += _sound(at, MOST_STEPS) and at < before
+        before = at if _sound(at, MOST_STEPS) else before
+        found.append((lineage, at, mean))
     return found
 
 

@@ -10,6 +10,8 @@ from rlctl.cli.experiments.axes import Axis
 from rlctl.errors import BackendUnreachable, UsageError
 
 T = TypeVar("T")
+AGAIN: Final = "again"
+"""Attribute: number of the suggestion that had failed and was trained again."""
 LOOKS: Final = 20
 """Of a pruner at one trial: trials are compared at the same share of stop.agent_steps."""
 
@@ -78,10 +80,11 @@ class Search:
     def _tell(self, number: int, value: float | None, state: Any) -> None:
         before, states = self._study.get_trials(deepcopy=False)[number], self._optuna.trial.TrialState
         if before.state is states.FAIL and state is states.COMPLETE:  # it was trained again
-            again = self._optuna.trial.create_trial(
-                params=before.params, distributions=before.distributions, value=value
-            )
-            self._study.add_trial(again)
+            if all(one.user_attrs.get(AGAIN) != number for one in self._study.get_trials(deepcopy=False)):
+                again = self._optuna.trial.create_trial(
+                    params=before.params, distributions=before.distributions, value=value, user_attrs={AGAIN: number}
+                )
+                self._study.add_trial(again)
         else:
             self._study.tell(number, value, state=state, skip_if_finished=True)
 

@@ -519,6 +519,9 @@ def test_a_suggestion_that_failed_counts_for_the_search_once_it_is_trained_again
     with closing(sqlite3.connect(record.folder("pole") / "optuna.db")) as study:
         told = [state for (state,) in study.execute("select state from trials order by trial_id")]
     assert told == ["COMPLETE", "FAIL", "COMPLETE", "COMPLETE"]
+    assert rlctl("sweep", spec, *search).code == 0
+    with closing(sqlite3.connect(record.folder("pole") / "optuna.db")) as study:
+        assert study.execute("select count(*) from trials").fetchone() == (4,), "once"
 
 
 def test_suggestions_that_are_no_spec_point_to_no_run(rlctl: Rlctl, spec: str) -> None:

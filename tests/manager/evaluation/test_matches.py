@@ -10,6 +10,7 @@ from rlctl_agents.manager.evaluation.matches import (
     LOAD_S,
     NEWEST,
     PLAY_S,
+    PULL_S,
     STUCK_S,
     TRAINING,
     Evaluation,
@@ -171,7 +172,7 @@ def test_an_evaluator_that_says_that_it_is_at_its_match_may_take_minutes_to_load
 ) -> None:
     match = order(evaluations, "E", ref(5))
     assert match is not None
-    time.now += PLAY_S - 1
+    time.now += PULL_S - 1
     evaluations.hear("E", None, 0, match.id)
     assert order(evaluations, "E", ref(9)) is match
     evaluations.hear("E", None, 0, 0)

@@ -117,10 +117,11 @@ def test_a_spec_that_a_tracker_refuses_comes_again_with_the_next_point() -> None
     tracker = Background("fake", lambda: fake)
     tracker.configure({"lr": 1})
     wait_until(lambda: bool(tracker.problem), "the refusal")
-    tracker.put(point(100))
+    for steps in (100, 200):
+        tracker.put(point(steps))
     wait_until(lambda: {"lr": 1} in fake.got, "the spec")
     end(tracker)
-    assert (len(fake.got), tracker.lost, tracker.problem) == (2, 0, "")
+    assert (len(fake.got), tracker.lost, tracker.problem) == (3, 0, "")
 
 
 def test_even_an_exit_of_the_package_ends_nothing_but_the_attempt() -> None:

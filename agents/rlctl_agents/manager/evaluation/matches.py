@@ -29,11 +29,12 @@ def training(policy: str, seats: int, seed: int) -> Match:
 LOAD_S = 5.0
 """An evaluator that has not got the weights of its match by then, and does not say that it is at it, gets another
 one."""
+PULL_S = 120.0
+"""The same while it says that it is at it: large weights take their time."""
 STUCK_S = 30.0
 """An evaluator that has not made a step for so long gets another match."""
 PLAY_S = 600.0
-"""The same while it says that it is at this one: large weights, resets of a slow simulator or one step of it may take
-minutes."""
+"""The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes."""
 
 
 class Wanted(NamedTuple):
@@ -94,7 +95,11 @@ class Quotas:
         loaded = model in mine.match.seats.values()
         if steps > mine.steps or loaded != mine.loaded:
             mine.steps, mine.loaded, mine.moved = steps, loaded, now
-        elif now - mine.moved >= (PLAY_S if plays == mine.match.id else STUCK_S if loaded else LOAD_S):
+        else:
+            is_at_it = plays == mine.match.id
+            limit_s = (PLAY_S if is_at_it else STUCK_S) if loaded else (PULL_S if is_at_it else LOAD_S)
+            if now - mine.moved < limit_s:
+                return
             self.not_loaded[mine.wanted] += not loaded
             self.drop(boot)
 

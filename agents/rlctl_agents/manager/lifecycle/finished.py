@@ -176,11 +176,11 @@ class Finished:
             self._told = said
             self.events.add("release", said)
             self._end.released = self._unstored = self._release.done
-        if self._unstored and self._again.due():
+        if self._unstored and not self.goes_on and self._again.due():
             try:
                 finish(self._layout, self._end)
                 self._unstored = False
-            except OSError as error:  # whoever is started again gives them back once more
+            except OSError as error:  # another manager gives them back once more
                 log.error("cannot store that the pods were given back: %s", refusal(error) or error)
         self._give_back_again()
 

@@ -114,9 +114,9 @@ class Leases:
         return holder
 
     def excuse(self, seconds: float) -> None:
-        """Count no silence of a time in which nobody was listened to."""
+        """Do not count a time in which the manager did not listen as silence of processes."""
         now = self._clock()
-        for holder in self._holders.values():
+        for holder in (*self._holders.values(), *self._gone.values()):
             holder.heard = min(holder.heard + seconds, now)
 
     def refused(self, boot: str) -> bool:

@@ -20,6 +20,8 @@ LOST_S = 600.0
 ENDLESS_STEPS = 200_000
 MAX_PROBLEMS = 20
 MAX_NAMED = 5
+NO_ROOM = ("No space left", "the volume is full", "quota of the volume", "quota exceeded")
+"""Of the words of the system, and of ours."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +80,7 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
 
 def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.disk:
-        room = any(words in facts.disk for words in ("No space left", "the volume is full", "quota of the volume"))
+        room = any(words in facts.disk for words in NO_ROOM)
         yield facts.disk, "df -h" if room else "rlctl logs manager --level ERROR"
     if facts.unsaved:
         yield facts.unsaved, "rlctl logs learner"

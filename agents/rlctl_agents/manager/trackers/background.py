@@ -37,6 +37,7 @@ class Background:
         self._open_run, self._room, self._retry_s = open_run, room, retry_s
         self._waiting: deque[Point] = deque()
         self._config: Mapping[str, Any] | None = None  # that it does not know yet
+        self._refused: Mapping[str, Any] | None = None
         self._changed = threading.Condition()
         self._outcome: Outcome | None = None  # set when no more is to come
         self._failure = ""
@@ -99,9 +100,10 @@ class Background:
     def _work(self) -> None:
         tracker = self._open()
         while tracker is not None and self._waits():
-            if (config := self._config) is not None and self._attempt(tracker.configure, config):
+            if (config := self._config) is not None:
+                self._refused = None if self._attempt(tracker.configure, config) else config
                 with self._changed:
-                    self._config = None if self._config is config else self._config
+                    self._config = None if self._config is config and self._refused is None else self._config
             with self._changed:
                 item = self._waiting.popleft() if self._waiting else None
             if item is not None and not self._attempt(tracker.add, item):
@@ -129,10 +131,11 @@ class Background:
 
     def _waits(self) -> bool:
         """Wait until there is something to send; False: there is nothing, and nothing will come."""
-        tried = self._config if self._failure else None  # not again before the next point
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._config is not tried or self._outcome is not None)
-            return bool(self._waiting) or self._config is not tried
+        with self._changed:  # a spec that was refused comes again with the next point
+            self._changed.wait_for(
+                lambda: self._waiting or self._config is not self._refused or self._outcome is not None
+            )
+            return bool(self._waiting) or self._config is not self._refused
 
     def _attempt(self, act: Callable[..., object], *values: object) -> bool:
         try:
