@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.parse
@@ -63,16 +64,20 @@ class Client:
             BackendUnreachable: there is none.
         """
         asked = {key: value for key, value in query.items() if value is not None}
-        return json.loads(self._call("GET", f"{path}?{urllib.parse.urlencode(asked)}" if asked else path)[0])
+        return self._json(self._call("GET", f"{path}?{urllib.parse.urlencode(asked)}" if asked else path)[0])
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """As `get`."""
-        return json.loads(self._call("POST", path, json.dumps(body or {}).encode())[0] or b"null")
+        return self._json(self._call("POST", path, json.dumps(body or {}).encode())[0] or b"null")
 
     def log(self, build: int, offset: int) -> tuple[str, int, str]:
         """Text from an offset on, the offset after it, and the state of the build."""
         body, headers = self._call("GET", f"/api/v1/builds/{build}/log?offset={offset}")
-        return body.decode("utf-8", "replace"), int(headers["x-next-offset"]), str(headers["x-build-state"])
+        try:
+            offset, state = int(headers["x-next-offset"]), str(headers["x-build-state"])
+        except (TypeError, ValueError) as error:
+            raise self._foreign(error) from error
+        return body.decode("utf-8", "replace"), offset, state
 
     def hook(self, path: str, headers: Sequence[tuple[str, str]], body: bytes) -> tuple[int, str]:
         """A delivery; status and text of the answer, whatever it is."""
@@ -100,6 +105,19 @@ class Client:
                 raise self._error(error.code, error.read(65_536)) from error
         except OSError as error:
             raise self._silent(error) from error
+        except http.client.HTTPException as error:
+            raise self._foreign(error) from error
+
+    def _json(self, text: bytes) -> Any:
+        try:
+            return json.loads(text)
+        except ValueError as error:  # the page of a login, say
+            raise self._foreign(error) from error
+
+    def _foreign(self, error: Exception) -> BackendUnreachable:
+        return BackendUnreachable(
+            f"{self.url} does not answer as rlctl ci does: {type(error).__name__}", hint="--url", objects=(self.url,)
+        )
 
     def _silent(self, error: OSError) -> BackendUnreachable:
         reason = getattr(error, "reason", None) or error

@@ -16,6 +16,8 @@ from rlctl.plan import Plan, RolePlan, changes
 from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 
+KEPT_AS_IT_IS: Final = "storage.size"
+"""A volume never shrinks: it stays as it is, whatever is gone back to."""
 KEPT: Final = 5
 """Number of revisions that are kept, the newest ones."""
 
@@ -48,7 +50,7 @@ def check_fits(state: RunState, revision: Revision) -> None:
         refused = [
             change.why
             for change in changes(Spec.model_validate(dict(state.spec)), Spec.model_validate(dict(revision.spec)))
-            if change.action == "refuse"
+            if change.action == "refuse" and change.path != KEPT_AS_IT_IS
         ]
     except ValidationError:  # of another release: its documents are applied as they are
         return

@@ -107,7 +107,7 @@ class Handler(BaseHTTPRequestHandler):
             return self._say(200, found[0], {"content-type": found[1], "docker-content-digest": sha256(found[0])})
         if kind == "blobs":
             blob = self.server.blobs.get((repository, name))
-            if blob is not None and self.server.moved and self.command == "GET":
+            if blob is not None and self.server.moved and self.command in ("GET", "HEAD"):
                 return self._say(307, b"", {"location": f"{self.server.moved}{self.path}"})
             return self._say(404) if blob is None else self._say(200, blob)
         repository = repository.removesuffix("/blobs")

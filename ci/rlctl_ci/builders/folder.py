@@ -71,7 +71,9 @@ class Folder:
         for path in (*part.rglob("*"), part):
             if not path.is_symlink():
                 path.chmod(0o500 if path.is_dir() or path.stat().st_mode & 0o100 else 0o400)
+        os.sync()  # a power cut must not leave a folder of that name with empty files: it is trusted for ever
         os.rename(part, folder)
+        os.sync()
 
 
 def remove(folder: Path) -> None:

@@ -57,16 +57,26 @@ class Log:
         self.path, self._most, self._mask = path, most_bytes, mask
         self._guard = threading.Lock()
         self._full = False
+        self._lost = 0  # lines that the disk did not take
 
     def __call__(self, text: str) -> None:
         kept = self._mask(plain(text.rstrip("\n")))[:4000] + "\n"
-        with self._guard, self.path.open("ab") as file:
+        with self._guard:
+            try:
+                self._write(kept)
+            except OSError:  # a full disk says nothing about the commit
+                self._lost += 1
+
+    def _write(self, kept: str) -> None:
+        with self.path.open("ab") as file:
             if file.tell() >= self._most:
                 if not self._full:
-                    self._full = True
                     file.write(f"... the log is longer than {self._most >> 20} MiB; the rest is left out\n".encode())
+                    self._full = True
                 return
-            file.write(kept.encode("utf-8", "replace"))
+            gap = f"... {self._lost} lines could not be stored\n" if self._lost else ""
+            file.write((gap + kept).encode("utf-8", "replace"))
+        self._lost = 0
 
 
 def read(path: Path, offset: int, most: int = 1 << 20) -> tuple[bytes, int]:

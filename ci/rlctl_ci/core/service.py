@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
 
@@ -306,6 +307,10 @@ class Service:
                 log(stages.in_words(self.reading.events(build.id)))
         except LostLease as error:
             log(error.message)
+        except OSError as error:  # a full disk, say: no attempt is spent, and nothing is judged by it
+            why = f"the disk: {error.strerror or error}"
+            with suppress(LostLease):
+                self.queue.retry_later(build.id, build.lease_owner, why, spent=False)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -51,6 +51,7 @@ class Step:
     before: int
     made: int | None  # None: not known, because a kill or a target that was away came in between
     note: str  # of the revision that it makes: no other one has the same
+    uid: str = ""  # of the run; "": not known
 
 
 @dataclass
@@ -87,6 +88,7 @@ class Act:
             "steps_per_s": health.throughput(status),
             "replicas": dict(state.replicas),
             "missing": health.missing(self.backend, state.run),
+            "uid": state.uid,
         }
         return {"revision": state.revision, "baseline": baseline, "images": [*images_of(state.spec).values()]}
 
@@ -103,7 +105,9 @@ class Act:
         except (Conflict, SpecError) as error:
             raise _stopped(error) from error
         stored = spec.model_dump(mode="json")
-        self._applied(lambda: self.backend.apply(aim.plan, aim.documents, stored, note=step.note))
+        self._applied(
+            lambda: self.backend.apply(aim.plan, aim.documents, stored, note=step.note), lambda: self._live(step)
+        )
         after = self.backend.find(self.project.run)
         assert after is not None
         return after.revision
@@ -154,19 +158,47 @@ class Act:
             RlctlError: it is not ready again, or perhaps half of it was changed.
         """
         run = self.project.run
-        state = self.backend.find(run)
-        if state is None or state.phase in ("stopped", "finished"):
-            raise BuildStopped("ended", f"run {run} is {'gone' if state is None else state.phase} by now, and stays so")
-        if meanwhile := self._meanwhile(state, step):
-            hint = f"rlctl history {run}, then rlctl rollback NUMBER --run {run}"
-            raise BuildStopped("changed", f"{meanwhile}, which stays", hint=hint)
-        self._applied(lambda: self.backend.rollback(run, step.before))
+        state = self._as_left(step)
+        self._applied(lambda: self.backend.rollback(run, step.before), lambda: self._as_left(step))
         after = self._rescaled(state, baseline)
         if not baseline.get("missing"):
             health.await_ready(
                 self.backend, run, self.project.verify.ready_within_s, clock=self.clock, sleep=self.sleep
             )
         return after.revision
+
+    def _as_left(self, step: Step) -> RunState:
+        """The run, as this deployment has left it.
+
+        Raises:
+            BuildStopped: it is not, or is another one.
+        """
+        run = self.project.run
+        state = self.backend.find(run)
+        if state is None or state.phase in ("stopped", "finished"):
+            raise BuildStopped("ended", f"run {run} is {'gone' if state is None else state.phase} by now, and stays so")
+        if step.uid and state.uid != step.uid:
+            raise BuildStopped("ended", f"run {run} is another one by now (uid {state.uid[:8]}), and stays as it is")
+        if meanwhile := self._meanwhile(state, step):
+            hint = f"rlctl history {run}, then rlctl rollback NUMBER --run {run}"
+            raise BuildStopped("changed", f"{meanwhile}, which stays", hint=hint)
+        return state
+
+    def _live(self, step: Step) -> RunState:
+        """The run that is to be changed.
+
+        Raises:
+            BuildStopped: it has ended, or is another one.
+            Transient: it was changed just now.
+        """
+        state = self.backend.find(self.project.run)
+        if state is None or state.phase != "running":
+            raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")
+        if step.uid and state.uid != step.uid:
+            raise BuildStopped("ended", f"run {state.run} is another one by now (uid {state.uid[:8]})")
+        if meanwhile := self._meanwhile(state, step):
+            raise Transient("locked", f"{meanwhile}: it was changed just now")
+        return state
 
     def _meanwhile(self, state: RunState, step: Step) -> str:
         """Changes of others to the run since, in words; empty where there are none."""
@@ -208,11 +240,7 @@ class Act:
 
     def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
         """Spec and plan to apply; nothing is changed yet."""
-        state = self.backend.find(self.project.run)
-        if state is None or state.phase != "running":
-            raise BuildStopped("ended", f"run {self.project.run} has ended meanwhile")
-        if meanwhile := self._meanwhile(state, step):
-            raise Transient("locked", f"{meanwhile}: it was changed just now")
+        state = self._live(step)
         spec, base = self._spec(source, artifacts, state)
         allowed = Bases(self.project, lambda: images_of(state.spec).values())
         for image in {*images_of(spec.model_dump()).values()} - {*artifacts.values()}:
@@ -220,6 +248,8 @@ class Act:
         if spec.target == "kubernetes":
             spec = self._pinned(spec, state, allowed)
         found = self._changes(state, spec)
+        if not any(one.startswith("trackers.mlflow.uri=") for one in self.project.sets):
+            stranger.refuse_trackers(spec, state.spec)
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
         place = self.backend.place(state.run, spec.storage.path)
@@ -287,8 +317,14 @@ class Act:
             raise BuildStopped("refused", f"this run cannot become that: {'; '.join(refused)}")
         return found
 
-    def _applied(self, verb: Callable[[], Iterable[Applied]]) -> None:
-        """A verb of the target; a person's command that holds the run is waited for."""
+    def _applied(
+        self, verb: Callable[[], Iterable[Applied]], still: Callable[[], object] = lambda: None
+    ) -> None:  # fmt: skip
+        """A verb of the target; a person's command that holds the run is waited for.
+
+        Args:
+            still: raises where that command has left a run for which the verb is not meant.
+        """
         deadline, changed = self.clock() + _LOCKED_FOR_S, False
         while True:
             try:
@@ -301,6 +337,8 @@ class Act:
                 if self.clock() >= deadline:
                     raise Transient("partial" if changed else "locked", error.message, hint=error.hint) from error
                 self.sleep(1.0)
+                if not changed:
+                    still()
             except (Conflict, SpecError) as error:
                 raise (PartlyApplied(error.message, hint=error.hint) if changed else _stopped(error)) from error
             except PartlyApplied as error:

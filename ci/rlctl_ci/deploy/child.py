@@ -17,6 +17,8 @@ from rlctl_ci.core.work import Job, Live
 from rlctl_ci.sandbox.programs import Bounds, Programs
 from rlctl_ci.store.records import Artifact, Deploy
 
+_LONGEST_ANSWER: Final = 1 << 20
+"""Bytes: the answer is one line, with the last log lines of a role that died."""
 _SLACK_S: Final = 120.0
 
 
@@ -58,7 +60,7 @@ class Child:
         # of memory none: a supervisor, and all its roles, would have it too; `memory` bounds what a commit can ask for
         bounds = Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S)
         # a supervisor that it has to start again is the run's, and outlives it
-        run = Programs(self.environ, bounds, job.stop, Path("/"), whole=False)
+        run = Programs(self.environ, bounds, job.stop, Path("/"), whole=False, longest=_LONGEST_ANSWER)
         answer: dict[str, Any] = {}
 
         def hear(line: str) -> None:
@@ -90,7 +92,8 @@ class Child:
 def _step(job: Job, deploy: Deploy) -> dict[str, Any]:
     build = job.build
     note = f"build {build.id} of {build.project}: {build.sha[:12]}"
-    return {"before": deploy.before_revision, "made": deploy.revision, "note": note}
+    uid = str(deploy.baseline.get("uid", ""))
+    return {"before": deploy.before_revision, "made": deploy.revision, "note": note, "uid": uid}
 
 
 def _error(told: Mapping[str, Any]) -> Exception:

@@ -11,6 +11,8 @@ from rlctl.backends.run_states import has_joined
 from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFailed
 
 POLL_S = 0.5
+LATE_S = 10.0
+"""So long the end of a watch is put off for a look at a run that is ready."""
 SOON_S = 0.1
 """Between the first looks at a run that gets ready: most are within seconds, and a large one takes long to look at."""
 BORNE = 2
@@ -181,16 +183,24 @@ def watch(
 
     Raises:
         NotWell: a process died, nothing is learned, or too little.
+        BackendUnreachable: the target does not say at the end.
     """
     first, ready = look(backend, run), clock()
     last, per_s, restarts = first, 0.0, first.restarts
-    begun, updates_by, learns = ready, ready + FIRST_UPDATE_S, before_per_s <= 0
-    while watch_s and (clock() - begun < watch_s or (not learns and clock() < updates_by)):
+    begun, updates_by, learns, answered = ready, ready + FIRST_UPDATE_S, before_per_s <= 0, True
+
+    def goes_on() -> bool:
+        """One look that failed, or was not answered, does not decide: the end is put off for a while."""
+        late_s = 0.0 if answered and last.ready else LATE_S
+        return clock() - begun < watch_s + late_s or (not learns and clock() < updates_by)
+
+    while watch_s and goes_on():
         sleep(min(POLL_S, watch_s))
         try:
-            last = look(backend, run)
+            last, answered = look(backend, run), True
         except BackendUnreachable:
-            continue  # a moment's silence is no fault; at the end there must be an answer
+            answered = False  # a moment's silence is no fault; at the end there must be an answer
+            continue
         if last.finished:
             return "the run has finished"
         if last.restarts > restarts:
@@ -201,6 +211,8 @@ def watch(
             first, begun, learns = last, clock(), True
     if last.finished or watch_s == 0:
         return "ready"
+    if not answered:
+        raise BackendUnreachable(f"the target does not say how run {run} is at the end of its watch")
     if not last.ready:
         raise NotWell(f"run {run} is ready no more: {last.missing}")
     if before_per_s > 0 and per_s < least * before_per_s:

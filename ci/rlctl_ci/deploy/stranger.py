@@ -54,6 +54,21 @@ def refuse_templates(plan: Plan, before: Sequence[Document]) -> None:
         raise _refusal(f"templates/{FOLDER}/{name} is a template of its own" for name in found)
 
 
+def refuse_trackers(spec: Spec, before: Mapping[str, Any]) -> None:
+    """Look at where the manager sends its figures, with credentials that no code of a commit has.
+
+    Raises:
+        BuildStopped: that is another place than a person has said.
+    """
+    now = spec.trackers.mlflow
+    was = ((before.get("trackers") or {}).get("mlflow") or {}).get("uri")
+    if spec.target == "kubernetes" and now is not None and now.uri != was:
+        raise BuildStopped(
+            "rights", f"a push may not change this: trackers.mlflow.uri: {now.uri}",
+            hint="a person may: rlctl up, or `sets:` of ci.yaml",
+        )  # fmt: skip
+
+
 def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequence[Document]) -> None:
     """Look at what is about to be applied for a commit.
 

@@ -62,14 +62,17 @@ class Git:
         assert not fault(ref), ref
         self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
         argv = ["ls-remote", "--quiet", "--end-of-options", self.project.repository, ref]
-        ended = self._git(argv, replace(self._bounds, time_s=LOOK_WITHIN_S), stop, far=True)
+        found: list[str] = []
+
+        def hear(line: str) -> None:
+            sha, _, name = line.partition("\t")
+            if name == ref and is_sha(sha):  # ls-remote matches endings of names, of which there may be thousands
+                found.append(sha)
+
+        ended = self._git(argv, replace(self._bounds, time_s=LOOK_WITHIN_S), stop, far=True, say=hear)
         if ended.code:
             raise Transient("fetch", f"the repository does not answer: {cause(ended)}", hint=hint(ended))
-        for line in ended.lines:
-            sha, _, name = line.partition("\t")
-            if name == ref and is_sha(sha):  # ls-remote matches endings of names
-                return sha
-        return None
+        return found[0] if found else None
 
     def head(self, job: Job) -> str | None:
         return self.look(job.build.ref, job.stop)
@@ -215,12 +218,14 @@ class Git:
         return Bounds(limits.time_s, limits.memory_mib, limits.source_mib)
 
     def _git(
-        self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, far: bool = False, out: Path | None = None
-    ) -> Ended:
+        self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, far: bool = False, out: Path | None = None,
+        say: Callable[[str], object] | None = None,
+    ) -> Ended:  # fmt: skip
         """Run git.
 
         Args:
             far: it asks the repository.
+            out, say: as of `Programs`.
 
         Raises:
             Transient: it took too long.
@@ -228,7 +233,7 @@ class Git:
         """
         environ = environment(self.project, self.store, self.environ, far=far)
         try:
-            return Programs(environ, bounds, stop, self.store)(["git", *argv], out=out)
+            return Programs(environ, bounds, stop, self.store)(["git", *argv], say, out=out)
         except BuildStopped as error:  # it took too long: the network may be faster next time
             raise Transient("fetch", error.message, hint=error.hint) from error
 

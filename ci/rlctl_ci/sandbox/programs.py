@@ -59,6 +59,7 @@ class Programs:
     stop: Callable[[], None] = lambda: None
     folder: Path | None = None
     whole: bool = True
+    longest: int = MAX_LINE
 
     def __call__(
         self, argv: Sequence[str], say: Callable[[str], object] | None = None, *, out: Path | None = None,
@@ -130,17 +131,17 @@ class Programs:
             if not part:
                 break
             *whole, rest = (rest + part).split(b"\n")
-            if len(rest) > MAX_LINE:
+            if len(rest) > self.longest:
                 whole, rest = [*whole, rest], b""
             for line in whole:
-                _told(line, kept, say)
+                _told(line[: self.longest], kept, say)
         if rest:
-            _told(rest, kept, say)
+            _told(rest[: self.longest], kept, say)
         return kept
 
 
 def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) -> None:
-    text = line[:MAX_LINE].decode("utf-8", "replace").rstrip("\r")
+    text = line.decode("utf-8", "replace").rstrip("\r")
     kept.append(text)
     if say is not None:
         say(text)

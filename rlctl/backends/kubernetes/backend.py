@@ -43,6 +43,7 @@ from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.backends.kubernetes.run_state.wanted import of_plan, of_revision, revision_key
 from rlctl.backends.revisions import images_of
+from rlctl.backends.run_states import live_counts
 from rlctl.backends.stored_files import FilesOfManager
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, Unreadable
 from rlctl.plan import Plan
@@ -247,8 +248,12 @@ class KubernetesBackend:
         yield from differences.differences(session, of_plan(plan, documents, spec))
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """Preflight: faults that can be known before anything is sent, in numbers."""
-        return findings.checks(self._api, plan, list(documents), self.image_sizes)
+        """Preflight: faults that can be known before anything is sent, in numbers, with the replicas that will be."""
+        record = records.find(self._api, plan.run)
+        wanted: dict[str, int] = {role.role: role.replicas for role in plan.roles}
+        counts = live_counts(None if record is None else record.state, wanted)
+        roles = tuple(replace(role, replicas=counts[role.role]) for role in plan.roles)
+        return findings.checks(self._api, replace(plan, roles=roles), list(documents), self.image_sizes)
 
     def revisions(self, run: str) -> list[Revision]:
         """Those that can be gone back to, newest first; the first is what runs.

@@ -129,13 +129,15 @@ def _changes(state: RunState, wanted: Revision) -> list[Change]:
     """Changes that a rollback makes to the live run; empty when this release cannot read one of the two specs."""
     from pydantic import ValidationError
 
+    from rlctl.backends.revisions import KEPT_AS_IT_IS
     from rlctl.plan import changes
     from rlctl.spec.schema import Spec
 
     try:
-        return changes(stored_spec(state), Spec.model_validate(dict(wanted.spec)))
+        found = changes(stored_spec(state), Spec.model_validate(dict(wanted.spec)))
     except (ValidationError, RlctlError):
         return []
+    return [change for change in found if change.path != KEPT_AS_IT_IS]
 
 
 def _short(image: str) -> str:

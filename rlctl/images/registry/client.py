@@ -13,6 +13,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.client import HTTPException
 from pathlib import Path
@@ -233,16 +234,17 @@ class Registry:
         where = path if path.startswith("/") else f"/v2/{image.repository}/{path}"
         plain = image.registry == self.plain
         for scheme in ("http",) if plain else ("https",) if self.verify else ("https", "http"):
-            url = f"{scheme}://{host(image.registry)}{where}"
+            url, said = f"{scheme}://{host(image.registry)}{where}", ""
             try:
                 return self._authorised(method, image, url, headers or {}, data, also, into)
             except urllib.error.HTTPError as error:
-                with error:
+                with error, suppress(OSError, HTTPException):
                     said = " ".join(error.read(500).decode("utf-8", "replace").split())[:200]
                 if error.code == 404 and method in ("GET", "HEAD", "DELETE"):
                     return None
                 why = f"{error.code} {error.reason}" + (f": {said}" if said else "")
-                raise _refused(image, why, "check who you are logged in as", method) from error
+                hint = "check who you are logged in as" if error.code in (401, 403) else "try again later"
+                raise _refused(image, why, hint, method) from error
             except (OSError, ValueError, HTTPException) as error:  # URLError is an OSError
                 if scheme == "http" or self.verify:
                     reason = str(getattr(error, "reason", None) or error)

@@ -144,6 +144,8 @@ def test_a_registry_on_loopback_may_name_another_place_there(registry: Registry,
     found = Client(plain=elsewhere.name).document(base, digest, blob=True)
     assert found is not None
     assert found[0] == b"{}"
+    assert Client(plain=elsewhere.name).has(base, digest)
+    assert registry.asked[-1].startswith("HEAD "), "as which the place is signed"
 
 
 def test_a_base_that_is_not_there_or_for_another_machine_is_named(registry: Registry, code: CodeArchive) -> None:

@@ -70,6 +70,21 @@ def test_half_a_deployment_is_gone_back_from_though_no_revision_tells_of_it(clus
     assert templates(cluster) == ran
 
 
+def test_another_run_of_that_name_is_neither_changed_nor_gone_back_with(target: Target, tmp_path: Path) -> None:
+    doing, went, baseline = deployed(target, tmp_path)
+    before, other = target.state(), replace(went, uid="f" * 32)
+    for act in (
+        lambda: doing.undo(other, baseline),
+        lambda: doing.apply(other, source(tmp_path, target, CODE), made(target, tmp_path)),
+    ):
+        with pytest.raises(BuildStopped, match="is another one by now") as error:
+            act()
+        assert error.value.code == "ended"
+    assert target.state() == before
+    assert baseline["uid"] == before.uid
+    doing.undo(replace(went, uid=before.uid), baseline)
+
+
 def test_a_run_that_a_person_has_stopped_is_not_started_again(target: Target, tmp_path: Path) -> None:
     doing, went, baseline = deployed(target, tmp_path)
     target.down()

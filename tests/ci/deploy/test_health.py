@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.backends.base import Backend, Process
-from rlctl.errors import TimedOut
+from rlctl.errors import BackendUnreachable, TimedOut
 from rlctl_ci.deploy import health
 from tests.ci.deploy.test_deploy import Time, acting
 from tests.conformance.targets import Memory
@@ -85,3 +85,26 @@ def test_a_process_that_dies_is_told_with_its_reason(monkeypatch: pytest.MonkeyP
     looks = [WELL, replace(WELL, restarts=1, trouble="actor 0 exited 1: ValueError: x")]
     with pytest.raises(health.NotWell, match="ValueError"):
         watched(monkeypatch, looks, 0.0)
+
+
+def test_one_look_at_the_end_that_is_not_answered_does_not_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = [replace(WELL, steps=50.0 * number) for number in range(60)]
+    silent = replace(WELL, ready=False, missing="the manager has not reported")
+    assert "ready" in watched(monkeypatch, [*looks[:10], silent, *looks[11:]], 0.0)
+    with pytest.raises(health.NotWell, match="ready no more: the manager has not reported"):
+        watched(monkeypatch, [*looks[:8], silent], 0.0)
+
+
+def test_a_target_that_is_away_at_the_end_is_asked_again_by_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def look(backend: Backend, run: str) -> health.Look:
+        seen.append(run)
+        if len(seen) > 5:
+            raise BackendUnreachable("the API server is away")
+        return WELL
+
+    monkeypatch.setattr(health, "look", look)
+    time = Time(Memory())
+    with pytest.raises(BackendUnreachable, match="at the end of its watch"):
+        health.watch(Memory().backend, "pole", watch_s=5, before_per_s=0, least=0.5, clock=time, sleep=time.sleep)

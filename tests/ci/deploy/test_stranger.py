@@ -14,7 +14,7 @@ from rlctl.render.engine import templates
 from rlctl.render.kubernetes import documents
 from rlctl.spec.schema import Spec
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.deploy.stranger import refuse
+from rlctl_ci.deploy.stranger import refuse, refuse_trackers
 
 POD = "spec: {template: {spec: %s}}"
 OURS = "spec: {template: {spec: {containers: [{name: actor, %s}]}}}"
@@ -200,3 +200,23 @@ def test_a_commit_exposes_no_page_with_a_secret_of_its_choice(tmp_path: Path) ->
     plan, spec, after = rendered(tmp_path, kubernetes=section)
     with pytest.raises(BuildStopped, match="exposes a page"):
         refuse(plan, spec, after, before)
+
+
+def test_a_commit_sends_the_managers_figures_nowhere_else() -> None:
+    """With them go credentials that no code of the commit has."""
+
+    def spec(uri: str | None, target: str = "kubernetes") -> Spec:
+        trackers = {} if uri is None else {"mlflow": {"uri": uri}}
+        images = dict.fromkeys(("core", "actor", "learner"), "registry.invalid/x@sha256:" + "0" * 64)
+        return Spec.model_validate(
+            {"run": "pole", "env": {"id": "CartPole-v1"}, "target": target, "images": images, "trackers": trackers}
+        )
+
+    here, there = "http://mlflow:5000", "https://elsewhere.example"
+    before = spec(here).model_dump(mode="json")
+    refuse_trackers(spec(here), before)
+    refuse_trackers(spec(None), before)
+    refuse_trackers(spec(there, "local"), before)
+    for known in (before, spec(None).model_dump(mode="json")):
+        with pytest.raises(BuildStopped, match=r"a push may not change this: trackers\.mlflow\.uri: https://else"):
+            refuse_trackers(spec(there), known)

@@ -129,6 +129,13 @@ def test_files_are_deployed_byte_for_byte_as_they_are_committed_whatever_gitattr
     assert {name: (source / name).read_bytes() for name in wanted} == wanted
 
 
+def test_a_branch_is_found_among_thousands_whose_names_end_alike(tmp_path: Path, repository: Repository) -> None:
+    names = [f"refs/heads/z{number}/refs/heads/main" for number in range(3000)]
+    lines = "".join(f"{repository.head} {name}\n" for name in sorted(names))
+    (repository.folder / ".git" / "packed-refs").write_text(f"# pack-refs with: peeled fully-peeled sorted \n{lines}")
+    assert fetcher(tmp_path, job_of(tmp_path, repository.head)).look("refs/heads/main") == repository.head
+
+
 def test_a_hook_that_lies_in_our_copy_is_not_run(tmp_path: Path, repository: Repository) -> None:
     job = job_of(tmp_path, repository.head)
     fetcher(tmp_path, job).fetch(job)

@@ -74,7 +74,7 @@ def test_the_program_serves_on_its_loopback_until_it_is_told_to_end_and_writes_n
     assert {line["role"] for line in lines} == {"files"}
     assert {path: path.stat().st_mtime_ns for path in layout.root.rglob("*")} == before
     modules = {line.rpartition("|")[2].strip() for line in imported.splitlines()}
-    assert "rlctl_agents.manager.web.files_server" in modules
+    assert "rlctl_agents.manager.web.stored_files" in modules
     assert not modules & {"torch", "gymnasium"}
 
 

@@ -36,7 +36,24 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
     found = _stored(session.api, record, number)
     check_fits(record.state, described(found))
     wanted = of_revision(found, run, record.state.uid)
+    if number != record.state.revision:
+        wanted = _with_claims_of(kept(session.api, record, record.state.revision), wanted)
     yield from apply(session, replace(wanted, note=f"rollback to {number}"), "rollback")
+
+
+def _with_claims_of(present: Wanted, wanted: Wanted) -> Wanted:
+    """The revision with the volume of the present one, which may have grown since: it never shrinks."""
+    claims = [key for key in wanted.objects if key.kind == "PersistentVolumeClaim" and key in present.objects]
+    names = {f"{key.kind}-{key.name}.yaml".lower() for key in claims}
+    documents = {document.name: document for document in present.documents if document.name in names}
+    storage = {**(wanted.spec.get("storage") or {}), "size": (present.spec.get("storage") or {}).get("size")}
+    return replace(
+        wanted,
+        documents=tuple(documents.get(document.name, document) for document in wanted.documents),
+        objects={**wanted.objects, **{key: present.objects[key] for key in claims}},
+        texts={**wanted.texts, **{key: present.texts[key] for key in claims}},
+        spec={**wanted.spec, "storage": storage} if claims else wanted.spec,
+    )
 
 
 def kept(api: Api, record: Record, number: int) -> Wanted:

@@ -49,6 +49,18 @@ def test_rollback_to_what_runs_changes_nothing(lab: Lab) -> None:
     assert lab.api.requests.writes == 0
 
 
+def test_rollback_keeps_the_volume_that_has_grown_since(lab: Lab) -> None:
+    lab.up(storage={"size": "50Gi"})
+    lab.up(storage={"size": "100Gi"}, **FAST)
+    lab.settle()
+    applied = list(lab.backend().rollback("pong", 1))
+    claim = lab.api.objects[Key("PersistentVolumeClaim", "pong-volume")]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "100Gi"
+    assert "restarted" in {each.what for each in applied}, "what else was changed is gone back to"
+    state = lab.record.state
+    assert (state.spec["storage"]["size"], state.spec["algorithm"]) == ("100Gi", None)
+
+
 def test_rollback_keeps_what_scale_has_set(lab: Lab) -> None:
     lab.up()
     lab.up(**FAST)
