@@ -127,6 +127,10 @@ one."""
 _POLES = {"env": {"id": "benchmarks.envs.plain:cartpole"}}
 
 
+_AS_DEFAULT = {"model": {"precision": "auto"}}
+"""bf16 where the processor has it."""
+
+
 def _appo(task: str) -> dict[str, Any]:
     """The same batches, minibatches and passes with APPO, on the newest batch alone as PPO does."""
     ppo = {name: value for name, value in CLIPPED[task]["algorithm"].items() if name != "epochs"}
@@ -137,7 +141,8 @@ def _appo(task: str) -> dict[str, Any]:
 ALSO: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "pong": {"rlctl, fp32": {"model": {"precision": "fp32"}}},
     "cartpole": {"rlctl, poles one by one": _POLES},
-    "pong_ppo": {"rlctl, APPO": {"algorithm": _appo("pong_ppo")}},
+    "pong_ppo": {"rlctl, APPO": {"algorithm": _appo("pong_ppo")}, "rlctl, precision as by default": _AS_DEFAULT},
+    "pong_dqn": {"rlctl, precision as by default": _AS_DEFAULT},
     "cartpole_ppo": {
         "rlctl, poles one by one": _POLES,
         "rlctl, APPO": {"algorithm": _appo("cartpole_ppo")},
