@@ -26,7 +26,7 @@ from benchmarks.envs.unbootstrapped import Unbootstrapped
 from benchmarks.envs.uncorrected import Uncorrected
 from benchmarks.parts import PARTS
 from benchmarks.peers import turns, venvs
-from benchmarks.peers.contenders import ALSO, CLIPPED, GOALS, OURS, PEERS, TASKS, changed
+from benchmarks.peers.contenders import ALSO, CLIPPED, GOALS, OURS, PEERS, REPLAYED, TASKS, changed
 from benchmarks.peers.scripts import nets
 from benchmarks.peers.window import CannotDo, child, solve, window
 from benchmarks.scaling import fleet, shares, soak
@@ -209,13 +209,14 @@ def test_episodes_are_cut_and_begun_where_they_are_learned_from_and_as_registere
 
 
 def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() -> None:
-    for task, settings in (OURS | CLIPPED).items():
+    every = OURS | CLIPPED | REPLAYED
+    for task, settings in every.items():
         spec = Spec.model_validate({"run": "x", **settings})
-        model = spec.policy().model
-        assert (model.torso, model.width) == ("nature_cnn", 512) if "pong" in task else model.hidden == [64, 64]
+        model, hidden = spec.policy().model, [256, 256] if task == "halfcheetah_sac" else [64, 64]
+        assert (model.torso, model.width) == ("nature_cnn", 512) if "pong" in task else model.hidden == hidden
     for task, variants in ALSO.items():
         for parts in variants.values():
-            spec = Spec.model_validate({"run": "x", **changed((OURS | CLIPPED)[task], parts)})
+            spec = Spec.model_validate({"run": "x", **changed(every[task], parts)})
             config = spec.policy().algorithm
             if isinstance(config, Clipped):
                 ppo = Spec.model_validate({"run": "x", **CLIPPED[task]}).policy().algorithm
