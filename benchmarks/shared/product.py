@@ -171,10 +171,14 @@ def running(spec: Spec, *arguments: str, path: str = "") -> Iterator[Run]:
 @contextlib.contextmanager
 def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
     """A run that is not started yet."""
-    inherited = os.environ.get("PYTHONPATH", "")
-    joined = os.pathsep.join(word for word in (path, str(REPOSITORY), inherited) if word)
     with tempfile.TemporaryDirectory(prefix=PREFIX, dir="/tmp") as folder:  # short: sockets have short names
-        yield Run(Path(folder), spec, joined)
+        yield Run(Path(folder), spec, _joined(path))
+
+
+def _joined(path: str = "") -> str:
+    """PYTHONPATH of a run, with this in front."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return os.pathsep.join(word for word in (path, str(REPOSITORY), inherited) if word)
 
 
 @contextlib.contextmanager
@@ -197,8 +201,7 @@ def kept(folder: Path, spec: Spec, mark: str) -> Iterator[tuple[Run, int]]:
     if set(before) - {mark}:
         raise LeftOver(f"{folder} holds a run of other code or of another spec; remove it to begin anew")
     marks.write_text("\n".join([*before, mark]) + "\n")
-    inherited = os.environ.get("PYTHONPATH", "")
-    yield Run(folder, spec, os.pathsep.join(word for word in (str(REPOSITORY), inherited) if word)), len(before)
+    yield Run(folder, spec, _joined()), len(before)
     shutil.rmtree(folder)
 
 

@@ -55,6 +55,11 @@ class RunState:
     stays: bool = False
     """It is over, and its manager goes on answering for it until `down`: on a cluster."""
 
+    @property
+    def managed(self) -> bool:
+        """A manager is to answer for it."""
+        return self.phase == "running" or self.stays
+
 
 @dataclass(frozen=True, slots=True)
 class Process:

@@ -248,7 +248,7 @@ def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot |
     run = state.run
     status: Mapping[str, Any] | None = None
     answered = False
-    if state.phase == "running" or state.stays:
+    if state.managed:
         try:
             status = backend.control(run, "GET", "/status")
             answered = True

@@ -115,7 +115,7 @@ def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -
     """
     if what not in _PAGES:
         raise Conflict(f"run {state.run} has no page {what}", hint=f"It has {' and '.join(_PAGES)}.", objects=(what,))
-    if state.phase != "running" and not state.stays:
+    if not state.managed:
         raise Conflict(f"run {state.run} is {state.phase}: nothing shows {what}", hint="rlctl up SPEC starts it again.")
     component, port = _PAGES[what]
     found = _Chosen(api, state, component, names.PORTS[port])

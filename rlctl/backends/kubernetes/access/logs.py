@@ -78,7 +78,7 @@ class _Reader:
         self._api, self._state, self._query, self._warn, self._clock = api, state, query, warn, clock
         self._wanted = Filter(query)
         self._next = 0
-        self._answers = state.phase == "running" or state.stays
+        self._answers = state.managed
         self._said: set[str] = set()
         self._seen: dict[str, None] = {}  # lines that came from pods, newest last
 

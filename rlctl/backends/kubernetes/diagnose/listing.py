@@ -125,7 +125,7 @@ def processes(api: Api, state: RunState, now: Now = lambda: datetime.now(UTC)) -
     Args:
         now: what ages are measured by.
     """
-    if state.phase != "running" and not state.stays:
+    if not state.managed:
         return [
             Process(role, 0, "stopped", count=count, reason="the run was taken down")
             for role in ROLES
