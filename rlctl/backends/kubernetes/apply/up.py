@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +35,7 @@ from rlctl.backends.kubernetes.run_state.wanted import Wanted, revision_document
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GONE_TIMEOUT_S: Final = 120.0
-"""For objects that a `down` of just now still removes."""
+"""For objects that a `down` of just now still removes: from the last of their pods that went."""
 
 _BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 
@@ -280,14 +281,18 @@ def _await_gone(session: Session, seen: Survey) -> None:
     Raises:
         Conflict: they do not go.
     """
-    patience = session.patience(GONE_TIMEOUT_S)
     for key in seen.terminating:
+        patience, fewest = session.patience(GONE_TIMEOUT_S), inf
         for known in follow(session.api, key.kind, fields=f"metadata.name={key.name}"):
             if not any(thing["metadata"].get("deletionTimestamp") for thing in known.values()):
                 break
+            pods = sum((thing.get("status") or {}).get("replicas", 0) for thing in known.values())
+            if pods < fewest:  # thousands take longer than any bound, but they go
+                fewest = pods
+                patience.moved()
             if patience.over(f"{key} to be gone"):
                 raise Conflict(
-                    f"{key} is being removed for more than {GONE_TIMEOUT_S:g} s: something holds it",
+                    f"{key} is being removed, without progress for {GONE_TIMEOUT_S:g} s: something holds it",
                     hint=f"kubectl get {key.kind.lower()} {key.name} -o yaml shows its finalizers.",
                     objects=(str(key),),
                 )

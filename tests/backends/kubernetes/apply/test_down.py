@@ -10,6 +10,7 @@ import pytest
 
 from rlctl.backends.base import LogQuery
 from rlctl.backends.kubernetes.api.interface import Key
+from rlctl.backends.kubernetes.apply.up import GONE_TIMEOUT_S
 from rlctl.errors import Conflict, PartlyApplied
 from tests.backends.kubernetes.fakes.lab import Lab
 from tests.backends.kubernetes.fakes.selectors import forbidden
@@ -178,12 +179,23 @@ def test_up_waits_for_what_down_still_removes(lab: Lab) -> None:
     assert lab.replicas("pong-actor-0") == 50
 
 
+def test_pods_that_go_slowly_are_waited_for_as_long_as_they_go(lab: Lab) -> None:
+    lab.up(roles={"actor": {"replicas": 400}})
+    lab.settle()
+    lab.api.step = 1
+    lab.down(grace_s=0)
+    before = lab.api.clock()
+    lab.up(roles={"actor": {"replicas": 400}})
+    assert lab.api.clock() - before > 2 * GONE_TIMEOUT_S
+    assert "deletionTimestamp" not in lab.of("Deployment", "pong-actor-0")["metadata"]
+
+
 def test_what_is_never_removed_stops_an_up_in_words(lab: Lab) -> None:
     lab.up()
     lab.settle()
     lab.api.stuck.add("pong-actor-0")
     lab.down(grace_s=0)
-    with pytest.raises(Conflict, match="Deployment pong-actor-0 is being removed for more than 120 s"):
+    with pytest.raises(Conflict, match="Deployment pong-actor-0 is being removed, without progress for 120 s"):
         lab.up()
 
 
