@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -219,6 +220,34 @@ def test_a_learner_waits_until_somebody_says_what_the_environment_looks_like(fol
         assert lease is not None
         assert lease.experience == SEEN
         assert len(manager.hellos) == 2
+        member.close()
+
+
+def test_a_process_that_has_to_wait_is_ready_and_asks_again(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder) as manager:
+        manager.wait = "learner/1 must leave first"
+
+        class Stop(threading.Event):
+            """The wait between two hellos, in which the other leaves."""
+
+            def wait(self, timeout: float | None = None) -> bool:
+                assert process.pulse.ready
+                manager.wait = ""
+                return False
+
+        process.stop = Stop()
+        member = Member(process, wire)
+        lease = member.join(SEEN)
+        assert (lease is not None and lease.wait, len(manager.hellos)) == ("", 2)
+        member.close()
+
+
+def test_a_process_that_lost_its_lease_and_may_not_come_back_ends(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        manager.wait, manager.known = "learner/1 must leave first", False
+        wait_until(process.stop.is_set, "the process to end")
+        assert member.moved == "learner/1 must leave first"
         member.close()
 
 

@@ -86,6 +86,7 @@ class Manager:
         self.experience: Experience | None = None
         self.generations: tuple[Generation, ...] = ()
         self.next_lineage = 1
+        self.wait = ""  # why no lease is granted yet
         self.hellos: list[Hello] = []
         self.reports: list[Report] = []
         self._accounts: dict[str, dict[str, Account]] = {}  # boot of a receiver -> all that it has told
@@ -143,6 +144,7 @@ class Manager:
             generations=self.generations,
             next_lineage=self.next_lineage,
             stop_steps=self.stop_steps,
+            wait=self.wait,
         )
         return lease, ()
 

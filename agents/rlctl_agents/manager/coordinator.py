@@ -377,6 +377,8 @@ class Coordinator:
     # inside
 
     def _lease(self, hello: Hello) -> Lease:
+        if why := self.admission.must_wait(hello):
+            return Lease(-1, self.term, self.life.boot, 0.0, 0.0, {}, {}, wait=why)
         grant = self.admission.grant(hello, closed=self.stop.tells)
         holder, role, index = grant.holder, grant.holder.role, grant.holder.index
         if grant.replaced is not None:

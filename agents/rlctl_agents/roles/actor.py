@@ -149,7 +149,7 @@ class Actor:
                     on_policy=waits,
                     # one block waits at most, and no other is begun meanwhile: a waiting block grows old
                     queue_blocks=1 if waits else 8,
-                    build=origin().build,
+                    build=origin(self._process).build,
                 )
                 self._senders.append(sender)
                 fit = sender.max_rows // schema.unroll_length

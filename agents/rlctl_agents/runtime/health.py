@@ -7,7 +7,7 @@ restarting it would not help. Ready: it can do its part of the run now.
 |---|---|
 | manager | it listens |
 | modelpool | it holds the current version of every policy that it knows, and at least one |
-| learner | it has joined and resumed from the newest generation |
+| learner | it steps with the others, or waits until those of another spec or image have left |
 | actor, evaluator | it has joined and holds weights |
 """
 

@@ -62,9 +62,9 @@ class Snapshot(NamedTuple):
     figures: list[Moments] = []
 
 
-def origin() -> Origin:
-    """Node and image of this process, as its environment variables name them."""
-    return Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, ""))
+def origin(process: Process) -> Origin:
+    """Where a process comes from: node and image are named by environment variables."""
+    return Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, ""), process.settings)
 
 
 class Member:
@@ -132,13 +132,15 @@ class Member:
         told, pause_s = False, ASK_AGAIN_S
         while not self._process.stop.is_set():
             lease = self._hello()
-            if lease is not None and (lease.experience is not None or not needs_experience):
+            if lease is not None and lease.wait:
+                self._waits(lease.wait)
+            elif lease is not None and (lease.experience is not None or not needs_experience):
                 self._take_lease(lease)
                 self._process.known_as(lease.index)
                 kv = {"index": lease.index, "term": lease.term, "name": self._process.arguments.name}
                 log.info("lease granted", extra={"kv": kv})
                 return lease
-            if lease is not None and not told:
+            elif lease is not None and not told:
                 told = True
                 log.info("waiting for an actor or evaluator to say what the environment looks like")
             pause_s = ASK_AGAIN_S if lease is not None else min(1.2 * pause_s, ASK_AGAIN_MOST_S)
@@ -283,7 +285,7 @@ class Member:
             run=process.uid,
             experience=self._experience,
             streams=self._streams,
-            origin=origin(),
+            origin=origin(process),
         )
 
     def _hello(self) -> Lease | None:
@@ -303,12 +305,20 @@ class Member:
                 log.warning("the manager refuses us: %s", error)
             return None
 
+    def _waits(self, why: str) -> None:
+        """It does what it can: a rolling update goes on to the processes that it waits for, once this one is ready."""
+        self._process.pulse.ready = True
+        if why != self._refused:
+            self._refused = why
+            log.info("waiting: %s", why)
+
     def _hello_again(self) -> None:
         lease = self._hello()
         if lease is None:
             return
-        if lease.index != self.lease.index:
-            self.moved = f"index {self.lease.index} went to another process while the manager did not hear from us"
+        if lease.wait or lease.index != self.lease.index:
+            gone = f"index {self.lease.index} went to another process while the manager did not hear from us"
+            self.moved = lease.wait or gone
             log.error("%s", self.moved)
             self._process.stop.set()
             return

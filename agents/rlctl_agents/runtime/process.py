@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import logging
 import os
 import re
@@ -144,6 +145,7 @@ class Process:
     boot: str  # 16 hex digits, new with every start
     identity: logs.Identity
     recent: logs.RecentLines
+    settings: str = ""  # digest of its run file
     metrics: Metrics = field(default_factory=Metrics)
     pulse: Pulse = field(default_factory=Pulse)
     stop: threading.Event = field(default_factory=threading.Event)
@@ -201,7 +203,8 @@ def start(arguments: Arguments, boot: str) -> Process:
     identity = logs.Identity(run_file.run, arguments.role, f"{arguments.role}/{index}", boot)
     recent = logs.set_up(identity)
     spec = parse_spec(run_file.spec, arguments.run_file)
-    return Process(arguments, run_file.run, run_file.uid, spec, boot, identity, recent)
+    settings = hashlib.sha256(msgspec.json.encode(run_file)).hexdigest()[:16]
+    return Process(arguments, run_file.run, run_file.uid, spec, boot, identity, recent, settings)
 
 
 def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s: float = LINGER_S) -> int:

@@ -33,6 +33,7 @@ class Origin(msgspec.Struct, frozen=True):
 
     node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
     image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
+    settings: Annotated[str, msgspec.Meta(max_length=64)] = ""  # digest of its run file
 
     @property
     def build(self) -> str:
@@ -89,6 +90,7 @@ class Lease(msgspec.Struct, frozen=True):
     shards: int = 1  # replay: over how many the capacity is shared out
     ticket: str = ""  # actor: its learner takes experience of leased boots only; "" where there are no keys
     leased_since_s: int = 0  # learner: older tickets are of boots that were not heard of for long
+    wait: str = ""  # why there is no lease yet, in words; then nothing else here counts, and it asks again
 
 
 class Quota(msgspec.Struct, frozen=True):

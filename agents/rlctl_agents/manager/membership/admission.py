@@ -11,7 +11,7 @@ from rlctl_agents.manager.membership.leases import Holder, LeaseGrant
 from rlctl_agents.manager.membership.registry import RECEIVERS, Members
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.addresses import CHANNELS
-from rlctl_agents.types.control import Hello
+from rlctl_agents.types.control import Hello, Origin
 
 LEASED_S = 120.0
 """At least so long a learner gives credit to a boot that the manager does not hear of any more."""
@@ -48,6 +48,7 @@ class LeaseAdmission:
         """Roles of which a process has joined."""
         self.refusal = ("", -1e9)
         """Newest refused hello, and when."""
+        self._waiting = self.refusal
 
     def grant(self, hello: Hello, *, closed: bool) -> LeaseGrant:
         """The lease of a process that introduces itself.
@@ -75,12 +76,41 @@ class LeaseAdmission:
         self._members.origins[hello.boot] = hello.origin
         return grant
 
+    def must_wait(self, hello: Hello) -> str:
+        """Why a process may not come in yet; "": it may.
+
+        Learners that step together must make the same step, so one of another run file or image waits until those that
+        learn have left: a StatefulSet replaces one after the other. The last of them saves its weights before it has
+        left, and those that come in then begin with these.
+        """
+        if hello.role != "learner" or self._members.leases.alive(hello.boot):
+            return ""
+        others = [
+            f"learner/{one.index}"
+            for one in self._members.leases.live("learner")
+            if one.index != hello.prefer and self._is_unlike(one.boot, hello.origin)
+        ]
+        if not others:
+            return ""
+        why = f"{', '.join(others)} of another spec or image must leave first"
+        self._waiting = self._told("waits", f"a learner waits: {why}", hello.role, self._waiting)
+        return why
+
+    def _is_unlike(self, boot: str, origin: Origin) -> bool:
+        """False where nothing is known of the boot: this manager has not heard its hello."""
+        known = self._members.origins.get(boot)
+        return known is not None and (known.image, known.settings) != (origin.image, origin.settings)
+
     def refuse(self, role: str, why: str) -> None:
-        """Note a refused hello: said over and over again, it is told once a minute."""
+        """Note a refused hello."""
+        self.refusal = self._told("refused", why, role, self.refusal)
+
+    def _told(self, kind: str, text: str, role: str, last: tuple[str, float]) -> tuple[str, float]:
+        """Text and time of an event of this kind: said over and over again, it is told once a minute."""
         now = self._clock.monotonic()
-        if why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
-            self._events.add("refused", why, role=role)
-        self.refusal = (why, now)
+        if text != last[0] or now - last[1] >= TOLD_AGAIN_S:
+            self._events.add(kind, text, role=role)
+        return text, now
 
     def ticket(self, holder: Holder) -> str:
         """Proof for learners that an actor is leased now; "" for other roles, and where there are no keys."""
