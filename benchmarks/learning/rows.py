@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +29,11 @@ evaluation do not. Files of other algorithms than the row's are left out, with m
 SAVES = ("experience/replay/saving.py", "experience/replay/snapshot.py")
 """Files below AGENTS that write and read a replay's parts of generations, which `replay.checkpoint: full` alone has. No
 row sets it, so they decide nothing of what is learned."""
-READERS = ("learner", "actor")
-"""Roles whose part of the resolved spec decides what is learned."""
+PRECISION = "models/precision.py"
+"""File below AGENTS that has networks compute in bfloat16, which only those for large images do, as of Atari games. For
+other rows nothing in it decides what is learned."""
+READERS = ("actor", "learner")
+"""Roles whose parts of the resolved spec decide what is learned. The actor's comes first: it knows the environment."""
 SEEDS = 5
 """Seeds of a row that FEWER does not name."""
 FEWER = {
@@ -134,6 +137,13 @@ class Row:
         return PUBLISHED.get(self.name)
 
     @property
+    def may_be_bf16(self) -> bool:
+        """Whether its networks may compute in bfloat16, on a processor that does."""
+        model = self.spec.policy().model
+        asked = {model.precision, model.torso}
+        return not asked.isdisjoint({"bf16", "nature_cnn", "impala_cnn"}) or self.spec.env.id.startswith("ALE/")
+
+    @property
     def environment(self) -> str:
         """Its id, and what is passed to it and to the wrappers around it, as in `CartPole-v1 (keep [0, 2])`."""
         env = self.spec.env
@@ -153,12 +163,21 @@ class Row:
         return {**stated, "run": "learn", "seed": seed, "stop": {"agent_steps": self.agent_steps}}
 
     def fingerprint(self, seed: int) -> str:
-        """12 hex digits of the resolved spec of a seed, as roles that learn read it, and of the code that learns."""
+        """12 hex digits of the resolved spec of a seed, so far as roles that learn read it, and of the code that learns."""
         planned = plan.make(Spec.model_validate(self.of_seed(seed)), uid="0" * 32, base=SPECS)
-        read = {role.role: role.run_file["spec"] for role in planned.roles if role.role in READERS}
-        numbers = {role.role: role.replicas for role in planned.roles if role.role in READERS}
-        told = json.dumps([read, numbers, self.agent_steps, code(self.algorithm, _named(self.values))], sort_keys=True)
+        roles = {role.role: role for role in planned.roles}
+        read = reduce(_joined, [roles[name].run_file["spec"] for name in READERS])
+        numbers = {name: roles[name].replicas for name in READERS}
+        learns = code(self.algorithm, _named(self.values), bf16=self.may_be_bf16)
+        told = json.dumps([read, numbers, self.agent_steps, learns], sort_keys=True)
         return hashlib.sha256(told.encode()).hexdigest()[:12]
+
+
+def _joined(one: Any, other: Any) -> Any:
+    """What either of two parts of a spec holds; of a field that both hold, what the first one does."""
+    if not isinstance(one, dict) or not isinstance(other, dict):
+        return one
+    return {**other, **{key: _joined(value, other.get(key)) for key, value in one.items()}}
 
 
 def _in_words(sections: Iterable[Mapping[str, Any]]) -> str:
@@ -198,15 +217,16 @@ def find(name: str) -> Row:
     return Row(name, loaded.spec, loaded.values)
 
 
-def code(algorithm: str, named: frozenset[Path] = frozenset()) -> str:
+def code(algorithm: str, named: frozenset[Path] = frozenset(), *, bf16: bool = False) -> str:
     """Digest of the code that learns, as it is now: of its syntax, so that comments and docstrings may change.
 
     Args:
         algorithm: ours by its name, another as `module:Class`.
         named: modules beside those of LEARNS.
+        bf16: networks may compute in bfloat16.
     """
     digest = hashlib.sha256()
-    for path in sorted(_sources(algorithm, named)):
+    for path in sorted(set(_sources(algorithm, named)) - (set() if bf16 else {AGENTS / PRECISION})):
         name = path.relative_to(AGENTS if path.is_relative_to(AGENTS) else REPOSITORY)
         digest.update(f"{name}\0{_syntax(path.read_text())}\0".encode())
     return digest.hexdigest()

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,10 @@ from benchmarks.shared import product, store
 from benchmarks.shared.host import REPOSITORY
 from rlctl.plan import make
 from rlctl.spec import fields
+from rlctl.spec.problems.findings import simulator_missing
+from rlctl_agents.acting.bootstrap import make_env
 from rlctl_agents.algorithms.base import hyperparameters
+from rlctl_agents.models import precision
 from rlctl_agents.types import by_name
 
 NAMES = [row.name for row in rows.rows()]
@@ -125,6 +128,25 @@ def test_a_seed_is_valid_until_the_code_that_learns_changes(file: str, text: str
     assert (row.fingerprint(0) == before) == valid
 
 
+def test_what_computes_in_bf16_counts_for_rows_that_may(agents: Path) -> None:
+    (agents / "models").mkdir()
+    (agents / rows.PRECISION).write_text("x = 1\n")
+    image, vector = rows.find("pong-ppo"), rows.find("cartpole-ppo")
+    before = image.fingerprint(0), vector.fingerprint(0)
+    (agents / rows.PRECISION).write_text("x = 2\n")
+    assert (image.fingerprint(0) == before[0], vector.fingerprint(0) == before[1]) == (False, True)
+
+
+@pytest.mark.parametrize("name", sorted(row.name for row in (*rows.rows(), *rows.arms()) if not row.may_be_bf16))
+def test_a_row_for_which_it_does_not_count_computes_in_fp32_on_every_processor(name: str) -> None:
+    row = rows.find(name)
+    if lacking := simulator_missing(row.spec.env.id):
+        pytest.skip(f"{'; '.join(lacking)}: `make .venv/.learn` brings it")
+    with closing(make_env(row.spec, 1)) as env:
+        network = row.spec.policy().model
+        assert precision.choose(network, env.spaces.obs, sync=False, gpu=False, flag="amx_bf16").name == "fp32"
+
+
 def test_how_a_replay_draws_counts_and_how_it_is_saved_does_not_as_no_row_saves_it(agents: Path) -> None:
     row = rows.find("cartpole-dqn")
     (agents / "algorithms/dqn.py").write_text("x = 1\n")
@@ -192,6 +214,7 @@ def test_a_seed_is_valid_until_what_the_learning_roles_read_changes() -> None:
         changed(row, roles={"actor": {"envs": 8}}),
         changed(row, stop={"eval_return": 475, "agent_steps": 1000}),
         changed(row, init={"run": "other@best"}),
+        changed(row, env={"id": "Acrobot-v1"}),
     ):
         assert others.fingerprint(0) != row.fingerprint(0)
     assert row.fingerprint(1) != row.fingerprint(0)

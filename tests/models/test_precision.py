@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from rlctl.spec.schema import Network
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.precision import choose
 from rlctl_agents.models.torso import NatureCnn, Pixels
+from rlctl_agents.ops.adam import SmallAdam
 from rlctl_agents.types.spaces import Box, Discrete, Space, Spaces
 
 IMAGE, VECTOR = Box((4, 84, 84), "uint8", 0.0, 255.0), Box((4,), "float32")
@@ -95,6 +97,30 @@ def test_acting_follows_weights_that_are_written() -> None:
             own.copy_(given)
     assert not torch.equal(acted(made, obs), before)
     assert torch.equal(acted(made, obs), acted(other, obs))
+
+
+def by_torch(made: ActorCritic) -> torch.optim.Optimizer:
+    return torch.optim.Adam(made.parameters(), lr=0.01, fused=True)
+
+
+def by_our_own(made: ActorCritic) -> torch.optim.Optimizer:
+    return SmallAdam([{"params": list(made.parameters()), "lr": 0.01}], eps=1e-8)
+
+
+@pytest.mark.parametrize("optimizer", [by_torch, by_our_own])
+def test_a_pass_without_gradients_follows_the_steps_of_a_fused_optimizer(
+    optimizer: Callable[[ActorCritic], torch.optim.Optimizer],
+) -> None:
+    made, obs = net("bf16"), images(4)
+    acted(made, obs)
+    steps = optimizer(made)
+    for _ in range(2):  # torch counts these writes to no weight
+        params, value = made.unroll({"obs": obs[None]}, torch.zeros(1, 4, dtype=torch.bool), {})
+        (params.square().sum() + value.square().sum()).backward()
+        steps.step()
+    fresh = net("bf16")
+    fresh.load_state_dict(made.state_dict())
+    assert torch.equal(acted(made, obs), acted(fresh, obs))
 
 
 def test_a_copy_of_a_network_keeps_nothing_of_the_original() -> None:

@@ -67,21 +67,35 @@ def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) 
 
 
 class Bf16:
-    """Computes torsos in bfloat16. It keeps copies: the torsos and their weights stay as they are."""
+    """Computes torsos in bfloat16. It keeps copies of weights for acting: the torsos and their weights stay as they
+    are.
+
+    Not of a torso that is trained, nor on a GPU: fused optimizers and kernels over lists of tensors write to weights
+    without torch counting it, so that a copy would stay behind unseen.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[nn.Module, _Kept] = {}
+        self._trained: set[nn.Module] = set()
 
     def __call__(self, torso: nn.Module, obs: dict[str, Tensor]) -> Tensor:
         """[N, ...] each -> [N, features] float32."""
-        if not torch.is_grad_enabled():
-            torso = self._converted(torso)
-        with torch.autocast(next(iter(obs.values())).device.type, torch.bfloat16):
+        device = next(iter(obs.values())).device.type
+        if device == "cpu":
+            torso = self._for_acting(torso) if not torch.is_grad_enabled() else self._for_training(torso)
+        with torch.autocast(device, torch.bfloat16):
             features: Tensor = torso(obs)
         return features.float()
 
-    def _converted(self, torso: nn.Module) -> nn.Module:
+    def _for_training(self, torso: nn.Module) -> nn.Module:
+        self._trained.add(torso)
+        self._kept.pop(torso, None)
+        return torso
+
+    def _for_acting(self, torso: nn.Module) -> nn.Module:
         """The torso with its large weights in bfloat16, converted anew after each write to them."""
+        if torso in self._trained:
+            return torso
         kept = self._kept.get(torso)
         if kept is None:
             kept = self._kept[torso] = _Kept(torso)
