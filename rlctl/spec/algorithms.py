@@ -387,10 +387,10 @@ class Dqn(QLearning):
     """
 
     name: Annotated[Literal["dqn"], new_run("learner", "actor", "evaluator", "replay")] = "dqn"
-    epsilon_initial: Annotated[float, Field(ge=0, le=1), restart("actor", "evaluator")] = 1.0
+    epsilon_initial: Annotated[float, Field(ge=0, le=1), restart("learner", "actor", "evaluator")] = 1.0
     """Chance of a random action at the start."""
-    epsilon_final: Annotated[float, Field(ge=0, le=1), restart("actor", "evaluator")] = 0.05
-    epsilon_steps: Annotated[int, Field(ge=1), restart("actor", "evaluator")] = 50_000
+    epsilon_final: Annotated[float, Field(ge=0, le=1), restart("learner", "actor", "evaluator")] = 0.05
+    epsilon_steps: Annotated[int, Field(ge=1), restart("learner", "actor", "evaluator")] = 50_000
     """Agent steps learned from until epsilon_final; linear."""
 
 
@@ -403,8 +403,8 @@ class Ladder(QLearning):
     """A head for the value and one for the advantages (Wang et al. 2016, arXiv:1511.06581)."""
     max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 40.0
     """Null: no limit."""
-    epsilon_base: Annotated[float, Field(ge=0, lt=1), restart("actor", "evaluator")] = 0.4
-    epsilon_power: Annotated[float, Field(ge=0), restart("actor", "evaluator")] = 7.0
+    epsilon_base: Annotated[float, Field(ge=0, lt=1), restart("learner", "actor", "evaluator")] = 0.4
+    epsilon_power: Annotated[float, Field(ge=0), restart("learner", "actor", "evaluator")] = 7.0
     """An environment explores at epsilon_base to the power of 1 + epsilon_power u, u from 0 to 1 by its number."""
 
 
@@ -445,6 +445,10 @@ class R2d2(Ladder):
     """Rewards of a return before it bootstraps; fewer where the episode or the sequence ends."""
     gamma: Annotated[float, Field(ge=0, le=1), restart("learner", "replay"), MUTABLE] = 0.997
     """Discount factor of one agent step."""
+    reward_scale: Annotated[float, Field(gt=0), restart("learner", "actor", "evaluator", "replay")] = 1.0
+    """Rewards are multiplied by it before learning, and as the network's input; evaluation reports them raw."""
+    reward_clip: Annotated[float | None, Field(gt=0), restart("learner", "actor", "evaluator", "replay")] = None
+    """Scaled rewards are clipped to [-reward_clip, reward_clip], likewise."""
     stored_state: Annotated[bool, restart("learner")] = True
     """A sequence begins with the memory that its actor had; false: with zeros."""
     value_rescaling: Annotated[bool, restart("learner", "replay")] = True
@@ -481,7 +485,7 @@ class Continuous(Replayed):
     """Null: lr."""
     tau: Annotated[float, Field(gt=0, le=1), restart("learner")] = 0.005
     """Share of the networks in the target networks after an optimizer step."""
-    random_steps: Annotated[int, Field(ge=0), restart("actor", "evaluator")] = 1
+    random_steps: Annotated[int, Field(ge=0), restart("learner", "actor", "evaluator")] = 1
     """Actions are evenly random while the weights were learned from fewer agent steps. 1: until the first update, which
     replay.learning_starts decides; 0: never."""
 
@@ -518,7 +522,7 @@ class Td3(Continuous):
     policy_every: Annotated[int, Field(ge=1, le=100), restart("learner")] = 2
     """Optimizer steps of the critics for one of the policy and of the target networks; batch_size is a multiple of
     minibatch_size x policy_every."""
-    exploration_noise: Annotated[float, Field(ge=0), restart("actor", "evaluator")] = 0.1
+    exploration_noise: Annotated[float, Field(ge=0), restart("learner", "actor", "evaluator")] = 0.1
     """Deviation of the noise on actions, in units of half the width of their bounds."""
     target_noise: Annotated[float, Field(ge=0), restart("learner")] = 0.2
     """Deviation of the noise on actions of targets, in the same units."""

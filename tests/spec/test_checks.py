@@ -97,6 +97,11 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "5:30: algorithm.publish_every_updates: with sync the actors need every version: must be 1, got 2",
         ),
         (
+            "algorithm: {name: ppo, publish_every_updates: 2}",
+            "4:24: algorithm.publish_every_updates: must be at most max_lag_versions + 1 = 1, got 2: actors would wait"
+            " for weights, and the learner for segments of newer ones",
+        ),
+        (
             "sync: true\nalgorithm: {batch_size: 640}\nroles: {learner: {replicas: 2}, actor: {replicas: 2}}",
             "6:19: roles.learner.replicas: with sync there is exactly one learner, got 2",
         ),

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.plan import Member, Plan, make
+from rlctl.spec.algorithms import R2d2
 from rlctl.spec.base import ROLES
 from rlctl.spec.fields import leaves, normal
 from rlctl.spec.schema import Spec
@@ -88,6 +89,28 @@ def test_actor_evaluator_and_learner_agree_on_the_shape_of_experience() -> None:
     for role in ("learner", "actor", "evaluator"):
         algorithm = Spec.model_validate(specs[role]).policy().algorithm
         assert (algorithm.name, algorithm.unroll_length) == ("impala", 7)
+
+
+def test_roles_that_run_a_recurrent_q_network_agree_on_the_reward_that_it_is_given() -> None:
+    made = plan(algorithm={"name": "r2d2", "reward_scale": 0.5, "reward_clip": 1.0}, roles={"replay": {}})
+    specs = {role.role: role.run_file["spec"] for role in made.roles}
+    for role in ("learner", "actor", "evaluator"):
+        algorithm = Spec.model_validate(specs[role]).policy().algorithm
+        assert isinstance(algorithm, R2d2)
+        assert (algorithm.reward_scale, algorithm.reward_clip) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "value"),
+    [
+        ("dqn", "epsilon_final", 0.2), ("apex_dqn", "epsilon_base", 0.2), ("r2d2", "epsilon_power", 2.0),
+        ("td3", "exploration_noise", 0.3), ("sac", "random_steps", 7),
+    ],
+)  # fmt: skip
+def test_the_learner_knows_how_actors_explore_for_it_describes_the_policy(name: str, field: str, value: float) -> None:
+    made = plan(algorithm={"name": name, field: value}, roles={"replay": {}})
+    learner = next(role.run_file["spec"] for role in made.roles if role.role == "learner")
+    assert getattr(Spec.model_validate(learner).policy().algorithm, field) == value
 
 
 def test_policies_come_resolved_into_run_files() -> None:

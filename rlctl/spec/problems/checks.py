@@ -179,6 +179,13 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield from _lock_step(spec, algorithm, path)
     if isinstance(algorithm, ActorCritic):
         yield from _actor_critic(algorithm, path)
+        most = algorithm.max_lag_versions + 1
+        if algorithm.publish_every_updates > most and not spec.sync:
+            message = (
+                f"must be at most max_lag_versions + 1 = {most}, got {algorithm.publish_every_updates}: actors would"
+                " wait for weights, and the learner for segments of newer ones"
+            )
+            yield Fault((*path, "publish_every_updates"), message, ((*path, "max_lag_versions"),))
 
 
 def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
