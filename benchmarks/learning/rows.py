@@ -163,7 +163,7 @@ class Row:
         return {**stated, "run": "learn", "seed": seed, "stop": {"agent_steps": self.agent_steps}}
 
     def fingerprint(self, seed: int) -> str:
-        """12 hex digits of the spec of a seed, resolved, as far as learning roles read it, and of the code that learns."""
+        """12 hex digits of a seed's resolved spec, as far as learning roles read it, and of the code that learns."""
         planned = plan.make(Spec.model_validate(self.of_seed(seed)), uid="0" * 32, base=SPECS)
         roles = {role.role: role for role in planned.roles}
         read = reduce(_joined, [roles[name].run_file["spec"] for name in READERS])

@@ -347,6 +347,16 @@ def test_a_sender_that_is_barred_gets_credit_again_after_a_while(wire: Wire, add
     until(lambda: receiver.outstanding == ROWS, lambda: receiver.poll(0.001))
 
 
+def test_more_rows_than_were_ever_granted_are_no_loss(wire: Wire, address: str) -> None:
+    receiver, raw = make_receiver(wire, address), RawSender(wire, address)
+    granted = raw.greet(receiver).limit
+    raw.say(raw.hello(sequence=9, produced=2**62, sent=granted + 1))
+    until(lambda: receiver.rejected == {"ledger": 1}, lambda: receiver.poll(0.001))
+    assert receiver.accounts["raw"].lost == 0
+    raw.say(raw.hello(sequence=1, produced=granted, sent=granted))
+    until(lambda: receiver.accounts["raw"].lost == granted, lambda: receiver.poll(0.001))
+
+
 def test_credit_counts_as_held_only_while_the_receiver_looks(wire: Wire, address: str) -> None:
     clock = Clock()
     receiver, holder, _ = of_two(wire, address, clock)
@@ -369,3 +379,16 @@ def test_a_recall_counts_as_not_heeded_only_while_the_receiver_looks(
     clock.now += FORGET_AFTER_S + 1.0
     receiver.poll(0.0)  # the sender's answer may lie behind those of many others
     assert "uses no credit" not in caplog.text
+
+
+def test_a_look_at_the_accounts_copies_those_that_have_changed(wire: Wire, address: str) -> None:
+    receiver = make_receiver(wire, address, budget_rows=100 * ROWS)
+    busy, quiet = RawSender(wire, address, "busy"), RawSender(wire, address, "quiet")
+    for one in (busy, quiet):
+        one.greet(receiver)
+    before = receiver.accounts
+    busy.say(busy.block(0))
+    until(lambda: receiver.queued == ROWS, lambda: receiver.poll(0.001))
+    after = receiver.accounts
+    assert (before["busy"].queued, after["busy"].queued) == (0, ROWS)
+    assert after["quiet"] is before["quiet"]

@@ -17,6 +17,7 @@ class Peer:
     sent: int = 0  # by its own newest word
     limit: int = 0  # newest granted: it may send until `sent` reaches this
     bound: int = 0  # the highest limit that it may still believe in
+    most: int = 0  # the highest limit that there ever was
     queued: int = 0  # received, not settled
     want: int = 0  # waits at the sender
     number: int = 0  # of the newest grant
@@ -169,6 +170,7 @@ class Credits:
         assert rows > 0, "a grant of nothing"
         before = peer.held
         peer.limit = peer.bound = max(peer.bound, peer.sent) + rows
+        peer.most = max(peer.most, peer.limit)
         peer.number += 1
         self.outstanding += peer.held - before
         self._place(peer)

@@ -163,6 +163,8 @@ class ExperienceReceiver:
         self._throttle = LogThrottle(clock)
         self._polled = self._look_at = clock()
         self._lock = threading.Lock()  # accounts change as a whole
+        self._told: dict[str, Account] = {}  # copies of accounts
+        self._changed: set[str] = set()  # boots whose accounts are other than these
         self._socket, self.address = wire.bind(
             zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64}
         )
@@ -176,12 +178,20 @@ class ExperienceReceiver:
 
     @property
     def accounts(self) -> dict[str, Account]:
-        """Sender boot -> account of its rows; a copy, each account consistent in itself."""
+        """Sender boot -> account of its rows; a copy, each account consistent in itself.
+
+        Of tens of thousands that there have ever been a few hundred change from one look to the next, so only these are
+        copied; the others are the same objects as before.
+        """
         with self._lock:
-            return {
-                boot: msgspec.structs.replace(sender.account, ledger=msgspec.structs.replace(sender.account.ledger))
-                for boot, sender in self._senders.items()
-            }
+            for boot in self._changed:
+                if (sender := self._senders.get(boot)) is None:
+                    self._told.pop(boot, None)
+                else:
+                    ledger = msgspec.structs.replace(sender.account.ledger)
+                    self._told[boot] = msgspec.structs.replace(sender.account, ledger=ledger)
+            self._changed.clear()
+            return dict(self._told)
 
     @property
     def queued(self) -> int:
@@ -234,6 +244,7 @@ class ExperienceReceiver:
             self._unsettled[key] = left - rows
         sender = self._senders[key[0]]
         with self._lock:
+            self._changed.add(key[0])
             account = sender.account
             account.queued -= rows
             setattr(account, outcome, getattr(account, outcome) + rows)
@@ -316,7 +327,10 @@ class ExperienceReceiver:
             missing = hello.sent - sender.peer.sent
             if missing < 0 or hello.sequence < sender.sequence:
                 raise Rejected("ledger", "totals that went back")
+            if hello.sent > sender.peer.most:
+                raise Rejected("ledger", f"{hello.sent - sender.peer.most} rows more than were ever granted")
             with self._lock:
+                self._changed.add(hello.boot)
                 sender.account.lost += missing
                 sender.account.ledger = Ledger(hello.produced, hello.dropped, hello.sent)
             sender.sequence = hello.sequence
@@ -367,7 +381,9 @@ class ExperienceReceiver:
                 if oldest is None:
                     raise Rejected("senders", f"{MAX_SENDERS} senders are known already")
                 del self._senders[oldest]
+                self._changed.add(oldest)
             self._senders[boot] = sender
+            self._changed.add(boot)
         return sender
 
     def _block(self, block: BlockMessage, frames: list[zmq.Frame], now: float) -> SegmentBlock:
@@ -396,6 +412,7 @@ class ExperienceReceiver:
             fault = self._check(version, block.version, fields)
         ledger = Ledger(block.produced, block.dropped, block.sent)
         with self._lock:
+            self._changed.add(block.boot)
             account = sender.account
             account.ledger = ledger
             account.lost += missing
