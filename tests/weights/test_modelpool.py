@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import logging
 import os
 import tempfile
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl_agents.checkpoint.policy import unpack_policy
-from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, ModelServer
+from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, ModelServer, serve
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import GetModel, GotModel, KeepModel, Kept, PutModel, Said
 from rlctl_agents.types.experience import ModelRef
@@ -20,10 +22,13 @@ from rlctl_agents.weights import disk_store
 from rlctl_agents.weights.client import Model
 from rlctl_agents.weights.memory_store import PINNED, VERSIONS, LiveModels, Refused
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
-from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.rpc.bulk import BulkClient
+from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.rpc.server import LARGE_BYTES, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.manager.world import Time, described, ref
+from tests.support.chain import opened_wire, private_folder
+from tests.support.fakes import wait_until
 from tests.support.power import Disk
 
 
@@ -260,6 +265,75 @@ def test_a_damaged_kept_model_is_not_served(world: World) -> None:
     policy.write_text("{")
     assert world.get(version=7, lineage=1)[0].state == "missing"
     assert file.exists(), "nothing is removed"
+
+
+def test_a_large_kept_model_waits_for_a_turn_and_is_not_read_for_that(world: World) -> None:
+    data = bytes(LARGE_BYTES + 1)
+    digest = hashlib.sha256(data).hexdigest()
+    assert world.pool.keep(KeepModel(ref(7), digest, described(ref(7))), [memoryview(data)])[0].file
+    world.keep(8)
+    (file,) = world.folder.glob("main-l0001-v000000000007-*.safetensors")
+    file.write_bytes(data[1:] + b"?")  # what is read is found to be damaged, and not sent
+    assert world.pool.large(GetModel("main", version=7, lineage=1)), "nothing is live"
+    world.put(3, lineage=2)
+    assert world.pool.large(GetModel("main", version=7, lineage=1))
+    assert not world.pool.large(GetModel("main", version=8, lineage=1))
+    assert not world.pool.large(GetModel("main", version=9, lineage=1)), "it has not got it"
+    assert not world.pool.large(GetModel("main", version=7)), "the live lineage has no such version"
+
+
+def test_the_kept_model_that_was_read_last_is_read_once_as_long_as_live_ones_leave_room(tmp_path: Path) -> None:
+    world = World(tmp_path, budget_bytes=300)
+    world.keep(7)
+    (first,) = world.get(version=7, lineage=1)[1]
+    (file,) = world.folder.glob("*.safetensors")
+    file.unlink()
+    assert world.put(1, lineage=2).ok
+    assert world.put(2, lineage=2).ok
+    (again,) = world.get(version=7, lineage=1)[1]
+    assert again.obj is first.obj
+    assert world.put(3, lineage=2).ok
+    assert world.get(version=7, lineage=1)[0].state == "missing", "300 bytes are live"
+    assert world.get(version=1)[0].state == "new"
+
+
+def test_a_volume_that_fails_costs_no_live_weights(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stale(*_: object) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    world.keep(7)
+    world.put(3, lineage=2)
+    monkeypatch.setattr(os, "scandir", stale)
+    asked = GetModel("main", version=7, lineage=1)
+    assert not world.pool.large(asked)
+    assert world.pool.get(asked, [])[0].state == "missing"
+    assert world.get()[0].ref == ref(3, lineage=2)
+
+
+def test_a_request_that_makes_a_handler_fail_does_not_end_the_pool(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a defect")
+
+    with opened_wire() as wire, private_folder() as folder:
+        server = RpcServer(wire, f"ipc://{folder}/rpc", "pool", {GetModel: fail})  # type: ignore[dict-item]
+        client = BulkClient(wire, server.address, "actor")
+        client.ask(GetModel("main"))
+
+        def refused() -> bool:
+            serve(server)
+            try:
+                client.answer(GotModel, 0.0)
+            except TimeoutError:
+                return False
+            except RemoteError as error:
+                return "KeyError" in str(error)
+            return False
+
+        with caplog.at_level(logging.ERROR):
+            wait_until(refused, "the answer")
+    assert "a request failed: KeyError: 'a defect'" in caplog.text
 
 
 def test_why_a_model_cannot_be_kept_is_said(world: World) -> None:

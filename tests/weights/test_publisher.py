@@ -193,6 +193,17 @@ def test_a_put_into_a_pool_that_is_not_named_any_more_is_given_up(folder: Path) 
         served.close()
 
 
+def test_another_pool_that_is_named_gets_the_weights_that_the_one_before_has(folder: Path) -> None:
+    pools = pool_in(folder)
+    with private_folder() as elsewhere, Pool(folder), Pool(elsewhere) as other, published(folder, pools=pools) as one:
+        one.put(ref(1), lambda: b"1")
+        wait_until(lambda: one.newest == ref(1), "the put")
+        assert not other.puts
+        pools |= pool_in(elsewhere)
+        wait_until(lambda: bool(other.puts), "the put into the other")
+        assert other.models[ref(1)][1] == b"1"
+
+
 def test_a_network_that_cannot_be_brought_to_actors_is_refused() -> None:
     require_size("main", MOST_BYTES)
     with pytest.raises(UserFault, match="policy main: its network has 2000 MiB of weights, and more than 1023 MiB"):

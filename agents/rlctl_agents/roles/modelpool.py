@@ -86,7 +86,7 @@ def main(process: Process) -> None:
         log.info("serving", extra={"kv": kv})
         while not process.stop.is_set():
             process.pulse.beat()
-            server.serve(SERVE_S)
+            serve(server)
             pool.turn()
             for relay in relays:
                 relay.require_life()
@@ -96,6 +96,14 @@ def main(process: Process) -> None:
             raise RuntimeError(member.moved)
 
 
+def serve(server: RpcServer) -> None:
+    """Answer requests that have come. One that makes a handler fail is lost to its sender; the weights stay."""
+    try:
+        server.serve(SERVE_S)
+    except Exception as error:
+        log.exception("a request failed: %s: %s", type(error).__name__, error)
+
+
 class ModelServer:
     """Models of a modelpool, live ones and, by lineage and version, kept ones. Requests come from one thread;
     `announced` and `take` are called by others.
@@ -103,7 +111,7 @@ class ModelServer:
     Args:
         folder: of kept models.
         boot: of this process; a client that sees another one knows that live versions are gone.
-        budget_bytes: for live versions.
+        budget_bytes: for live versions and, as far as they leave room, the kept one that was read last.
         publish: announces a version.
         clock: monotonic seconds.
     """
@@ -120,6 +128,8 @@ class ModelServer:
     ) -> None:
         self._boot, self._folder = boot, folder
         self._live = LiveModels(budget_bytes)
+        self._budget_bytes = budget_bytes
+        self._kept: Model | None = None
         self._publish = publish
         self._metrics = metrics
         self._clock = clock
@@ -175,7 +185,7 @@ class ModelServer:
         model = self._find(request)
         if model is None:
             return GotModel("missing", self._boot), []
-        if request.version is None and request.have is not None and model.ref <= request.have:
+        if _has(request, model):
             return GotModel("not_modified", self._boot, model.ref, model.sha256), []
         self._metrics.add("pulls")
         self._metrics.add("bytes", len(model.data))
@@ -184,12 +194,13 @@ class ModelServer:
         return GotModel("new", self._boot, model.ref, model.sha256, policy), in_pieces(model.data)
 
     def large(self, request: Struct) -> bool:
-        """True if the weights for this request would take their time; those of a policy are all of a size."""
-        if not isinstance(request, GetModel) or (newest := self._live.newest(request.policy)) is None:
+        """True if the weights for this request would take their time; none are read for that."""
+        if not isinstance(request, GetModel):
             return False
-        if request.version is None and request.have is not None and newest.ref <= request.have:
-            return False
-        return len(newest.data) > LARGE_BYTES and (request.version is None or self._find(request) is not None)
+        if (model := self._in_memory(request)) is not None:
+            return len(model.data) > LARGE_BYTES and not _has(request, model)
+        asked = _kept_of(request)
+        return asked is not None and disk_store.size(self._folder, asked) > LARGE_BYTES
 
     def turn(self) -> None:
         """Announce the newest versions again if that is due; called between requests."""
@@ -221,6 +232,8 @@ class ModelServer:
             Refused: they are older than what is there, or not what they should be.
         """
         self._live.put(ref, term, sha256, data, policy)
+        if (kept := self._kept) is not None and not self._has_room_for(kept):
+            self._kept = None
         with self._lock:  # a socket belongs to one thread at a time
             self._announced[ref.policy] = ref
             self._publish(ref)
@@ -233,6 +246,16 @@ class ModelServer:
         log.warning("model refused: %s", fault)
 
     def _find(self, request: GetModel) -> Model | None:
+        found, asked = self._in_memory(request), _kept_of(request)
+        if found is None and asked is not None:
+            self._kept = None  # not both at once
+            found = disk_store.read(self._folder, asked)
+            if found is not None and self._has_room_for(found):
+                self._kept = found
+        return found
+
+    def _in_memory(self, request: GetModel) -> Model | None:
+        """Live weights, or the kept ones that were read last."""
         newest = self._live.newest(request.policy)
         if request.version is None:
             return newest
@@ -240,5 +263,20 @@ class ModelServer:
             live = self._live.exactly(request.policy, request.version)
             if live is not None:
                 return live
-        asked = ModelRef(request.policy, request.lineage, request.version)
-        return disk_store.read(self._folder, asked) if request.lineage else None
+        kept = self._kept
+        return kept if kept is not None and kept.ref == _kept_of(request) else None
+
+    def _has_room_for(self, kept: Model) -> bool:
+        return self._live.bytes + len(kept.data) <= self._budget_bytes
+
+
+def _has(request: GetModel, model: Model) -> bool:
+    """Whether the caller has nothing older than this."""
+    return request.version is None and request.have is not None and model.ref <= request.have
+
+
+def _kept_of(request: GetModel) -> ModelRef | None:
+    """Model that a request may mean when no live one is meant."""
+    if not request.lineage or request.version is None:
+        return None
+    return ModelRef(request.policy, request.lineage, request.version)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,9 @@ from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.runtime.process import UserFault
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # of a file system without hard links
+LEFT_S = 3600.0
+"""A temporary file that is so old was left by a process that was killed."""
+_tidied: set[Path] = set()  # folders
 
 
 def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
@@ -58,9 +62,11 @@ def create_file(path: Path, data: bytes) -> bool:
 @contextmanager
 def _temporary(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
     """File beside `path` that holds the data, on the disk if durable; removed at the end unless it was renamed."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # in containers the number is always 1; `rlctl up` knows by it on one machine whether the writer lives
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with temporary.open("xb") as file:
+            _tidy(path.parent, os.fstat(file.fileno()).st_mtime)
             file.write(data)
             if durable:
                 file.flush()
@@ -69,6 +75,21 @@ def _temporary(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _tidy(folder: Path, now: float) -> None:
+    """Remove what killed processes have left in a folder, when this one first writes there.
+
+    Args:
+        now: by the clock of its file system.
+    """
+    if folder in _tidied:
+        return
+    _tidied.add(folder)
+    with suppress(OSError):
+        for path in folder.glob(".*.tmp"):
+            if path.lstat().st_mtime < now - LEFT_S:
+                path.unlink(missing_ok=True)
 
 
 def append(file: FileIO, data: bytes, size: int | None = None) -> None:

@@ -137,7 +137,6 @@ class Follower:
         source: where from; may be replaced when another pool is assigned.
         pinned: exactly this version of the live lineage, for ever; None: the newest.
         clock: monotonic seconds.
-        poll_s: shortest and longest time between two questions without a notice; None: `POLL_S`.
     """
 
     def __init__(
@@ -148,7 +147,6 @@ class Follower:
         *,
         pinned: int | None = None,
         clock: Callable[[], float] = time.monotonic,
-        poll_s: tuple[float, float] | None = None,
     ) -> None:
         self.source = source
         self.ref: ModelRef | None = None
@@ -156,7 +154,6 @@ class Follower:
         self.policy = policy
         self._pinned = pinned
         self._clock = clock
-        self._poll_s = poll_s or POLL_S
         self._next_poll = clock()
         self._asks = False  # a question is under way, which was waited for
         self._refused_until = -float("inf")
@@ -185,7 +182,7 @@ class Follower:
             self._asks, self._refused_until, self._next_poll = False, now + REFUSED_S, now
             return False
         self._asks = False
-        self._next_poll = self._clock() + self._chance.uniform(*self._poll_s)
+        self._next_poll = self._clock() + self._chance.uniform(*POLL_S)
         return self._load(model)
 
     def wait_for_any(self, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> bool:

@@ -52,9 +52,7 @@ def keep(folder: Path, model: Model) -> str:
 
 def read(folder: Path, ref: ModelRef) -> Model | None:
     """Kept weights, checked; None when there are none, or what is there is damaged."""
-    if not POLICY.fullmatch(ref.policy):
-        return None
-    for path in sorted(folder.glob(f"{kept_name(ref, '*')}.json")):
+    for path in _files(folder, ref, "json"):
         try:
             policy = path.read_bytes()
             described = unpack_policy(policy)
@@ -66,3 +64,22 @@ def read(folder: Path, ref: ModelRef) -> Model | None:
             return Model(ref, described.sha256, data, policy)
         log.error("%s is damaged: its bytes are not those that were kept", described.tensors)
     return None
+
+
+def size(folder: Path, ref: ModelRef) -> int:
+    """Bytes of kept weights, which are not read; 0 when there are none."""
+    try:
+        return max((path.stat().st_size for path in _files(folder, ref, "safetensors")), default=0)
+    except OSError:
+        return 0
+
+
+def _files(folder: Path, ref: ModelRef, suffix: str) -> list[Path]:
+    """Files of a kept model; none where the volume refuses to list them."""
+    if not POLICY.fullmatch(ref.policy):
+        return []
+    try:
+        return sorted(folder.glob(f"{kept_name(ref, '*')}.{suffix}"))
+    except OSError as error:
+        log.error("%s cannot be listed: %s", folder, error)
+        return []

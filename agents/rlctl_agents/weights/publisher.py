@@ -1,4 +1,4 @@
-"""New weights to every modelpool, packed, checksummed and sent in a thread of its own: all that learning does for it is
+"""New weights to the modelpool, packed, checksummed and sent in a thread of its own: all that learning does for it is
 a copy of its parameters."""
 
 from __future__ import annotations
@@ -78,17 +78,17 @@ class _Pool:
 
 
 class Publisher:
-    """Puts the newest weights into every pool, and again into one that has been started anew.
+    """Puts the newest weights into a pool, and again when it has been started anew or another one is named.
 
     Args:
         wire: of this process.
         boot: of this process.
-        pools: index -> channels of the modelpools, as they are now; called from the thread.
+        pools: index -> channels of the pool, as it is now; called from the thread.
         term: of the manager, as known to this process.
         policy: description that goes with every version.
         every_version: no version is left out, and the last few are put again into a new pool (lock-step).
         every: versions from one publication to the next.
-        most_ahead: versions that the pools may lack before learning waits for them; None: it never does.
+        most_ahead: versions that the pool may lack before learning waits for them; None: it never does.
     """
 
     def __init__(
@@ -104,16 +104,16 @@ class Publisher:
         most_ahead: int | None = None,
     ) -> None:
         self._wire, self._boot = wire, boot
-        self._targets, self._term = pools, term
+        self._named, self._term = pools, term
         self._policy, self._every_version = policy, every_version
         self._recent: deque[_Weights] = deque(maxlen=LOCK_STEP_VERSIONS if every_version else 1)
-        self._pools: dict[str, _Pool] = {}
+        self._pool: _Pool | None = None
         self._changed = threading.Event()
         self._busy = False  # weights are on their way
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.newest: ModelRef | None = None
-        """The newest that some pool holds."""
+        """The newest that a pool took."""
         self._every, self._most_ahead = every, most_ahead
         self._first = 0  # version since which this one leads, or follows
         self._published = -every  # newest version that was to be published
@@ -170,7 +170,7 @@ class Publisher:
             self.put(ref, copied())
 
     def far_ahead(self, version: int) -> bool:
-        """True if the pools lack so many versions that experience would be stale before it is made."""
+        """True if the pool lacks so many versions that experience would be stale before it is made."""
         if self._most_ahead is None:
             return False
         reached = self.newest.version if self.newest is not None else self._first
@@ -182,9 +182,8 @@ class Publisher:
         self._changed.set()
         if self._thread.ident is not None:
             self._thread.join(PUT_S + 1.0)
-        if not self._thread.is_alive():  # else it packs, and has its sockets until the process ends
-            for pool in self._pools.values():
-                pool.client.close()
+        if self._pool is not None and not self._thread.is_alive():  # else it packs, and has its socket until the end
+            self._pool.client.close()
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -192,23 +191,24 @@ class Publisher:
             self._busy = True
             self._changed.clear()
             recent = list(self._recent)
-            reached = [self._serve(pool, recent, look=not fresh) for pool in self._reachable()] if recent else []
+            pool = self._present() if recent else None
+            reached = pool is None or self._serve(pool, recent, look=not fresh)
             self._busy = False
-            if not all(reached):
+            if not reached:
                 self._stop.wait(LOOK_S / 4)  # newer ones may come meanwhile
                 self._changed.set()
 
-    def _reachable(self) -> list[_Pool]:
-        addresses = self._addresses()
-        for address in addresses:
-            if address not in self._pools:
-                self._pools[address] = _Pool(address, BulkClient(self._wire, address, self._boot, again=False))
-        for gone in self._pools.keys() - set(addresses):
-            self._pools.pop(gone).client.close()
-        return list(self._pools.values())
+    def _present(self) -> _Pool | None:
+        address = self._address()
+        if self._pool is not None and self._pool.address != address:
+            self._pool.client.close()
+            self._pool = None
+        if self._pool is None and address:
+            self._pool = _Pool(address, BulkClient(self._wire, address, self._boot, again=False))
+        return self._pool
 
     def _serve(self, pool: _Pool, recent: list[_Weights], *, look: bool) -> bool:
-        """Bring one pool up to date; False when it did not answer.
+        """Bring the pool up to date; False when it did not answer.
 
         In lock-step it is looked at first: a pool that has been started anew has to get the last few in their order,
         because it takes nothing that is older than what it has.
@@ -252,7 +252,7 @@ class Publisher:
         """
 
         def wanted() -> bool:
-            return not self._stop.is_set() and pool.address in self._addresses()
+            return not self._stop.is_set() and pool.address == self._address()
 
         pool.client.ask(request, buffers)
         while True:
@@ -262,5 +262,5 @@ class Publisher:
                 if pool.client.lost or not pool.client.connected or not wanted():
                     raise
 
-    def _addresses(self) -> list[str]:
-        return [channels["rpc"] for channels in self._targets().values()]
+    def _address(self) -> str:
+        return next((channels["rpc"] for channels in self._named().values()), "")

@@ -9,11 +9,13 @@ import msgspec
 import pytest
 import zmq
 
+from rlctl_agents.wire.classes import ALL
 from rlctl_agents.wire.codec import PROTOCOL
+from rlctl_agents.wire.keys import ACTOR, CORE
 from rlctl_agents.wire.rpc import bulk
 from rlctl_agents.wire.rpc.bulk import PIECE_BYTES, BulkClient, in_pieces, joined
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Call, RemoteError
-from rlctl_agents.wire.rpc.server import RpcServer
+from rlctl_agents.wire.rpc.server import Caller, RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import LIMIT_S, until
 from tests.wire.rpc.test_calls import Add, Sum, serving
@@ -202,3 +204,28 @@ def test_others_wait_for_their_turn_and_small_answers_do_not(wire: Wire, address
     assert not answered(waits, 1)
     trackers[0].done = True
     until(lambda: answered(waits, 1))
+
+
+def test_actors_at_one_address_are_sent_two_large_answers_at_once_and_core_processes_more(
+    wire: Wire, address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow:
+        done = False
+
+    server = RpcServer(wire, address, "server", {Add: large}, {Add: ALL}, large=lambda _: True)
+    client = wire.connect(zmq.DEALER, address)
+    client.send(b"")
+    route, _ = server._socket.recv_multipart()
+    began, busy = server._turns.began, list[str]()
+
+    def slowly(_: object, size: int, place: str) -> None:
+        busy.append(place)
+        began(Slow(), size, place)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(server._turns, "began", slowly)
+    callers = [*[Caller(ACTOR, "10.0.0.7")] * 4, Caller(ACTOR, "10.0.0.8"), *[Caller(CORE, "10.0.0.9")] * 4]
+    for number, caller in enumerate(callers):
+        body = msgspec.Raw(msgspec.msgpack.encode(Add(number)))
+        server._answer(route, Call(PROTOCOL, f"client-{number}", 1, "Add", body), [], caller)
+    server.serve(0.0)
+    assert busy == ["10.0.0.7"] * 2 + ["10.0.0.8"] + [""] * 4

@@ -201,6 +201,21 @@ def test_remembered_answers_are_bounded_in_number_and_bytes(wire: Wire, address:
     assert len(server._answers) < 80
 
 
+def test_a_call_is_carried_out_once_though_ten_thousand_others_call_before_it_is_repeated(
+    wire: Wire, address: str
+) -> None:
+    done: list[int] = []
+
+    def count(request: Add, buffers: Sequence[memoryview]) -> tuple[Sum, Sequence[bytes]]:
+        done.append(request.left)
+        return Sum(request.left), ()
+
+    server = RpcServer(wire, address, "server", {Add: count})
+    for number in [*range(10_001), 0]:
+        server._answer(b"route", _call(1, f"client-{number}"), [])
+    assert len(done) == 10_001
+
+
 def _call(number: int, client: str = "client") -> Call:
     return Call(PROTOCOL, client, number, "Add", msgspec.Raw(msgspec.msgpack.encode(Add(1))))
 

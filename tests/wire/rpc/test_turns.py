@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rlctl_agents.wire.rpc.turns import AT_ONCE, SLOW_S, SLOWEST, Turns
+from rlctl_agents.wire.rpc.turns import AT_ONCE, EACH, SLOW_S, SLOWEST, WAITING_EACH, Turns
 from tests.wire.pair import Clock
 
 
@@ -50,3 +50,25 @@ def test_what_has_arrived_is_forgotten_though_nobody_asks_for_a_turn() -> None:
         tracker.done = True
     turns.began(Tracker(), 1)  # type: ignore[arg-type]
     assert len(turns._under_way) == 1
+
+
+def test_callers_at_one_address_that_read_nothing_leave_turns_to_those_at_others() -> None:
+    turns, trackers = Turns[str](Clock()), [Tracker() for _ in range(EACH)]
+    for tracker in trackers:
+        turns.began(tracker, 1, "10.0.0.7")  # type: ignore[arg-type]
+    assert not turns.free("10.0.0.7")
+    assert turns.free("10.0.0.8")
+    turns.wait(("actor", "a"), "a's", "10.0.0.7")
+    turns.wait(("actor", "b"), "b's", "10.0.0.8")
+    assert [turns.next(), turns.next()] == ["b's", None]
+    trackers[0].done = True
+    assert turns.next() == "a's"
+
+
+def test_callers_at_one_address_leave_room_for_requests_of_others() -> None:
+    turns = Turns[int](Clock())
+    for number in range(WAITING_EACH + 5):
+        turns.wait(("actor", str(number)), number, "10.0.0.7")
+    turns.wait(("actor", "other"), -1, "10.0.0.8")
+    found = list(iter(turns.next, None))
+    assert found == [*range(WAITING_EACH), -1]

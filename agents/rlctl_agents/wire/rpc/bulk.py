@@ -14,7 +14,6 @@ from msgspec import Struct
 from rlctl_agents.wire.codec import PROTOCOL, Buffer
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, SLICE_S, Call, T, size_of, take_answer
-from rlctl_agents.wire.rpc.turns import SLOWEST
 from rlctl_agents.wire.sockets import Socket, Wire
 
 PIECE_BYTES = 1 << 18
@@ -25,6 +24,8 @@ MAX_BYTES = LARGEST_PIECE_BYTES * MAX_BUFFERS
 """Largest message, in pieces."""
 AGAIN_S = 10.0
 """A question is asked again after so long over a live connection, in case it was lost with one unnoticed."""
+SLOWEST = 1e5
+"""Bytes per second of the slowest link: a question that brings much is on its way for as long as that takes."""
 RECONNECT_MS = 500
 """Time from the loss of a connection to the next: longer than between two looks, so that each loss is noticed."""
 SAID_EVERY_S = 60.0

@@ -25,7 +25,7 @@ Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
 
 LARGE_BYTES = 1 << 20
 """A larger answer is sent in turn, and made again when it is lost, unless the server remembers larger ones."""
-_REMEMBERED_CLIENTS = 4096
+_REMEMBERED_CLIENTS = 1 << 16  # several of each of 10,000 processes
 _REMEMBERED_BYTES = 1 << 26  # of all
 _BATCH = 256  # most requests of one `serve`
 _TURN_S = 0.002  # between two checks whether a waiting request's turn has come
@@ -38,6 +38,11 @@ class Caller(NamedTuple):
 
     whose: str  # key class, "" without
     address: str
+
+    @property
+    def place(self) -> str:
+        """Address that takes few turns at once; "" for core, which is trusted, and for this machine."""
+        return "" if self.whose == CORE else self.address
 
 
 class _Forbidden(ValueError):
@@ -62,12 +67,14 @@ class RpcServer:
             client; any other exception does too and is raised again here, for it is a defect in rlctl.
         classes: class of the request -> key classes that may make it, where the address is encrypted; what is not named
             is for core alone. See `wire.classes`.
-        large: whether the answer to a request would be large. Those are sent to a few at a time; others wait for their
-            turn, and their requests are carried out when it comes.
+        large: whether the answer to a request would be large. Those are sent to a few at a time, and to fewer at one
+            address of a class other than core; others wait for their turn, and their requests are carried out when it
+            comes.
         remembers: bytes of the largest answer that is remembered; of all together as many, or 64 MiB.
 
-    An answer is remembered until the client's next request, so a repeated request is not carried out twice. Larger ones
-    are not: their handlers must be reads.
+    An answer is remembered until the client's next request, so a repeated request is not carried out twice, unless the
+    answers to 65,536 other clients, or too many bytes of them, came between: requests state totals and wanted states.
+    Larger ones are not remembered: their handlers must be reads.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -162,7 +169,7 @@ class RpcServer:
         if call.id < last:
             return  # the client has long gone on
         if call.id == last and parts:
-            self._send(route, parts)
+            self._send(route, parts, caller.place)
             return
         if call.id == last and where == route:
             return  # a large answer is on its way over a connection that lives: it was just asked for once more
@@ -170,8 +177,8 @@ class RpcServer:
         error, reply, out = "", None, []
         try:
             request, run = self._request(call, caller)
-            if not its_turn and self._large(request) and (self._turns.waiting or not self._turns.free()):
-                self._turns.wait(client, (route, call, caller))
+            if not its_turn and self._large(request) and (self._turns.waiting or not self._turns.free(caller.place)):
+                self._turns.wait(client, (route, call, caller), caller.place)
                 return
             self.caller_address = caller.address
             reply, answer_buffers = run(request, buffers)
@@ -187,7 +194,7 @@ class RpcServer:
             error, reply, out = f"an answer with a frame of more than {MAX_MESSAGE_BYTES} bytes", None, []
         body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
         parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]
-        sent = self._send(route, parts)
+        sent = self._send(route, parts, caller.place)
         self._remember(client, call.id, parts, route if sent else b"")
         if failure is not None:
             raise failure
@@ -227,7 +234,7 @@ class RpcServer:
         while len(self._answers) > _REMEMBERED_CLIENTS or self._remembered_bytes > most:
             self._remembered_bytes -= size_of(self._answers.popitem(last=False)[1][1])
 
-    def _send(self, route: bytes, parts: list[Buffer]) -> bool:
+    def _send(self, route: bytes, parts: list[Buffer], place: str = "") -> bool:
         large = size_of(parts) > LARGE_BYTES
         try:
             tracker = self._socket.send_multipart([route, *parts], zmq.NOBLOCK, copy=False, track=large)
@@ -236,5 +243,5 @@ class RpcServer:
                 raise
             return False  # gone, or so slow that its queue is full: it will ask again
         if large and tracker is not None:
-            self._turns.began(tracker, size_of(parts))
+            self._turns.began(tracker, size_of(parts), place)
         return True
