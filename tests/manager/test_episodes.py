@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager import episodes
-from rlctl_agents.manager.episodes import Episodes
+from rlctl_agents.manager.episodes import AT_ONCE_S, KEPT, Episodes
 from rlctl_agents.types.control import Recorded, Said
-from tests.manager.world import ACTOR, JUDGE, Run, boot, everybody
+from tests.manager.world import ACTOR, JUDGE, Run, Time, boot, everybody
 
 
 def crash(body: bytes = b"body", number: int = ACTOR, kind: str = "crash") -> Recorded:
@@ -40,13 +40,34 @@ def test_nobody_has_episodes_kept_that_are_not_theirs(run: Run) -> None:
 
 def test_the_newest_are_kept_and_no_name_is_given_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(episodes, "KEPT", {"crash": 3, "extreme": 2})
-    keeps = Episodes(tmp_path / "episodes")
-    names = [keeps.keep("actor-3", crash(number=number)) for number in range(5)]
+    time = Time()
+    keeps = Episodes(tmp_path / "episodes", time)
+
+    def keep(number: int) -> str:
+        time.now += AT_ONCE_S
+        return keeps.keep("actor-3", crash(number=number))
+
+    names = [keep(number) for number in range(5)]
     assert names == [f"actor/3@{number}" for number in range(1, 6)]
     assert keeps.keep("evaluator-0", crash(kind="worst")) == "evaluator/0@6"
     kept = sorted(path.name for path in (tmp_path / "episodes").iterdir())
     assert kept == [*(f"actor-3-{number}-crash.episode" for number in (3, 4, 5)), "evaluator-0-6-worst.episode"]
     assert Episodes(tmp_path / "episodes").keep("actor-3", crash()) == "actor/3@7", "by another manager"
+
+
+def test_of_thousands_that_crash_at_once_no_more_are_written_than_are_kept(tmp_path: Path) -> None:
+    time, folder = Time(), tmp_path / "episodes"
+    keeps = Episodes(folder, time)
+    for number in range(KEPT["crash"]):
+        time.now += 0.1
+        keeps.keep("actor-3", crash(number=number))
+    for _ in range(2):
+        with pytest.raises(ValueError, match="64 others that crashed within 60 s are kept"):
+            keeps.keep("actor-3", crash(number=1000))
+    assert len(list(folder.iterdir())) == KEPT["crash"]
+    assert keeps.keep("evaluator-0", crash(kind="best")) == "evaluator/0@65", "no crash, and of few"
+    time.now += AT_ONCE_S
+    assert keeps.keep("actor-3", crash(number=1000)) == "actor/3@66", "it has not told of its crash yet"
 
 
 def test_large_ones_are_fewer_and_the_newest_stays_however_large(

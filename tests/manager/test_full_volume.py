@@ -12,7 +12,7 @@ from rlctl_agents.manager.checkpoints.fencing_term import read_term, standing_te
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.runtime.storage import FULL_S, LONGEST_DELAY_S, patiently, refusal
-from tests.manager.world import Run, Time, Volume, Waiting, status
+from tests.manager.world import Run, Time, Volume, Waiting, boot, status
 
 
 def test_what_is_wrong_with_the_volume_is_said_in_words_and_names_the_place() -> None:
@@ -73,6 +73,21 @@ def test_a_manager_that_starts_on_a_full_volume_goes_on_when_there_is_space_and_
     assert manager.term == read_term(ended.layout.run)
     assert manager.state.progress.evaluation is not None
     assert manager.state.progress.evaluation.mean == 8
+
+
+def test_a_learner_that_asks_again_waits_for_no_volume_unless_its_lineage_is_not_stored_yet(
+    tmp_path: Path, volume: Volume
+) -> None:
+    run = Run(tmp_path)
+    assert run.join("learner", 1).next_lineage == 1
+    volume.error = errno.ENOSPC
+    assert run.join("learner", 1).next_lineage == 1
+    for _ in range(2):
+        with pytest.raises(ValueError, match="the lineage of learner 0 cannot be stored: the volume is full"):
+            run.join("learner", 2)
+    volume.error = 0
+    assert run.join("learner", 2).next_lineage == 2
+    assert StateStore(run.layout.results).progress.lineage_of == {boot(1): 1, boot(2): 2}
 
 
 def test_a_manager_that_cannot_count_its_start_names_the_volume(ended: Run, volume: Volume) -> None:

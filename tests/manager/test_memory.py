@@ -54,6 +54,15 @@ def test_every_learner_boot_opens_one_lineage() -> None:
     assert progress.open_lineage("main", "late") == LINEAGES + 3
 
 
+def test_the_lineage_of_a_boot_that_holds_a_lease_is_not_forgotten() -> None:
+    progress, live = Progress(), [f"live{number}" for number in range(600)]
+    lineages = [progress.open_lineage("main", boot, live.__contains__) for boot in live]
+    for number in range(LINEAGES):
+        progress.open_lineage("main", f"x{number}", live.__contains__)
+    assert len(progress.lineage_of) == LINEAGES
+    assert [progress.open_lineage("main", boot, live.__contains__) for boot in live] == lineages
+
+
 def measured(steps: int) -> Evaluation:
     return Evaluation(steps / 10, 0.0, 0.0, 0.0, 5, "greedy", ref(steps), steps, steps / 100, 1.0, 0.0)
 

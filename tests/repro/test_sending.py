@@ -60,6 +60,8 @@ def test_a_failure_names_the_command_that_plays_its_episode_again() -> None:
     ids=["refused", "silent"],
 )
 def test_a_manager_that_does_not_keep_it_hides_no_failure(answer: Said | Exception, why: str) -> None:
-    said = failed(Member(answer))
+    member = Member(answer)
+    said = failed(member)
     assert said.startswith("step raised AssertionError: too bright (")
     assert said.endswith(f"; its episode is not kept: {why}")
+    assert len(member.kept) == 1, "it is not sent again"

@@ -262,13 +262,26 @@ class Coordinator:
         if holder is None or told.term != self.term:
             return Said(False, "it is of no shard of this manager")
         part = f"{SHARD}{holder.index}"
-        if not told.fault:
-            told = replace(told, fault=self._fault(part, told))
-        self.checkpoints.assembly.add(part, told)
+        if why := self._add_part(part, told):
+            self.checkpoints.assembly.unseen[told.number, part] = told
+            return Said(False, why, again=True)
         return Said(True)
 
+    def _add_part(self, part: str, told: Contribute) -> str:
+        """Note a part; why that has to be tried again, in words, "" when it is noted."""
+        try:
+            fault = told.fault or self._fault(part, told)
+        except OSError as error:
+            return f"the volume does not say whether it is there: {error.strerror}; the manager looks again"
+        self.checkpoints.assembly.add(part, replace(told, fault=fault))
+        return ""
+
     def _fault(self, part: str, told: Contribute) -> str:
-        """Fault of the part that a shard names, "" without one: a faulty part is absent, and holds up no other."""
+        """Fault of the part that a shard names, "" without one: a faulty part is absent, and holds up no other.
+
+        Raises:
+            OSError: the volume does not say.
+        """
         own = Path(name_of(self.settings.policy_names[0], told.number, part)).stem
         try:
             self.checkpoints.manifests.require_part(part, told.file)
@@ -283,10 +296,12 @@ class Coordinator:
         Args:
             last: no process is left that could write one.
         """
+        assembly = self.checkpoints.assembly
+        assembly.unseen = {key: told for key, told in assembly.unseen.items() if self._add_part(key[1], told)}
         end: End = "last" if last else "ending" if self.stop.phase != "running" else ""
-        for generation in self.checkpoints.assembly.ready(end):
+        for generation in assembly.ready(end):
             said = self._commit(generation)
-            self.checkpoints.assembly.end(generation, said.why)
+            assembly.end(generation, said.why)
 
     def _refused(self, generation: Generation, fault: Exception) -> Said:
         self.events.add("refused", f"generation {generation.number} refused: {fault}", number=generation.number)
@@ -400,8 +415,10 @@ class Coordinator:
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
                 self.learners.join(hello.boot, generations)
-            lineage = self.state.progress.open_lineage(policy, hello.boot)
-            if not self.state.save_progress():
+            progress = self.state.progress
+            opens = hello.boot not in progress.lineage_of
+            lineage = progress.open_lineage(policy, hello.boot, self.members.leases.alive)
+            if (opens or self.state.progress_failed) and not self.state.save_progress():
                 raise ValueError(f"the lineage of learner {index} cannot be stored: {self.state.failure}")
         if self.settings.sync and role in ("actor", "learner"):
             learned = self.learners.steps(self.learners.policies[0])
@@ -434,7 +451,7 @@ class Coordinator:
             self.evaluations.void_from(resumed.steps)
             self.events.add("resumed", resumed.text, number=resumed.number, steps=resumed.steps)
         number = int(report.gauges.get(FAILED_GENERATION, 0.0))
-        if self.checkpoints.failed(self._policy(holder), number):
+        if self.checkpoints.note_failure(self._policy(holder), number):
             text = f"generation {number} was not saved: rlctl logs learner/{holder.index} says why; it is ordered again"
             self.events.add("not_saved", text, number=number)
             self.state.save_progress()

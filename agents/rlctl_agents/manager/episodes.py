@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -16,6 +18,8 @@ KEPT: Final = {"crash": 64, "extreme": 8}
 REMEMBERED: Final = 10_000
 KEPT_BYTES: Final = 1 << 26
 """Of crashes together, and of the worst and best of evaluations."""
+AT_ONCE_S: Final = 60.0
+"""Crashes of one cause come together: within so long no more of them are written than are kept."""
 _NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episode")
 
 
@@ -27,10 +31,12 @@ class Episodes:
 
     Args:
         folder: made with the first.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder, self._clock = folder, clock
+        self._times: deque[float] = deque(maxlen=KEPT["crash"])  # at which crashes were kept
         self._crashed: deque[str] = deque(maxlen=REMEMBERED)  # boots: a process ends with its first crash
 
     def keep(self, process: str, recorded: Recorded) -> str:
@@ -40,22 +46,26 @@ class Episodes:
             process: "actor-3".
 
         Raises:
-            ValueError: its description is no line, or the process has told a crash before: it would push out those of
-                others.
+            ValueError: its description is no line, the process has told a crash before, or as many others have just
+                now: it would push out those of others.
             OSError: it cannot be stored.
         """
         if b"\n" in recorded.header:
             raise ValueError("the description of an episode must be one line")
-        if recorded.kind == "crash" and recorded.boot in self._crashed:
+        crash, now = recorded.kind == "crash", self._clock()
+        if crash and recorded.boot in self._crashed:
             raise ValueError("this process has told its crash already")
+        if crash and len(self._times) == self._times.maxlen and now - self._times[0] < AT_ONCE_S:
+            raise ValueError(f"{len(self._times)} others that crashed within {AT_ONCE_S:g} s are kept")
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         data = recorded.header + b"\n" + recorded.body
         number = max(self._numbers(), default=0) + 1
         while not create_file(self._folder / f"{process}-{number}-{recorded.kind}.episode", data):
             number += 1
-        if recorded.kind == "crash":
+        if crash:
             self._crashed.append(recorded.boot)
-        self._tidy(recorded.kind == "crash")
+            self._times.append(now)
+        self._tidy(crash)
         role, _, index = process.partition("-")
         return f"{role}/{index}@{number}"
 

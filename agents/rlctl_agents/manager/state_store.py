@@ -18,8 +18,8 @@ FORMAT = 2
 NEWEST, PREVIOUS = "progress.json", "progress.json.1"
 HISTORY = 2000
 """Points of the learning curve that are kept; every second one goes when there are more."""
-LINEAGES = 64
-"""Learner boots that are remembered with their lineage."""
+LINEAGES = 1024
+"""Learner boots that are remembered with their lineage: those with a lease, and the newest of the others."""
 
 TRAINING = 1
 """Id of the one training match; evaluations count from 2."""
@@ -95,14 +95,19 @@ class Progress(msgspec.Struct):
     first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot
     broken: LockStepBreak | None = None
 
-    def open_lineage(self, policy: str, boot: str) -> int:
-        """The lineage of a learner boot: another one for every boot, the same one however often it asks."""
+    def open_lineage(self, policy: str, boot: str, alive: Callable[[str], bool] = lambda boot: False) -> int:
+        """The lineage of a learner boot: another one for every boot, the same one however often it asks.
+
+        Args:
+            alive: whether a boot holds a lease: it may ask again, and is not forgotten.
+        """
         if boot not in self.lineage_of:
             self.lineages[policy] = self.lineages.get(policy, 0) + 1
             self.lineage_of[boot] = self.lineages[policy]
             self.resumed = None  # what is known is of the life before
-            while len(self.lineage_of) > LINEAGES:
-                del self.lineage_of[next(iter(self.lineage_of))]
+            ended = [one for one in self.lineage_of if one != boot and not alive(one)]
+            for one in ended[: max(len(self.lineage_of) - LINEAGES, 0)]:
+                del self.lineage_of[one]
         return self.lineage_of[boot]
 
     def catch_up(self, policy: str, generations: Sequence[Generation], *, lost: bool) -> None:
@@ -196,7 +201,7 @@ class StateStore:
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._folder, self._clock = folder, clock
-        self.episodes = Episodes(folder / "episodes")
+        self.episodes = Episodes(folder / "episodes", clock)
         self.began = clock()
         """Of this life of the manager; monotonic seconds."""
         self.progress, self._newest, self.lost = load_progress(folder)
@@ -233,6 +238,11 @@ class StateStore:
         for path, error in self._errors.items():
             if not paths or path in paths:
                 raise OSError(error.errno, error.strerror, str(path)) from error
+
+    @property
+    def progress_failed(self) -> bool:
+        """True if the progress could not be stored when that was tried last."""
+        return any(self._folder / name in self._errors for name in (NEWEST, PREVIOUS))
 
     def save_progress(self) -> bool:
         """Store the progress, durably, and keep the one before it; says whether it could."""

@@ -82,7 +82,7 @@ class Addresses:
         }
 
     def peers(self, role: str, index: int) -> Peers:
-        """Peers of a replica: every learner, or of an actor one shard of the replay; of a learner every shard; and one
+        """Peers of a replica: of an actor one learner, or one shard of the replay; of a learner every shard; and one
         modelpool.
 
         Replica 0 stands for a role without a living replica: its address is known, and connecting early costs nothing.
@@ -95,7 +95,8 @@ class Addresses:
             one = [home if home in shards or not shards else shards[index % len(shards)]]
             found = {("replay", other) for other in (one if role == "actor" else shards)}
         elif "learner" in talks_to:
-            found = {("learner", other) for other in self._of("learner") or [0]}
+            learners = self._of("learner") or [0]
+            found = {("learner", learners[index % len(learners)])}
         if "modelpool" in talks_to and (role, index) != ("modelpool", 0):
             found.add(("modelpool", self._pool_of(role, index)))
         return {f"{other}/{number}": self.bind(other, number) for other, number in sorted(found)}

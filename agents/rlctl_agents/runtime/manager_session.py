@@ -190,9 +190,8 @@ class Member:
         }
 
     def assigned(self, role: str) -> Channels | None:
-        """Channels of the one of several peers of a role that this process uses; None: there is none."""
-        peers = list(self.peers_of(role).values())
-        return peers[self.lease.index % len(peers)] if peers else None
+        """Channels of the one peer of a role that the manager has chosen for this process; None: there is none."""
+        return next(iter(self.peers_of(role).values()), None)
 
     def close(self) -> None:
         """Stop reporting, after one last report."""

@@ -152,9 +152,9 @@ class Report(msgspec.Struct):
     gauges: dict[str, float] = {}
     histograms: dict[str, Histogram] = {}
     averages: dict[str, Average] = {}  # by the name of a gauge, which is the mean of the last seconds
-    sent: dict[str, Ledger] = {}  # sender: receiver boot -> totals
+    sent: dict[Word, Ledger] = {}  # sender: receiver boot -> totals
     pending: int = 0  # sender: rows produced, neither sent nor dropped
-    accounts: dict[str, Account] = {}  # receiver: sender boot -> account
+    accounts: dict[Word, Account] = {}  # receiver: sender boot -> account
     model: ModelRef | None = None  # learner: newest; actor: in use
     figures: Annotated[list[Moments], msgspec.Meta(max_length=2 + MAX_SHARES)] = []
     """actor: of its episodes since boot, in the order of `figure_names`."""

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlctl_agents.manager.accounting.ledger import TOLERATED_REPORTS, Rows, RunLedger, StoredLedger
+from rlctl_agents.manager.accounting.ledger import TOLERATED_REPORTS, Rows, RunLedger, SenderLedger, StoredLedger
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
 from tests.support.samples import size
@@ -221,6 +221,18 @@ def test_a_learner_that_has_more_than_was_sent_unbalances_the_books() -> None:
     for step in range(TOLERATED_REPORTS + 2):  # each of these was made after the manager had heard of the 500
         found.hear_sender("A", {"L": Ledger(121 + step, 13, 101 + step)}, 7)
     assert "A has sent 104 rows by its own count, 500 by its receiver's" in found.faults()
+
+
+def test_a_beginning_that_is_said_again_is_not_looked_for_in_the_books() -> None:
+    class Unseen(dict[str, SenderLedger]):
+        def values(self) -> Any:
+            raise AssertionError("there may be ten thousand senders")
+
+    found = books()
+    found.begin("L", 0, {"L", "M"})
+    found._senders = Unseen(found._senders)
+    for boot in ("L", "M", "L"):
+        found.begin(boot, 0, {"L", "M"})
 
 
 def test_the_last_word_of_a_learner_that_comes_after_its_successors_first_is_of_the_life_before() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -385,6 +386,24 @@ def test_a_file_that_is_not_the_shards_part_is_absent_and_does_not_hold_up_the_o
     full.manager.turn()
     assert list(newest(full).absent) == ["replay0"]
     assert newest(full).parts.keys() == {"learner", "replay1"}
+
+
+def test_a_part_that_the_volume_does_not_let_us_look_at_is_looked_at_again(
+    full: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(path: Path) -> bool:
+        raise OSError(errno.ESTALE, "Stale file handle", str(path))
+
+    save(full, made(full, 1))
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "is_file", stale)
+        said = [contribute(full, 1, index) for index in range(2)]
+        full.manager.turn()
+    why = "the volume does not say whether it is there: Stale file handle; the manager looks again"
+    assert said == [Said(False, why, again=True)] * 2
+    assert full.manager.checkpoints.assembly.lacks("main") == ["replay0", "replay1"]
+    full.manager.turn()
+    assert newest(full).parts.keys() == {"learner", "replay0", "replay1"}
 
 
 def test_nobody_but_a_live_shard_adds_a_part(full: Run) -> None:

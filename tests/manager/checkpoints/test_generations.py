@@ -199,13 +199,13 @@ def test_a_generation_that_came_to_nothing_is_wanted_again_under_another_number(
     checkpoints: Checkpoints, time: Time
 ) -> None:
     first = checkpoints.order("main")
-    assert not checkpoints.failed("main", 0)
-    assert not checkpoints.failed("main", first)
+    assert not checkpoints.note_failure("main", 0)
+    assert not checkpoints.note_failure("main", first)
     time.now += RETRY_S
-    assert checkpoints.failed("main", first)
+    assert checkpoints.note_failure("main", first)
     assert checkpoints.wanted("main") > first
     assert checkpoints.waiting_s("main") == RETRY_S
-    assert not checkpoints.failed("main", first)
+    assert not checkpoints.note_failure("main", first)
 
 
 def test_after_a_failure_the_learner_saves_first_and_what_others_had_added_is_removed(
@@ -214,11 +214,11 @@ def test_after_a_failure_the_learner_saves_first_and_what_others_had_added_is_re
     first = checkpoints.order("main")
     assert not checkpoints.came_to_nothing("main")
     generation(tmp_path, first)  # of shards: the learner had no room
-    checkpoints.failed("main", first)
+    checkpoints.note_failure("main", first)
     assert checkpoints.came_to_nothing("main")
     assert parts(tmp_path) == [str(first)], "one that is still written may be committed by another learner"
     time.now += RETRY_S
-    assert checkpoints.failed("main", first)
+    assert checkpoints.note_failure("main", first)
     assert parts(tmp_path) == []
     assert checkpoints.came_to_nothing("main")
     checkpoints.commit(generation(tmp_path, checkpoints.wanted("main"), term=3))
@@ -231,9 +231,9 @@ def test_parts_of_a_generation_that_waits_for_others_stay_though_the_next_learne
     checkpoints.assembly._owners = lambda: {"replay0": True}
     first = checkpoints.order("main")
     assert checkpoints.assembly.hold(generation(tmp_path, first, term=3))
-    checkpoints.failed("main", first)
+    checkpoints.note_failure("main", first)
     time.now += RETRY_S
-    assert checkpoints.failed("main", first)
+    assert checkpoints.note_failure("main", first)
     assert parts(tmp_path) == [str(first)]
 
 
@@ -241,9 +241,9 @@ def test_an_old_failure_does_not_touch_a_newer_order(checkpoints: Checkpoints, t
     first = checkpoints.order("main")
     checkpoints.commit(generation(tmp_path, first, term=3))
     second = checkpoints.order("main")
-    assert not checkpoints.failed("main", first)
+    assert not checkpoints.note_failure("main", first)
     time.now += RETRY_S
-    assert not checkpoints.failed("main", first)
+    assert not checkpoints.note_failure("main", first)
     assert checkpoints.wanted("main") == second
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.manager.evaluation.evaluations import LOADS, OTHER_EVERY
-from rlctl_agents.manager.evaluation.matches import LOAD_S
+from rlctl_agents.manager.evaluation.matches import LOAD_S, Wanted
 from rlctl_agents.manager.evaluation.selection import read_selected
 from rlctl_agents.types.control import EvalResult, Match
 from tests.manager.world import (
@@ -256,6 +256,18 @@ def test_a_model_that_no_evaluator_can_load_does_not_hold_up_the_others(run: Run
         assert told(run).seats == {0: ref(10)}
         run.time.now += LOAD_S
     assert told(run).seats == {0: ref(20)}
+    assert said(run, "not_confirmed") == ["version 10 is not confirmed: no evaluator could load it; the run goes on"]
+
+
+def test_a_model_that_no_evaluator_can_load_is_told_once_and_not_by_those_who_ask_how_far_it_is(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    evaluations = run.manager.evaluations
+    evaluations._quotas.not_loaded[Wanted(ref(10), "greedy", confirms=True)] = LOADS
+    evaluations.finish(ref(10))
+    assert evaluations.text == "measuring version 10, sample"
+    assert said(run, "not_confirmed") == []
+    for _ in range(2):
+        run.report("evaluator", JUDGE)
     assert said(run, "not_confirmed") == ["version 10 is not confirmed: no evaluator could load it; the run goes on"]
 
 

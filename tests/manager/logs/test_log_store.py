@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import signal
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ import pytest
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_files import HEAD, LONGEST_LINE, LogFile, files, line_of
 from rlctl_agents.manager.logs.log_queries import LogQueries, in_a_process
-from rlctl_agents.manager.logs.log_search import MOST_LINES, Query, search
+from rlctl_agents.manager.logs.log_search import MOST_LINES, Query, address_space, search
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.runtime.http_server import Response
 
@@ -362,9 +363,27 @@ def test_only_a_few_searches_go_on_at_once(tmp_path: Path, store: LogStore) -> N
         return 0, b'{"lines":[],"page":""}', ""
 
     answers: list[int] = []
-    queries = LogQueries(tmp_path, Lines(), store, BOOT, search=nested)
+    queries = LogQueries(tmp_path, Lines(), store, BOOT, search=nested, memory_mib=4096)
     assert queries.answer({}).status == 200
     assert answers == [503, 200], "the third one at once is refused"
+    answers.clear()
+    queries = LogQueries(tmp_path, Lines(), store, BOOT, search=nested, memory_mib=512)
+    assert queries.answer({}).status == 200
+    assert answers == [503], "of a small pod the second one"
+
+
+def test_a_search_takes_half_of_the_memory_that_is_left_at_most_and_reads_no_file_as_a_whole(
+    tmp_path: Path, store: LogStore
+) -> None:
+    assert [address_space(mib << 20) >> 20 for mib in (300, 2048, 100_000)] == [150, 1024, 1024]
+    store.add("actor", [line("actor/3", f"{number:06d}" + 2000 * "x") for number in range(2000)])
+    store.flush()
+    tracemalloc.start()
+    try:
+        assert asked(tmp_path, grep="001999x")[0].startswith("001999")
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_where_nothing_is_kept_the_newest_lines_are_all_there_is(tmp_path: Path) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 import pytest
 
 from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
-from rlctl_agents.manager.membership.leases import BURIED_AFTER_S, LEAVING_S, Leases, StoredLeases
+from rlctl_agents.manager.membership.leases import BURIED_AFTER_S, LEAVING_S, Holder, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import STAYS_S, Addresses
 from rlctl_agents.types.control import Experience, Hello
 from tests.manager.world import PATTERN, UID, Time, boot, experience
@@ -137,6 +138,21 @@ def test_leases_survive_the_manager_and_must_be_confirmed(leases: Leases, time: 
     assert [holder.boot for holder in again.expire()] == [boot(1)]
 
 
+def test_holders_of_a_role_are_found_without_a_look_at_those_of_others(leases: Leases) -> None:
+    class Unseen(dict[str, Holder]):
+        def values(self) -> Any:
+            raise AssertionError("there may be ten thousand actors")
+
+    for number in (3, 1, 2):
+        leases.grant("learner", boot(number), number)
+    leases.grant("actor", boot(9), 0)
+    leases.grant("learner", boot(4), 2)  # the one before is gone
+    leases._holders = Unseen(leases._holders)
+    assert [(one.index, one.boot) for one in leases.live("learner")] == [(1, boot(1)), (2, boot(4)), (3, boot(3))]
+    assert [one.role for one in leases.live()] == ["actor", "learner", "learner", "learner"]
+    assert leases.live("evaluator") == []
+
+
 def test_names_of_processes_are_those_that_a_user_types(leases: Leases) -> None:
     leases.grant("actor", boot(1), 3)
     assert leases.name(boot(1)) == "actor/3"
@@ -173,10 +189,18 @@ def test_peers_are_replica_0_until_others_live(time: Time) -> None:
     assert list(addresses.peers("learner", 0)) == ["modelpool/0"]
     assert addresses.peers("modelpool", 0) == {}
     addresses.alive([("learner", 1), ("learner", 2), ("modelpool", 1), ("actor", 5)])
-    assert list(addresses.peers("actor", 5)) == ["learner/1", "learner/2", "modelpool/1"]
+    assert list(addresses.peers("actor", 4)) == ["learner/1", "modelpool/1"]
+    assert list(addresses.peers("actor", 5)) == ["learner/2", "modelpool/1"]
     time.now += STAYS_S
     addresses.alive([])
     assert list(addresses.peers("actor", 5)) == ["learner/0", "modelpool/0"]
+
+
+def test_actors_are_shared_out_over_the_learners_and_each_is_told_of_its_own_alone() -> None:
+    addresses = Addresses(PATTERN, Time())
+    addresses.alive([("learner", index) for index in range(12)])
+    told = [[name for name in addresses.peers("actor", index) if name.startswith("learner/")] for index in range(24)]
+    assert told == [[f"learner/{index % 12}"] for index in range(24)]
 
 
 def test_learners_and_evaluators_talk_to_the_first_modelpool_and_actors_are_shared_out_over_the_others() -> None:

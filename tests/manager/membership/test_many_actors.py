@@ -5,20 +5,26 @@ from __future__ import annotations
 import itertools
 import resource
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from rlctl_agents.manager import timing
+from rlctl_agents.manager.accounting.counters import LONGEST_NAME
 from rlctl_agents.manager.events import BURST, BURST_S, Events, Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases
+from rlctl_agents.manager.membership.registry import MOST_GAUGES
 from rlctl_agents.manager.status.report import LISTED, UNWELL, StatusBuilder, counts, listed
 from rlctl_agents.manager.timing import LONGEST_S, Every
 from rlctl_agents.manager.web.status_page import page
-from rlctl_agents.runtime.process import allow_many_files
+from rlctl_agents.runtime.process import BASE_ROWS, GROUP, allow_many_files
+from rlctl_agents.types.control import Average, Histogram, Report
+from rlctl_agents.types.experience import ModelRef
 from tests.manager.world import Run, Time, boot, experience
 from tests.support.samples import size
 
+H = Histogram([1.0], [3, 4], 5.0)
 MANY = size(3_000, 10_000)
 REPORT_EVERY_S = timing.report_every_s(MANY)
 
@@ -166,6 +172,37 @@ def test_a_duty_that_has_waited_for_a_volume_is_done_again_soon() -> None:
     every.spent()
     time.now += LONGEST_S
     assert every.due()
+
+
+def test_the_newest_report_of_a_process_is_kept_without_what_only_an_attacker_sends(tmp_path: Path) -> None:
+    run, long = Run(tmp_path), "x" * (LONGEST_NAME + 1)
+    run.join("actor", 3)
+    run.join("learner", 2)
+    many = {f"{number}": 1.0 for number in range(MOST_GAUGES + 5)}
+    for role, number in (("actor", 3), ("learner", 2)):
+        run.report(
+            role, number, gauges={long: 1.0, "epsilon": 0.5}, histograms={long: Histogram([], [0]), "h": H},
+            averages={long: Average(0.0, 0), **dict.fromkeys(many, Average(1.0, 1))}, model=ModelRef(long, 1, 1),
+        )  # fmt: skip
+    actor, learner = (run.manager.members.seen[boot(number)] for number in (3, 2))
+    assert actor.gauges == {"epsilon": 0.5}
+    assert (actor.histograms, actor.averages, actor.model) == ({}, {}, None)
+    assert (learner.histograms, len(learner.averages)) == ({"h": H}, MOST_GAUGES)
+
+
+def test_reports_of_learners_are_taken_without_a_look_at_those_of_all_actors(tmp_path: Path) -> None:
+    class Unseen(dict[str, Report]):
+        def items(self) -> Any:
+            raise AssertionError("there may be ten thousand actors")
+
+    run = Run(tmp_path)
+    run.join("actor", 3)
+    members, gauges = run.manager.members, {GROUP: 1.0, BASE_ROWS: 0.0}
+    members.seen = Unseen(members.seen)
+    for index, number in enumerate((2, 4)):
+        run.join("learner", number, index)
+        run.report("learner", number, index=index, gauges=gauges)
+    assert members.ledger.store().lives["main"].boots == {boot(2), boot(4)}
 
 
 def test_open_files_are_allowed_as_far_as_the_system_lets_us() -> None:

@@ -152,8 +152,9 @@ class RunLedger:
         policy, boots = self._policy(boot), {boot, *together}
         life = self._lives.get(policy)
         if life is not None and life.boots & boots:
-            life.before -= self._consumed(lambda receiver: receiver in boots - life.boots)
-            life.boots |= boots
+            if fresh := boots - life.boots:
+                life.before -= self._consumed(fresh.__contains__)
+                life.boots |= fresh
         elif base_rows is not None:
             closed = self._closed.get(policy, Rows()).consumed
             others = self._consumed(lambda receiver: receiver not in boots and self._policy(receiver) == policy)

@@ -42,6 +42,8 @@ class Assembly:
         self._clock, self._owners, self._every_s = clock, owners, every_s
         self._held: list[_Held] = []  # in the order of their numbers
         self._parts: dict[int, dict[str, Contribute]] = {}  # by number, then by name of the part
+        self.unseen: dict[tuple[int, str], Contribute] = {}
+        """Parts that the volume did not let us look at when they were told, by number and name: not added yet."""
         self._ended: deque[tuple[tuple[object, ...], str]] = deque(maxlen=REMEMBERED)  # and why it came to nothing
 
     def number(self, policy: str, wanted: int) -> int:
@@ -93,7 +95,9 @@ class Assembly:
         made = [self._whole(one) for one in self._held[:last]]
         self._held = self._held[last:]
         if made:
-            self._parts = {number: parts for number, parts in self._parts.items() if number > made[-1].number}
+            newest = made[-1].number
+            self._parts = {number: parts for number, parts in self._parts.items() if number > newest}
+            self.unseen = {key: told for key, told in self.unseen.items() if key[0] > newest}
         return made
 
     def end(self, generation: Generation, why: str = "") -> None:

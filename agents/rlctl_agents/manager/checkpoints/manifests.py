@@ -100,6 +100,7 @@ class Manifests:
 
         Raises:
             ValueError: it is not, or no part has such a name.
+            OSError: the volume does not say.
         """
         if file != Path(file).name or file.startswith(".") or _NAME.fullmatch(file):
             raise ValueError(f"part {part}: {file!r} is not the name of a part")

@@ -75,9 +75,9 @@ class Checkpoints:
             self._wanted[policy] = (self._next_number(), self._clock())
         return self._wanted[policy][0]
 
-    def failed(self, policy: str, number: int) -> bool:
+    def note_failure(self, policy: str, number: int) -> bool:
         """Note that this generation came to nothing: RETRY_S later it is wanted under another number, for
-        a number that was once refused is refused for ever. True when that has just happened.
+        a number that was once refused is refused for ever. True when it has just been ordered again.
         """
         wanted, since = self._wanted.get(policy, (0, 0.0))
         if not 0 < wanted <= number:

@@ -139,6 +139,7 @@ class Evaluations:
         """
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
         self._quotas.hear(report.boot, report.model, steps, plays)
+        self._tell_unloadable()
         match = self._quotas.playing(report.boot)
         for wanted in self._wanted() if match is None else ():
             # the modelpool may have gone on: the evaluator that has just played it has its weights
@@ -242,16 +243,8 @@ class Evaluations:
 
     def _wanted(self) -> list[Wanted]:
         """Evaluations that are wanted whatever is due, the most urgent one first."""
-        found, mode = list[Wanted](), self._mode
-        candidate = self.selection.candidate(self._settings().stop.eval_return, mode)
-        if candidate is not None and not candidate.confirms:
-            wanted = Wanted(candidate.ref, mode, confirms=True)
-            if self._quotas.not_loaded[wanted] < LOADS:
-                found.append(wanted)
-            elif self._unloadable != wanted.ref:
-                self._unloadable = wanted.ref
-                text = f"version {wanted.ref.version} is not confirmed: no evaluator could load it; the run goes on"
-                self._events.add("not_confirmed", text, version=wanted.ref.version)
+        mode, confirming = self._mode, self._confirming
+        found = [] if confirming is None or self._quotas.not_loaded[confirming] >= LOADS else [confirming]
         if self._last is not None:
             both = [Wanted(self._last, mode), Wanted(self._last, OTHER[mode])]
             left = [one for one in both if (one.ref, one.mode) not in self._measured]
@@ -261,6 +254,21 @@ class Evaluations:
         elif self._other is not None and not self.rests:
             found.append(Wanted(self._other, OTHER[mode]))
         return found
+
+    @property
+    def _confirming(self) -> Wanted | None:
+        """Evaluation on fresh seeds of the model that has reached the goal, unless it has been done."""
+        candidate = self.selection.candidate(self._settings().stop.eval_return, self._mode)
+        return None if candidate is None or candidate.confirms else Wanted(candidate.ref, self._mode, confirms=True)
+
+    def _tell_unloadable(self) -> None:
+        """Tell once of a model that could not be confirmed, because no evaluator could load it."""
+        wanted = self._confirming
+        if wanted is None or self._quotas.not_loaded[wanted] < LOADS or self._unloadable == wanted.ref:
+            return
+        self._unloadable = wanted.ref
+        text = f"version {wanted.ref.version} is not confirmed: no evaluator could load it; the run goes on"
+        self._events.add("not_confirmed", text, version=wanted.ref.version)
 
     def _hopeful(self) -> bool:
         """True if training has come to the goal."""

@@ -162,11 +162,6 @@ class Release:
         self.done = False
         """Every workload has been scaled."""
 
-    @property
-    def idle(self) -> bool:
-        """True if it has not begun."""
-        return self._thread.ident is None
-
     def start(self) -> None:
         """Begin."""
         self._thread.start()

@@ -14,14 +14,16 @@ from pathlib import Path
 import msgspec
 
 from rlctl.spec.base import ROLES
+from rlctl.spec.machine import Machine
 from rlctl_agents.manager.events import Lines
-from rlctl_agents.manager.logs.log_search import LEVELS, WRONG, Query
+from rlctl_agents.manager.logs.log_search import LEVELS, MEMORY_BYTES, WRONG, Query
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.runtime.http_server import Response, is_count
 from rlctl_agents.runtime.logs import stamp
 
 TIMEOUT_S = 25.0
 AT_ONCE = 2
+"""Searches; one where a manager with two of them might not fit: each may take MEMORY_BYTES."""
 NAMES = ("process", "since", "until", "grep", "level", "tail", "previous", "page", "after")
 
 Search = Callable[[Query], tuple[int, bytes, str]]
@@ -36,14 +38,24 @@ class LogQueries:
         store: None: nothing is kept here, the newest lines are all there is.
         boot: of the manager.
         search: as `in_a_process`.
+        memory_mib: of this machine that this process may use.
     """
 
     def __init__(
-        self, folder: Path, lines: Lines, store: LogStore | None, boot: str, search: Search | None = None
+        self,
+        folder: Path,
+        lines: Lines,
+        store: LogStore | None,
+        boot: str,
+        search: Search | None = None,
+        *,
+        memory_mib: float | None = None,
     ) -> None:
         self._folder, self._lines, self._store, self._boot = folder, lines, store, boot
         self._search = search or in_a_process
-        self._free = threading.BoundedSemaphore(AT_ONCE)
+        memory = (memory_mib or Machine.here().memory_mib) * 2**20
+        self._at_once = AT_ONCE if memory >= 2 * AT_ONCE * MEMORY_BYTES else 1
+        self._free = threading.BoundedSemaphore(self._at_once)
 
     def answer(self, asked: Mapping[str, str]) -> Response:
         """`{"lines": [...], "next": N, "page": ..., "lost": N}`; lines are as their processes wrote them, oldest first.
@@ -86,7 +98,8 @@ class LogQueries:
             sizes=dict(mark.sizes),
         )
         if not self._free.acquire(blocking=False):
-            return Response.refusal(503, f"{AT_ONCE} searches of the logs are going on; ask again")
+            going_on = "a search of the logs is" if self._at_once == 1 else f"{self._at_once} searches of the logs are"
+            return Response.refusal(503, f"{going_on} going on; ask again")
         try:
             code, out, said = self._search(query)
         finally:

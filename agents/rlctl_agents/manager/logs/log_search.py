@@ -15,10 +15,12 @@ from pathlib import Path
 
 import msgspec
 
+from rlctl.spec.machine import left_bytes
 from rlctl_agents.manager.logs.log_files import HEAD, LogFile, files
 
 CPU_S = 20
 MEMORY_BYTES = 1 << 30
+"""Address space of a search, at most."""
 MOST_LINES = 20_000
 MOST_BYTES = 4 << 20
 LATE = timedelta(hours=1)
@@ -187,26 +189,32 @@ def _last(wanted: Filter, roles: Sequence[str], tail: int) -> list[str]:
 def _lines(path: Path, offset: int, size: int | None) -> Iterator[tuple[int, bytes]]:
     """Position behind each whole line, and the line; a file that is gone has none."""
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            data = file.read(-1 if size is None else max(size - offset, 0))
+        file = path.open("rb")
     except FileNotFoundError:
         return
-    start = 0
-    while (end := data.find(b"\n", start)) >= 0:
-        yield offset + end + 1, data[start:end]
-        start = end + 1
+    with file:
+        file.seek(offset)
+        for line in file:
+            offset += len(line)
+            if not line.endswith(b"\n") or (size is not None and offset > size):
+                return
+            yield offset, line[:-1]
 
 
 def _texts(found: list[tuple[bytes, bytes]]) -> list[str]:
     return [line.decode(errors="replace") for _, line in sorted(found, key=lambda one: one[0])]
 
 
+def address_space(left: int) -> int:
+    """Bytes that a search may take of those that are left: the manager grows too, and dies with a pod that is full."""
+    return min(MEMORY_BYTES, left // 2)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Answer the query that is the one argument, as JSON; within bounds of time and memory."""
     query = msgspec.json.decode(arguments[0], type=Query)
     resource.setrlimit(resource.RLIMIT_CPU, (query.cpu_s, query.cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (address_space(left_bytes()),) * 2)
     try:
         found = search(query)
     except re.error as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -59,7 +60,7 @@ class Leases:
         self.expires_s = expires_s
         self._clock = clock
         self._holders: dict[str, Holder] = {}  # by boot
-        self._at: dict[tuple[str, int], str] = {}  # (role, index) -> boot
+        self._at: defaultdict[str, dict[int, Holder]] = defaultdict(dict)  # role -> index -> holder
         self._free: dict[str, int] = {}  # role -> index below which none is free
         self._gone: dict[str, Holder] = {}  # lost their lease, not buried; `heard` is when
         self._replaced: set[str] = set()
@@ -85,18 +86,17 @@ class Leases:
         former = self._gone.get(boot)
         if prefer is not None:
             index = prefer
-        elif former is not None and former.index >= 0 and (role, former.index) not in self._at:
+        elif former is not None and former.index >= 0 and former.index not in self._at[role]:
             index = former.index
         else:
             index = self._lowest_free(role)
-        replaced = self._holders.get(self._at.get((role, index), ""))
+        replaced = self._at[role].get(index)
         if replaced is not None:
             self._replaced.add(replaced.boot)
             self._drop(replaced, now)
         self._gone.pop(boot, None)
         holder = Holder(role, index, boot, since=now, heard=now)
-        self._holders[boot] = holder
-        self._at[role, index] = boot
+        self._holders[boot] = self._at[role][index] = holder
         return LeaseGrant(holder, new=former is None, replaced=replaced)
 
     def holder(self, boot: str, role: str = "") -> Holder | None:
@@ -153,10 +153,8 @@ class Leases:
 
     def live(self, role: str | None = None) -> list[Holder]:
         """Holders of a lease, by role and index."""
-        return sorted(
-            (holder for holder in self._holders.values() if role in (None, holder.role)),
-            key=lambda holder: (holder.role, holder.index),
-        )
+        roles = sorted(self._at) if role is None else [role]
+        return [holder for one in roles if one in self._at for _, holder in sorted(self._at[one].items())]
 
     def alive(self, boot: str) -> bool:
         """True if a boot holds a lease."""
@@ -198,8 +196,7 @@ class Leases:
         """
         now = self._clock()
         for role, index, boot in stored.holders:
-            self._holders[boot] = Holder(role, index, boot, since=now, heard=now)
-            self._at[role, index] = boot
+            self._holders[boot] = self._at[role][index] = Holder(role, index, boot, since=now, heard=now)
         self._buried = dict.fromkeys(stored.buried)
         self._replaced = set(stored.replaced)
         for boot in (*stored.replaced, *more):
@@ -207,7 +204,7 @@ class Leases:
 
     def _lowest_free(self, role: str) -> int:
         index = self._free.get(role, 0)
-        while (role, index) in self._at:
+        while index in self._at[role]:
             index += 1
         self._free[role] = index
         return index
@@ -215,5 +212,5 @@ class Leases:
     def _drop(self, holder: Holder, now: float) -> None:
         self._free[holder.role] = min(self._free.get(holder.role, 0), holder.index)
         del self._holders[holder.boot]
-        del self._at[holder.role, holder.index]
+        del self._at[holder.role][holder.index]
         self._gone[holder.boot] = Holder(holder.role, holder.index, holder.boot, holder.since, now)

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from rlctl_agents.manager import timing
-from rlctl_agents.manager.accounting.counters import WINDOW_S, Cpu, LagWindow, Rates, StoredTotals, Totals, sound
+from rlctl_agents.manager.accounting.counters import (
+    LONGEST_NAME,
+    WINDOW_S,
+    Cpu,
+    LagWindow,
+    Rates,
+    StoredTotals,
+    Totals,
+    sound,
+)
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import ActorEpisodes, printable
 from rlctl_agents.manager.events import Lines
@@ -21,12 +31,14 @@ from rlctl_agents.runtime.storage import read_file
 from rlctl_agents.types.control import Match, Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
+T = TypeVar("T")
+
 FORMAT = 1
 RECEIVERS = ("learner", "replay")
 """Roles that receive rows of actors."""
 
 MOST_GAUGES = 1000
-"""Of one process."""
+"""Of one process, under names of at most LONGEST_NAME characters; of its histograms and averages as well."""
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +88,7 @@ class Members:
         self.lines = Lines()
         self.seen: dict[str, Report] = {}
         """Boot -> its newest report to this manager, without its books."""
+        self._groups: dict[str, int] = {}  # boot of a learner in `seen` -> group in which it steps, 0: in none
         self.origins: dict[str, Origin] = {}
         """Boot -> where it runs, or ran, of all that have said hello to this manager."""
 
@@ -154,9 +167,14 @@ class Members:
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
-        gauges = dict(islice(report.gauges.items(), MOST_GAUGES))
+        learns, model = report.role == "learner", report.model  # of the others none averages
+        if learns:
+            self._groups[boot] = group_of(report) or 0
         self.seen[boot] = msgspec.structs.replace(
-            report, log=[], accounts={}, sent={}, counters=counters, gauges=gauges
+            report, log=[], accounts={}, sent={}, counters=counters, gauges=_bounded(report.gauges),
+            histograms=_bounded(report.histograms) if learns else {},
+            averages=_bounded(report.averages) if learns else {},
+            model=model if model is None or len(model.policy) <= LONGEST_NAME else None,
         )  # fmt: skip
         return quarantined
 
@@ -187,7 +205,7 @@ class Members:
     def _together(self, report: Report) -> set[str]:
         """Boots of the learners that step together with this one, as they say."""
         group = group_of(report) or 0
-        others = (boot for boot, one in self.seen.items() if one.role == "learner" and group_of(one) == group > 0)
+        others = (boot for boot, number in self._groups.items() if number == group > 0)
         return {report.boot, *others}
 
     def forget(self, boot: str) -> None:
@@ -195,6 +213,7 @@ class Members:
         self.rates.forget(boot)
         self.lag.forget(boot)
         self.seen.pop(boot, None)
+        self._groups.pop(boot, None)
 
     def expire(self) -> list[Holder]:
         """Take the leases of the silent, as their number allows; the former holders."""
@@ -217,3 +236,8 @@ class Members:
     def store(self) -> StoredMembers:
         """For the next manager."""
         return StoredMembers(FORMAT, self.leases.store(), self.ledger.store(), self.totals.store())
+
+
+def _bounded(values: Mapping[str, T]) -> dict[str, T]:
+    """The first MOST_GAUGES with a name that a process has."""
+    return dict(islice(((name, one) for name, one in values.items() if len(name) <= LONGEST_NAME), MOST_GAUGES))

@@ -64,6 +64,7 @@ class StatusBuilder:
         known = view.members
         live = {role: known.leases.live(role) for role in self._roles()}
         rows = known.ledger.rows(known.leases.alive)
+        self._note(live, rows)
         faults = [*known.ledger.faults()]
         faults += [f"{policy}: {one.difference} rows are missing" for policy, one in rows.items() if one.difference]
         progress, resumed, training = view.state.progress, view.learners.resumed, self._training(live)
@@ -104,6 +105,18 @@ class StatusBuilder:
             "problems": find(self._facts(live, rows, faults, silent), view.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
+
+    def _note(self, live: dict[str, list[Holder]], rows: dict[str, Rows]) -> None:
+        """Note when there was an update last, and how fast rows come to their fates."""
+        view, known = self._view, self._view.members
+        updates = known.totals.sum("learner", "updates")
+        # a run that ends makes no update; that is no problem
+        if updates > self._updates or not live["learner"] or view.stop.phase != "running":
+            self._updates, self._updated = max(updates, self._updates), view.clock.monotonic()
+        for policy, became in rows.items():
+            known.rates.hear(
+                f"ledger of {policy}", {"consumed": became.consumed + became.discarded, "stale": became.stale}
+            )
 
     def _roles(self) -> tuple[str, ...]:
         """Roles that are told with their members, in the order in which they are shown."""
@@ -338,14 +351,6 @@ class StatusBuilder:
     ) -> Facts:
         view, now = self._view, self._view.clock.monotonic()
         known = view.members
-        updates = known.totals.sum("learner", "updates")
-        # a run that ends makes no update; that is no problem
-        if updates > self._updates or not live["learner"] or view.stop.phase != "running":
-            self._updates, self._updated = max(updates, self._updates), now
-        for policy, became in rows.items():
-            known.rates.hear(
-                f"ledger of {policy}", {"consumed": became.consumed + became.discarded, "stale": became.stale}
-            )
         ledgers = [f"ledger of {policy}" for policy in rows]
         stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]

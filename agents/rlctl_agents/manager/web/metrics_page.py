@@ -26,10 +26,12 @@ def _of_roles(view: RunView) -> Iterator[Metric]:
     totals = view.members.totals
     for role in totals.roles():
         members = [report for report in view.members.reports(role) if report is not None]
-        gauges = {}
-        for name in {name for member in members for name in member.gauges}:
-            known = [member.gauges[name] for member in members if name in member.gauges]
-            gauges[name] = sum(known) / len(known)  # not fmean, which raises where one is inf and one is -inf
+        known: dict[str, list[float]] = {}
+        for member in members:
+            for name, value in member.gauges.items():
+                known.setdefault(name, []).append(value)
+        # not fmean, which raises where one is inf and one is -inf
+        gauges = {name: sum(told) / len(told) for name, told in known.items()}
         histograms = members[0].histograms if role == "learner" and len(members) == 1 else {}
         values = Values(totals.of(role), gauges, histograms)
         yield from families_of(role, values, {"run": view.run, "role": role})
