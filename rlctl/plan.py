@@ -204,9 +204,6 @@ def changes(old: Spec, new: Spec) -> list[Change]:
             found.append(_refusal(new, path, was, now))
         elif old.sync and path[-2:] in _STREAMS:
             found.append(_refusal(new, path, was, now, "sync fixes which streams make a batch"))
-        elif path == ("roles", "actor", "replicas") and new.roles.actor.replicas > max_actors(new):
-            why = f"{_was_now(new, path, was, now)}: more than roles.actor.max_replicas {max_actors(new)}; raise it"
-            found.append(Change("", "refuse", dotted(path), why))
         elif path == ("storage", "size") and new.target != "local" and mebibytes(now) < mebibytes(was):
             found.append(Change("", "refuse", dotted(path), f"{_was_now(new, path, was, now)}: a volume only grows"))
         elif (new.target == "local" and not leaf.applies.in_run_file) or _same_image(path, was, now):

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rlctl.errors import BackendUnreachable, Refused
+from rlctl.errors import BackendUnreachable, Refused, UsageError
 
 _HINTS = {
     errno.ENOSPC: "Free some space, then run the same command again.",
@@ -22,6 +22,8 @@ _HINTS = {
     errno.EISDIR: "A folder lies where a file has to be: move it away.",
     errno.EROFS: "Set storage.path to a folder on a file system that can be written.",
 }
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
@@ -42,6 +44,24 @@ def unusable(what: str, error: OSError) -> BackendUnreachable:
     file = f"{error.filename}: " if error.filename else ""
     why = error.strerror or str(error) or type(error).__name__
     return BackendUnreachable(f"{what}: {file}{why}", hint=_HINTS.get(error.errno or 0, ""))
+
+
+@contextmanager
+def writing(path: Path, hint: str = "name another place") -> Iterator[None]:
+    """The same where a user wants a file or a folder: it is the command line that is wrong.
+
+    Raises:
+        UsageError: instead of any OSError.
+        BackendUnreachable: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise unusable(f"cannot write {path}", error) from error
+        file = f"{error.filename}: " if error.filename not in (None, str(path)) else ""
+        why = (error.strerror or str(error)).lower()
+        raise UsageError(f"cannot write {path}: {file}{why}", hint=hint) from error
 
 
 def write(path: Path, text: str) -> None:
@@ -165,6 +185,25 @@ def broken(path: Path, what: str, why: str) -> BackendUnreachable:
         hint="Another program wrote it, or the disk was full. Move it away; what the run learned lies beside it.",
         objects=(str(path),),
     )
+
+
+def place(made: Path, file: Path) -> None:
+    """Give a finished file a name that is free, where a file system (exFAT, many of FUSE) knows no links by a copy.
+
+    Raises:
+        OSError: the name is not free, or cannot be written.
+    """
+    try:
+        os.link(made, file)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        with made.open("rb") as source, file.open("xb") as target:
+            try:
+                shutil.copyfileobj(source, target)
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
 
 
 def require_free(file: Path, force: bool) -> None:

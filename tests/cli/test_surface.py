@@ -101,7 +101,7 @@ def test_the_json_of_every_verb_has_the_frozen_shape(rlctl: Rlctl) -> None:
     note("status --all", "status", "--all")
     note("history", "history")
     note("doctor", "doctor")
-    note("up --dry-run", "up", rlctl.spec, "--dry-run", "client")
+    note("up --dry-run", "up", rlctl.spec, "--dry-run", "client", "--set", "algorithm.lr=2e-3")
     note("diff", "diff", rlctl.spec, "--set", "algorithm.lr=2e-3", code=1)
     rlctl("up", rlctl.spec, "-d", "--set", "algorithm.lr=2e-3")
     note("rollback", "rollback")

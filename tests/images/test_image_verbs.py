@@ -219,6 +219,17 @@ def test_code_lies_over_the_image_below_the_published_one_never_over_older_code(
     assert tag.startswith(f"{registry.host}/team/rlctl-actor:code-")
 
 
+@pytest.mark.parametrize("given", [("--tag", "1.0"), ("--build-arg", "EXTRAS=atari")])
+def test_what_code_over_an_image_cannot_use_is_refused(
+    rlctl: Rlctl, builder: Builder, registry: FakeRegistry, spec: str, given: tuple[str, str]
+) -> None:
+    for verb in ([*push_code(registry, spec), *given], ["image", "build", spec, *given]):
+        result = rlctl(*verb)
+        assert (result.code, result.out) == (2, "")
+        assert f"{given[0]}: for rlctl's own images" in result.err
+    assert builder.verbs() == []
+
+
 def test_push_says_which_line_of_a_dockerignore_is_one_too_many(
     rlctl: Rlctl,
     builder: Builder,
@@ -370,7 +381,7 @@ def test_without_a_builder_it_exits_4_and_says_what_to_install(rlctl: Rlctl) -> 
         (["build", "--base", "replay=x"], "no such image"),
         (["build", "--builder", "kaniko"], "kaniko"),
         (["build", "--registry", "NOT A HOST"], "no name of an image"),
-        (["build", "spec.yaml", "--tag", "bad tag"], "--tag bad tag: no tag of an image"),
+        (["build", "--tag", "bad tag"], "--tag bad tag: no tag of an image"),
     ],
 )
 def test_a_wrong_command_line_exits_2(rlctl: Rlctl, builder: Builder, arguments: list[str], said: str) -> None:

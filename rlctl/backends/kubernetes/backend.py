@@ -179,7 +179,7 @@ class KubernetesBackend:
         except ApiError as error:
             if lacks_right(error):
                 key = Key("ConfigMaps", "of runs")
-                raise in_words(error, "list", key, self._api.namespace, written=False) from error
+                raise in_words(error, "list", key, self._api, written=False) from error
             raise
 
     def find(self, run: str) -> RunState | None:

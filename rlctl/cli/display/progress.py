@@ -13,8 +13,7 @@ from rlctl.cli.display.problems import label
 from rlctl.cli.display.report import evaluation_text, headline, other_modes
 from rlctl.cli.display.text import clock, count, number, plain
 from rlctl.cli.run.snapshot import Snapshot
-
-HEARTBEAT_S = 10.0
+from rlctl.waiting import HEARTBEAT_S
 
 
 class Progress(StrEnum):

@@ -22,6 +22,7 @@ from rlctl.cli.run import trial as trying
 from rlctl.cli.run.clusters import IN_CLUSTER
 from rlctl.cli.run.prepare import check_place, load
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
+from rlctl.spec.problems.checks import unsound
 from rlctl.spec.words import printable
 
 if TYPE_CHECKING:
@@ -87,6 +88,8 @@ class Design:
         self._seeds = self._seeds or [first.spec.seed + at for at in range(wish.seeds)]
         self.sweep = self._new(first.spec.run if wish.name is None else wish.name, first.spec.target)
         record.check_room(self.sweep.name, many)
+        named = unsound(first.spec.model_copy(update={"run": f"{self.sweep.name}-1"}))
+        _refuse([Problem("run", fault.message, "--name") for fault in named if fault.path == ("run",)])
         for settings in grid if wish.search is None else ():
             self.sweep.specs[words(settings)] = record.pinned(self._loaded[words(settings)].spec)
             for seed in self._seeds:

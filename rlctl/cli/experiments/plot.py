@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rlctl.backends.files import reported, require_free
+from rlctl.backends.files import require_free, writing
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None
         legend = made.legend(lines, ["-"] * len(lines), loc="outside lower left", fontsize="small")
         for label, one in zip(legend.get_texts(), shown, strict=True):  # a label that begins with _ would be left out
             label.set_text("\n".join(textwrap.wrap(one.group.name, _NAME_COLUMNS)))
-        with reported(f"cannot write {path}"):
+        with writing(path):
             made.savefig(path, dpi=150, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
 
 

@@ -18,19 +18,18 @@ from rlctl.cli.run.applied import follow
 from rlctl.cli.run.attach import Interrupts, poll_every_s
 from rlctl.cli.run.clusters import backend_of
 from rlctl.cli.run.hopeless import Hope
+from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Prepared, beside, refuse
-from rlctl.cli.run.snapshot import Snapshot, take
-from rlctl.cli.verbs.up import apply, nothing_to_do, preflight
+from rlctl.cli.run.snapshot import AWAY_S, Snapshot, take
+from rlctl.cli.verbs.up import apply
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, WorkloadFailed
+from rlctl.waiting import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
     from rlctl.cli.experiments.search import Search
     from rlctl.spec import Loaded
 
-HEARTBEAT_S: Final = 10.0
-AWAY_S: Final = 300.0
-"""A target that does not answer for so long ends the command; what runs there goes on."""
 GRACE_S: Final = 10.0
 STOPPED: Final = "stopped by another command"
 _ROOM: Final = 4
@@ -63,6 +62,7 @@ class Scheduler:
         self._parallel, self._interrupts = parallel, interrupts
         self._backends: dict[str, Backend] = {}
         self._hopes: dict[str, Hope] = {}
+        self._away: set[str] = set()  # runs of which the last look learned nothing
         self._again: set[str] = set()  # runs that this command has started again after the loss of their supervisor
         self._answered_s = self._said_s = self._began_s = world.clock()
         self._chatty = True
@@ -149,6 +149,7 @@ class Scheduler:
             sweep.images = {name: ref for name, ref in prepared.spec.images.model_dump().items() if ref}
         self._backends[trial.run] = prepared.backend
         # before the run is made: one that a killed command has made is known as its own
+        trial.best = trial.best if trial.uid == prepared.plan.uid else None
         trial.uid, trial.state, trial.why = prepared.plan.uid, "running", ""
         sweep.save()
         try:
@@ -183,10 +184,14 @@ class Scheduler:
             if backend is None:
                 backend = self._backends[trial.run] = backend_of(world, trial.run, self._sweep.target)
             seen = take(world, backend, trial.run)
-        except BackendUnreachable:
+        except BackendUnreachable as error:
             if world.clock() - self._answered_s >= AWAY_S:
                 raise
+            if not self._away:
+                self._tell(f"{error.message}; asked again for {AWAY_S:g} s at most")
+            self._away.add(trial.run)
             return
+        self._away.discard(trial.run)
         self._answered_s = world.clock()
         measured = trial.evaluation
         state, why = update(trial, seen)
@@ -272,7 +277,8 @@ def update(trial: Trial, seen: Snapshot | None) -> tuple[record.State, str]:
     trial.steps = int(status["totals"]["consumed_steps"])
     if status["evaluation"] is not None and isfinite(mean := float(status["evaluation"]["mean"])):
         trial.evaluation = mean
-        trial.best = max([mean, *(best for point in status["history"] if isfinite(best := float(point[2])))])
+        known = [mean] if trial.best is None else [mean, trial.best]
+        trial.best = max([*known, *(best for point in status["history"] if isfinite(best := float(point[2])))])
     phase = seen.state.phase
     if interrupted(seen.state):
         return "stopped", seen.state.failure.text if seen.state.failure else ""

@@ -24,6 +24,7 @@ from rlctl.errors import UsageError
 
 LARGEST_SEED = 2**31
 _NAME = re.compile("[a-z0-9][-a-z0-9]{0,39}")
+_NAME_ONE = "name a run of `rlctl status`, or a folder from `rlctl pull RUN DIR`"
 _NAME_IT = "--code DIR names the folder that `code.path` means"
 
 ModelOrFolder = Annotated[
@@ -79,6 +80,8 @@ def fetched(
 
     if is_folder(model):
         folder = Path(model).resolve()
+        if verify is not None and not folder.is_dir():
+            raise UsageError(f"there is no folder {folder}", hint=_NAME_ONE)
         if verify is not None:
             signing.verify(folder, verify)
         yield folder, model, origin_of(folder)
@@ -116,7 +119,7 @@ def origin_of(folder: Path) -> dict[str, Any]:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"{folder} is no folder that `rlctl pull` has made: {ORIGIN}: {why}",
-            hint="name a run of `rlctl status`, or a folder from `rlctl pull RUN DIR`",
+            hint=_NAME_ONE,
         ) from error
 
 

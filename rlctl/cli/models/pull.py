@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from rlctl import signing
-from rlctl.backends.files import reported
+from rlctl.backends.files import place, writing
 from rlctl.cli.models.listing import PIECE_BYTES, StoredModel, require_described, whole
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import Refused, RlctlError
@@ -43,14 +42,14 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, 
 
     Raises:
         Refused: the folder holds something.
-        UsageError: the key cannot sign.
-        RlctlError: the model is damaged, or the folder cannot be written.
+        UsageError: the key cannot sign, or the folder cannot be written.
+        RlctlError: the model is damaged.
     """
     if sign is not None:
         signing.require_signer(sign)
     written = [folder / name for name in (DESCRIPTION, TENSORS, ORIGIN, *([signing.SIGNATURE] if sign else []))]
     folder = folder.resolve()
-    with reported(f"cannot write {folder}"):
+    with writing(folder):
         there = folder.exists()
         if there and (not folder.is_dir() or any(not path.name.startswith(_UNFINISHED) for path in folder.iterdir())):
             raise Refused(
@@ -65,7 +64,7 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, 
                 signing.sign(made, sign)
             if there:  # it may be a mount point, or the working directory of a shell: it stays itself
                 for path in written:  # what makes it a model comes last
-                    os.link(made / path.name, folder / path.name)
+                    place(made / path.name, folder / path.name)
             else:
                 made.rename(folder)
     return written

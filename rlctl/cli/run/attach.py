@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlctl.cli.context import Signalled, World
 from rlctl.cli.display import progress as showing
 from rlctl.cli.run.hopeless import Hope
-from rlctl.cli.run.snapshot import Snapshot, take
+from rlctl.cli.run.snapshot import Observer, Snapshot
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process
@@ -82,7 +82,8 @@ def attach(
     snapshot = None
     hope = Hope(world.clock)
     with showing.make(world, progress) as shower:
-        while (seen := take(world, backend, run)) is not None:
+        observer = Observer(world, backend, run)
+        while (seen := observer.look()) is not None:
             snapshot = seen
             shower.show(snapshot)
             if snapshot.over:

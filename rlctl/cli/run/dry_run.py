@@ -7,10 +7,10 @@ from enum import StrEnum
 from pathlib import Path
 
 from rlctl.cli.context import ON_CLUSTERS, World
-from rlctl.cli.display import checks
 from rlctl.cli.models.initial import initial
 from rlctl.cli.run import differing, trial
 from rlctl.cli.run.force import force
+from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
 
 
@@ -44,19 +44,14 @@ def dry_run(
         say_findings(world, prepared.loaded)
         say_images(world, prepared)
         refuse(prepared)
-        probed = None if asked is None else asked.answer()
-    looked_at = []
-    if probed is not None:
-        trial.refuse(world, loaded, probed)
-        looked_at += trial.as_checks(loaded, probed)
-    looked_at += checks.preflight(world, prepared)
-    for line in checks.as_lines(looked_at, "  "):
-        world.say(line)
-    checks.refuse(prepared.plan.run, looked_at)
+        idle = nothing_to_do(prepared)
+        looked_at = [] if idle else preflight(world, prepared, asked)
+    if idle:
+        world.say(f"{prepared.plan.run} has already finished; `rlctl up` would start nothing")
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
     differing.say_changes(world, prepared.changes)
-    found = differing.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
+    found = [] if idle else differing.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
     world.say("dry run: nothing was changed")
     world.document(
         {

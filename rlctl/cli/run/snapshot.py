@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rlctl.cli.context import ON_CLUSTERS
 from rlctl.cli.display import problems as faults
@@ -27,6 +27,8 @@ _RATES = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps
 ANSWERS_WITHIN_S = 20.0
 PATIENCE_S = 2.5
 """A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""
+AWAY_S: Final = 300.0
+"""A target that does not answer for so long ends a command that waits for a run; what runs there goes on."""
 _SOUND = ("starting", "running")
 
 
@@ -240,6 +242,40 @@ def take(world: World, backend: Backend, run: str, known: RunState | None = None
                 return snapshot
         known = None
         world.sleep(0.25)
+
+
+class Observer:
+    """Looks again and again at a run that is waited for; a target may be away for AWAY_S meanwhile.
+
+    Attributes:
+        away: why the last look came to nothing.
+    """
+
+    def __init__(self, world: World, backend: Backend, run: str) -> None:
+        self._world, self._backend, self._run = world, backend, run
+        self._last: Snapshot | None = None
+        self._answered_s = world.clock()
+        self.away: BackendUnreachable | None = None
+
+    def look(self) -> Snapshot | None:
+        """As `take`; while the target is away the last snapshot, which does not say how the processes are.
+
+        Raises:
+            Unreadable: as `take`.
+            BackendUnreachable: the first look came to nothing, or all looks for AWAY_S.
+        """
+        try:
+            self._last, self.away = take(self._world, self._backend, self._run), None
+        except Unreadable:
+            raise
+        except BackendUnreachable as error:
+            if self._last is None or self._world.clock() - self._answered_s >= AWAY_S:
+                raise
+            self.away = error
+            unknown = tuple(replace(one, state="unknown") for one in self._last.processes)
+            return replace(self._last, processes=unknown, answered=False, unseen=error)
+        self._answered_s = self._world.clock()
+        return self._last
 
 
 def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot | None:

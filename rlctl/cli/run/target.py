@@ -64,6 +64,9 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     left_out: list[RlctlError] = []
     everywhere = known(world, target, left_out)
     live = [entry for entry in everywhere if entry[1].phase == "running"]
+    if len(live) > 1:  # by the record; that one is over, its manager alone knows
+        everywhere = [(backend, as_now(backend, state)) for backend, state in everywhere]
+        live = [entry for entry in everywhere if entry[1].phase == "running"]
     if len(live) == 1 or (not live and len(everywhere) == 1):
         backend, state = (live or everywhere)[0]
         return backend, as_now(backend, state)
@@ -74,7 +77,7 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     if not everywhere:
         raise UsageError(f"there is no run{looked_at(world, target)}", hint="rlctl up SPEC")
     raise UsageError(
-        f"which run? {_listed(as_now(*entry) for entry in live or everywhere)}",
+        f"which run? {_listed(state for _, state in live or everywhere)}",
         hint="name one, as in: --run " + (live or everywhere)[0][1].run,
         objects=tuple(state.run for _, state in live or everywhere),
     )

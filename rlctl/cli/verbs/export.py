@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlctl import signing
-from rlctl.backends.files import reported, require_free
+from rlctl.backends.files import place, require_free, writing
 from rlctl.cli.context import World
 from rlctl.cli.display.text import count, table
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Sign, Verify, code_of, fetched
@@ -61,7 +60,7 @@ def export(
         known = {key: origin.get(key) for key in _ORIGIN}
         if file.suffix == ".safetensors":
             weights = _weights(folder, known)
-            with reported(f"cannot write {file}"):
+            with writing(file):
                 made.write_bytes(weights)
         else:
             question = {"folder": str(folder), "file": str(made), "origin": known}
@@ -69,7 +68,7 @@ def export(
             (told,) = played("export", question, _code(folder, origin, code), answers=1, also=also)
         data = made.read_bytes()
     if sign is not None:
-        with reported(f"cannot sign {file}"):
+        with writing(signing.signature_of(file)):
             signing.sign(file, sign)
     world.lines(table([(side, *_end(one)) for side in ("inputs", "outputs") for one in told[side]]))
     checked = told["checked"]
@@ -90,15 +89,15 @@ def _whole(file: Path, force: bool) -> Iterator[Path]:
     Raises:
         Refused: something is there meanwhile that is not to be overwritten.
     """
-    with reported(f"cannot write {file}"):
+    with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         aside = tempfile.TemporaryDirectory(dir=file.parent, prefix=_UNFINISHED)
     with aside as folder:
         made = Path(folder).resolve() / file.name
         yield made
         require_free(file, force)
-        with reported(f"cannot write {file}"):
-            made.replace(file) if force else os.link(made, file)
+        with writing(file):
+            made.replace(file) if force else place(made, file)
 
 
 def _weights(folder: Path, origin: Mapping[str, Any]) -> bytes:

@@ -51,7 +51,7 @@ class ImageName(StrEnum):
 Only = Annotated[list[ImageName] | None, typer.Option("--only", help="This image alone; repeatable.")]
 Tag = Annotated[
     str | None,
-    typer.Option("--tag", metavar="T", help="Default: the version of rlctl; with SPEC the content names it."),
+    typer.Option("--tag", metavar="T", help="Default: the version of rlctl; not with SPEC, whose content names it."),
 ]
 BuilderOption = Annotated[BuilderName, typer.Option("--builder", help="auto: the first of these that can be used.")]
 Bases = Annotated[
@@ -60,7 +60,7 @@ Bases = Annotated[
 ]
 BuildArgs = Annotated[
     list[str] | None,
-    typer.Option("--build-arg", metavar="KEY=VALUE", help="An ARG of the Dockerfiles; repeatable."),
+    typer.Option("--build-arg", metavar="KEY=VALUE", help="An ARG of the Dockerfiles; repeatable; not with SPEC."),
 ]
 Volumes = Annotated[
     list[str] | None,
@@ -94,6 +94,7 @@ def build(
     Without SPEC rlctl's own: core, actor, learner. With one, its `code` as a layer over the actor's and the learner's.
     `--only ci`: the image of `rlctl ci serve` on a cluster, which is none of a run.
     """
+    _check_own(specs, tag, build_arg)
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     with _maker(world, wish, builder, push=False) as maker:
         made = list(_made(world, maker, specs, only, ())[0])
@@ -133,6 +134,7 @@ def push(
     service = ImageName.ci in (only or ())
     if service and (write is not None or len(set(only or ())) > 1):
         raise UsageError("--only ci goes alone: it is no image of a run, and no spec names it")
+    _check_own(specs, tag, build_arg)
     wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
     if write is not None and not force:
         overlay.read(write)  # a refusal at the end would come after all the work
@@ -183,6 +185,20 @@ def as_plain(image: Made) -> dict[str, Any]:
         "bytes": image.manifest.size if image.manifest is not None and layers else None,
         "layers": [{"digest": layer.digest, "bytes": layer.size} for layer in layers],
     }
+
+
+def _check_own(specs: Sequence[Path] | None, tag: str | None, build_arg: Sequence[str] | None) -> None:
+    """Check that options of rlctl's own images are not given for code that is laid over them.
+
+    Raises:
+        UsageError: they are.
+    """
+    given = [option for option, value in (("--tag", tag), ("--build-arg", build_arg)) if value]
+    if specs and given:
+        raise UsageError(
+            f"{' and '.join(given)}: for rlctl's own images, and SPEC lays code over them, named by its content",
+            hint="leave out SPEC, or the option",
+        )
 
 
 def _wish(

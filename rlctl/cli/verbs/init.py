@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,7 @@ from typing import Annotated
 import typer
 
 import rlctl
-from rlctl.backends.files import unusable
+from rlctl.backends.files import writing
 from rlctl.cli.context import World
 from rlctl.cli.options import verb
 from rlctl.errors import Refused, UsageError
@@ -62,12 +61,8 @@ def init(
     files = sorted(
         path.relative_to(source) for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts
     )
-    try:
+    with writing(folder):
         new = _copy(source, folder, files, force=force)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise unusable(f"cannot write below {folder}", error) from error
-        raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
     for name in files:
         world.data(str(folder / name) + ("" if name in new else "  unchanged"))
     (spec,) = (name for name in files if name.name == "spec.yaml")

@@ -69,6 +69,8 @@ def logs(
 
     Exit 1 when none matches. -o json prints one JSON document a line.
     """
+    if follow and previous:
+        raise UsageError("--previous is of a life that is over: there is nothing to follow", hint="leave out -f")
     world.streams = True
     from rlctl.backends.base import LogQuery
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlctl.backends.files import reported
+from rlctl.backends.files import writing
 from rlctl.cli.context import World
 from rlctl.cli.display.text import number
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, Verify, code_of, drawn, fetched
@@ -78,7 +78,7 @@ def _films(folder: Path | None) -> Iterator[Path | None]:
     if folder is None:
         yield None
         return
-    with reported(f"cannot make {folder}"):
+    with writing(folder):
         was_there = folder.is_dir()
         folder.mkdir(parents=True, exist_ok=True)
     try:

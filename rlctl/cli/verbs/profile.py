@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlctl.backends.files import writing
 from rlctl.cli.context import World
 from rlctl.cli.display.text import percent, plain
 from rlctl.cli.options import RunOption, Target, complete_role, verb
@@ -129,10 +130,8 @@ def _files(state: RunState, found: Mapping[str, Any], write: Path | None) -> lis
     folder = Path.cwd() if write is None else write
     texts = {f"{found['id']}.svg": found["svg"], f"{found['id']}.collapsed": found["collapsed"]}
     paths = [folder / f"{state.run}-{name}" for name in texts]
-    try:
+    with writing(folder, "name another with --write DIR"):
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in zip(paths, texts.values(), strict=True):
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise RlctlError(f"{folder}: {(error.strerror or str(error)).lower()}", hint="--write DIR") from error
     return paths

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlctl.backends.files import writing
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.options import (
     OptionalSpecs,
@@ -118,15 +119,13 @@ def _as_plain(document: Document) -> dict[str, str]:
 
 
 def _write(folder: Path, documents: Sequence[Document]) -> None:
-    try:
+    with writing(folder):
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise Refused(f"{folder} is not an empty folder", hint="choose another --out-dir")
         for document in documents:
             path = folder / document.name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(document.text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot write below {folder}: {(error.strerror or str(error)).lower()}") from error
 
 
 @verb("namespace", "context")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlctl.cli.context import ON_CLUSTERS, Signalled, World
-from rlctl.cli.display import checks, report
+from rlctl.cli.display import report
 from rlctl.cli.display.progress import Progress
 from rlctl.cli.display.text import span
 from rlctl.cli.models.initial import Initial, initial
@@ -19,14 +19,14 @@ from rlctl.cli.run.attach import Interrupts, Outcome, attach
 from rlctl.cli.run.clusters import where
 from rlctl.cli.run.dry_run import DryRun, dry_run
 from rlctl.cli.run.force import force
+from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
-from rlctl.errors import Conflict, PartlyApplied, RlctlError, TimedOut, WorkloadFailed
+from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
-    from rlctl.probe import Probing
 
 READY_WITHIN = "10m"
 """Longest wait of `--wait` unless --timeout says otherwise."""
@@ -124,12 +124,6 @@ def up(
         return _end(world, done, outcome)
 
 
-def nothing_to_do(prepared: Prepared) -> bool:
-    """The run has finished, and the spec asks for nothing more."""
-    state = prepared.state
-    return state is not None and state.phase == "finished" and not prepared.changes
-
-
 def _already_finished(world: World, prepared: Prepared) -> int:
     run = prepared.plan.run
     snapshot = take(world, prepared.backend, run)
@@ -140,46 +134,6 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     world.say("  go on         change its stop condition, as in: --set stop.eval_return=...")
     world.document(_document(Done(prepared, [], []), snapshot))
     return 0
-
-
-def preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[Check]:
-    """Preflight checks. The environment is not tried when nothing new would be started.
-
-    Raises:
-        SpecError, Conflict: it would; nothing was sent.
-    """
-    as_before = prepared.state is not None and not prepared.changes
-    if any(change.path == "stop.eval_return" for change in prepared.changes):
-        _require_measurable(world, prepared)
-    running = prepared.state is not None and prepared.state.phase == "running"
-    found = []
-    if asked is not None and not (as_before and running):
-        probed = asked.answer()
-        trial.refuse(world, prepared.loaded, probed)
-        found += trial.as_checks(prepared.loaded, probed)
-    found += checks.preflight(world, prepared)
-    shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
-    for line in checks.as_lines(shown, "  "):
-        world.say(line)
-    checks.refuse(prepared.plan.run, found)
-    return found
-
-
-def _require_measurable(world: World, prepared: Prepared) -> None:
-    """Refuse before anything is sent what the manager would refuse afterwards.
-
-    Raises:
-        Conflict: an evaluation of the run cannot say whether stop.eval_return is reached.
-    """
-    run, goal = prepared.plan.run, prepared.spec.stop.eval_return
-    snapshot = None if goal is None else take(world, prepared.backend, run)
-    if snapshot is not None and snapshot.seats > 1:
-        raise Conflict(
-            f"stop.eval_return cannot be judged: the environment of {run} has {snapshot.seats} seats, and an "
-            "evaluation has one model on all of them",
-            hint="stop by stop.agent_steps or stop.wall_time",
-            objects=(run,),
-        )
 
 
 def apply(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.progress import HEARTBEAT_S
 from rlctl.cli.display.text import clock, number, span
 from rlctl.cli.options import (
     RunArgument,
@@ -22,9 +21,10 @@ from rlctl.cli.options import (
 )
 from rlctl.cli.run.attach import poll_every_s
 from rlctl.cli.run.ready import RunFailed
-from rlctl.cli.run.snapshot import Snapshot, take
+from rlctl.cli.run.snapshot import AWAY_S, Observer, Snapshot
 from rlctl.cli.run.target import find, look_up, one_name, wanted_run
 from rlctl.errors import TimedOut, UsageError
+from rlctl.waiting import HEARTBEAT_S
 
 _COMPARE: Mapping[str, Callable[[float, float], bool]] = {
     ">=": operator.ge, ">": operator.gt, "<=": operator.le, "<": operator.lt,
@@ -116,7 +116,7 @@ def wait(
     an environment has several seats, because one model plays them all and the return of one says nothing.
     consumed_steps and updates count what the present weights were learned from, as stop.agent_steps does: they go back
     when a learner dies, by what it learned since its newest generation. steps, which is short for env_steps, and
-    episodes count all that was ever played.
+    episodes count all that was ever played. A target that goes away meanwhile is asked again for 5 minutes.
     """  # fmt: skip
     wanted = parse(condition)
     timeout_s = span(timeout, "--timeout")
@@ -129,8 +129,9 @@ def wait(
         backend, state = find(world, name, target)
         name = state.run
     start_s = said_s = world.clock()
+    observer, away = Observer(world, backend, name), False
     while True:
-        snapshot = take(world, backend, name)
+        snapshot = observer.look()
         waited_s = world.clock() - start_s
         if snapshot is None:
             return _answer(world, name, wanted, None, wanted.name == "deleted", waited_s)
@@ -150,6 +151,9 @@ def wait(
                 hint=f"rlctl status {name}",
                 objects=(name,),
             )
+        if observer.away is not None and not away:
+            world.say(f"{clock(waited_s)} {observer.away.message}; asked again for {AWAY_S:g} s at most")
+        away = observer.away is not None
         if world.clock() - said_s >= HEARTBEAT_S:
             said_s = world.clock()
             slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""

@@ -165,6 +165,13 @@ def test_the_plot_is_an_svg_with_a_curve_for_each_group(rlctl: Rlctl) -> None:
     assert "1400" not in words, "curves end at --steps"
 
 
+def test_a_plot_that_cannot_be_written_is_the_users_mistake(rlctl: Rlctl) -> None:
+    trained(rlctl, "a0", seed=0)
+    result = rlctl("compare", "a0", "--plot", str(rlctl.folder / "none" / "plot.svg"))
+    assert result.code == 2
+    assert "plot.svg: no such file or directory" in result.err
+
+
 def test_the_plot_has_a_row_for_each_environment_and_no_warning_about_names(tmp_path: Path) -> None:
     path = tmp_path / "plot.svg"
     runs = [run(f"r{at}", 0, 1.0, **{"env.id": f"env{at}", "code": "\u4e2d" * 400 + str(at)}) for at in range(2)]

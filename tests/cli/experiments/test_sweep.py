@@ -17,11 +17,13 @@ import pytest
 from rlctl.backends.base import Failure, RunState
 from rlctl.cli.context import World
 from rlctl.cli.experiments import record
+from rlctl.cli.experiments.scheduler import update
+from rlctl.cli.run.snapshot import take
 from rlctl.errors import BackendUnreachable
 from rlctl.probe import Probed
 from rlctl.spec.problems.messages import Fault
 from tests.cli.clusters import CLUSTER_SPEC, Clusters
-from tests.cli.conftest import Rlctl
+from tests.cli.conftest import STATUS, Rlctl
 from tests.cli.experiments.training import Training, rate, write
 
 AXES = ("--set", "algorithm.lr=1e-3,3e-3", "--seeds", "2")
@@ -278,6 +280,15 @@ def test_what_makes_no_sweep_is_said(rlctl: Rlctl, spec: str, arguments: list[st
     assert said in result.err
 
 
+def test_a_name_that_runs_on_a_cluster_cannot_have_is_refused_before_anything_starts(rlctl: Rlctl) -> None:
+    clusters = Clusters(rlctl)
+    spec = write(rlctl.folder, "cluster.yaml", CLUSTER_SPEC)
+    result = rlctl("sweep", spec, "--seeds", "2", "--name", "7seeds")
+    assert (result.code, clusters.here.writes) == (3, 0)
+    assert "--name: run: on a cluster it begins with a letter" in result.err
+    assert record.names() == []
+
+
 def test_a_changed_spec_is_refused_with_the_difference_and_the_way_out(rlctl: Rlctl, spec: str) -> None:
     Training(rlctl, returned)
     assert rlctl("sweep", spec, *AXES).code == 0
@@ -392,7 +403,19 @@ def test_a_target_that_is_away_for_a_moment_ends_nothing(rlctl: Rlctl, spec: str
         return find(run)
 
     rlctl.backend.find = maybe  # type: ignore[method-assign]
-    assert rlctl("sweep", spec).code == 0
+    result = rlctl("sweep", spec)
+    assert result.code == 0
+    assert result.err.count("the target does not answer; asked again for 300 s at most") == 1
+
+
+def test_the_best_of_a_trial_never_falls(rlctl: Rlctl) -> None:
+    rlctl.up()
+    trial = record.Trial("pole", {}, 0)
+    for history, mean in (([[1000, 1.0, 40.0], [2000, 2.0, 90.0]], 50.0), ([[1000, 1.0, 40.0]], 60.0)):
+        rlctl.report(history=history, evaluation={**STATUS["evaluation"], "mean": mean})
+        seen = take(World(clock=lambda: 0.0, now=rlctl.now), rlctl.backend, "pole")
+        assert update(trial, seen)[0] == "running"
+    assert (trial.evaluation, trial.best) == (60.0, 90.0)
 
 
 @pytest.fixture

@@ -236,7 +236,7 @@ def test_nothing_is_overwritten(layout: Layout, state: Any) -> None:
     assert (folder / "policy.safetensors").read_bytes() == before
     with pytest.raises(Refused):
         pull(FilesOfFolder(layout), model, state, folder / "policy.json")
-    with pytest.raises(BackendUnreachable, match="cannot write"):
+    with pytest.raises(UsageError, match="cannot write"):
         pull(FilesOfFolder(layout), model, state, folder / "policy.json" / "below")
 
 

@@ -145,6 +145,12 @@ def test_a_key_that_cannot_sign_leaves_nothing_behind(pole: Rlctl, tmp_path: Pat
         assert not Path(verb[2]).exists()
 
 
+def test_a_folder_that_is_not_there_is_not_called_unsigned(pole: Rlctl, tmp_path: Path, ours: Pair) -> None:
+    refused = pole("eval", f"{tmp_path}/typo", "--verify", str(ours.public))
+    assert (refused.code, f"there is no folder {tmp_path}/typo" in refused.err) == (2, True)
+    assert "signed" not in refused.err
+
+
 def test_a_model_of_a_run_has_no_signature(pole: Rlctl, ours: Pair) -> None:
     refused = pole("eval", "pole@best", "--verify", str(ours.public))
     assert refused.code == 2

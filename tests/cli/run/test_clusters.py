@@ -1,6 +1,7 @@
 """Which cluster a verb goes to: the recorded one, unless the command line names another."""
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -95,6 +96,17 @@ def test_without_a_name_runs_of_this_machine_and_my_runs_on_clusters_count(rlctl
     assert rlctl("status", "-o", "json").json["run"] == "pole"
     rows = rlctl("status", "--all", "-t", "kubernetes").out.splitlines()
     assert sorted(row.split()[0] for row in rows[1:]) == ["pole", "theirs"]
+
+
+def test_a_run_that_is_recorded_as_live_and_is_over_is_not_the_only_live_one(
+    rlctl: Rlctl, clusters: Clusters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters.up()
+    assert rlctl("up", clusters.spec, "-d", "--set", "run=other").code == 0
+    here, listed = clusters.here, clusters.here.runs
+    here.finish("pole", "eval_return")
+    monkeypatch.setattr(here, "runs", lambda broken=None: [replace(one, phase="running") for one in listed(broken)])
+    assert rlctl("status", "-o", "json").json["run"] == "other"
 
 
 def test_a_cluster_that_is_gone_hides_no_run_that_is_elsewhere(rlctl: Rlctl, clusters: Clusters) -> None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+import pytest
+
 from rlctl.backends.base import Applied
 from rlctl.errors import BackendUnreachable
 from tests.cli.conftest import STATUS, Rlctl
@@ -53,6 +55,37 @@ def test_a_run_that_cannot_be_seen_is_not_ready(rlctl: Rlctl) -> None:
     result = rlctl("wait", "--for", "ready", "--timeout", "15s")
     assert result.code == 6
     assert "waiting for ready, running; slowest: supervisord (no answer)" in result.err
+
+
+def away(rlctl: Rlctl, since_s: float, until_s: float) -> None:
+    """A target that does not answer at all for a while."""
+    rlctl.at(since_s, lambda: setattr(rlctl.backend, "unreachable", True))
+    rlctl.at(until_s, lambda: setattr(rlctl.backend, "unreachable", False))
+
+
+@pytest.mark.parametrize("verb", ["wait", "up"])
+def test_a_target_that_is_away_for_four_minutes_ends_no_command_that_waits(rlctl: Rlctl, verb: str) -> None:
+    rlctl.up()
+    away(rlctl, 5, 245)
+    rlctl.at(300, lambda: rlctl.backend.finish("pole", "eval_return 480 >= 475"))
+    result = rlctl("wait", "pole", "--timeout", "12h") if verb == "wait" else rlctl("up", rlctl.spec)
+    assert result.code == 0
+    assert result.err.count("the target does not answer") == 1
+
+
+def test_a_target_that_stays_away_ends_a_wait_after_five_minutes(rlctl: Rlctl) -> None:
+    rlctl.up()
+    away(rlctl, 5, 5000)
+    assert rlctl("wait", "pole", "--timeout", "12h").code == 4
+    assert 300 <= rlctl.time_s < 315
+
+
+def test_a_wait_for_a_target_that_is_away_keeps_to_its_own_time(rlctl: Rlctl) -> None:
+    rlctl.up()
+    away(rlctl, 5, 5000)
+    result = rlctl("wait", "pole", "--timeout", "60s")
+    assert (result.code, rlctl.time_s < 65) == (6, True)
+    assert "asked again for 300 s at most" in result.err
 
 
 class Slow(MemoryBackend):

@@ -69,6 +69,12 @@ def test_the_previous_life_is_another_log(talking: Rlctl) -> None:
     assert "died" not in messages(talking)
 
 
+def test_a_life_that_is_over_is_not_followed(talking: Rlctl) -> None:
+    result = talking("logs", "--previous", "-f")
+    assert (result.code, result.out) == (2, "")
+    assert "leave out -f" in result.err
+
+
 def test_follow_goes_on_with_what_is_said_until_the_run_is_over(talking: Rlctl) -> None:
     talking.at(605, lambda: talking.log("actor/0", "fourth"))
     assert messages(talking, "-f", "--tail", "1") == ["third", "fourth"]

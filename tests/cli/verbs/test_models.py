@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +82,40 @@ def test_what_cannot_be_asked_for_is_said(rlctl: Rlctl, layout: Layout, argument
     result = rlctl(*arguments)
     assert result.code == 2, result.err
     assert said in result.err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["export", "pole", "{}/policy.safetensors"],
+        ["pull", "pole", "{}"],
+        ["play", "pole", "--video", "{}"],
+    ],
+)
+def test_a_place_that_cannot_be_written_is_the_users_mistake(
+    rlctl: Rlctl, layout: Layout, arguments: list[str]
+) -> None:
+    wrong = rlctl.write("file", "").joinpath("below")
+    result = rlctl(*(word.format(wrong) for word in arguments))
+    assert result.code == 2
+    assert f"error: cannot write {wrong}" in result.err
+    assert "name another place" in result.err
+    assert "storage.path" not in result.err
+
+
+@pytest.mark.parametrize("verb", ["export", "pull"])
+def test_a_file_system_without_links_gets_a_copy(
+    rlctl: Rlctl, layout: Layout, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", str(source), None, str(target))
+
+    monkeypatch.setattr(os, "link", refuse)
+    (folder := rlctl.folder / "mounted").mkdir()
+    file = folder / "policy.safetensors"
+    assert rlctl(verb, "pole", str(file if verb == "export" else folder)).code == 0
+    assert file.stat().st_size > 100
+    assert {path.name for path in folder.iterdir()} <= {"policy.safetensors", "policy.json", "run.json"}
 
 
 @pytest.mark.parametrize("which", ["best", "3"])

@@ -83,7 +83,8 @@ def test_what_was_seen_is_said_where_no_file_can_be_written(rlctl: Rlctl) -> Non
     up(rlctl, DONE | {"files": [], "why": "cannot be stored in results/profiles: No space left on device"})
     (rlctl.folder / "full").write_text("")
     result = rlctl("profile", "learner", "--write", str(rlctl.folder / "full" / "below"))
-    assert result.code != 0
+    assert result.code == 2
+    assert "name another with --write DIR" in result.err
     assert result.out.splitlines()[:2] == ["learner/0, 10.0 s, 998 samples, 7.5 s of CPU", "  75 %  run (learner.py:1)"]
     assert "No space left" in result.err
     assert "not a directory" in result.err

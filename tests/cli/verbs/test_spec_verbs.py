@@ -193,6 +193,7 @@ def test_a_folder_that_cannot_be_written_is_told_in_words(rlctl: Rlctl) -> None:
     result = rlctl("init", f"{rlctl.spec}/below")
     assert result.code == 2
     assert "not a directory" in result.err
+    assert "name another place" in result.err
     result = rlctl("init", str(rlctl.folder / ("x" * 300)))
     assert result.code == 2
     assert "file name too long" in result.err

@@ -11,6 +11,8 @@ import pytest
 from rlctl.backends.base import Applied, Document, RunState
 from rlctl.errors import Conflict
 from rlctl.plan import Plan
+from rlctl.probe import Probed
+from rlctl.spec.problems.messages import Fault
 from tests.cli.conftest import STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
 from tests.support.memory import MemoryBackend
@@ -302,7 +304,18 @@ def test_a_return_that_cannot_be_judged_is_refused_before_anything_is_sent(rlctl
     rlctl.up()
     rlctl.report(evaluation={**STATUS["evaluation"], "seats": 2})
     before = len(rlctl.backend.revisions("pole"))
-    refused = rlctl("up", rlctl.spec, "-d", "--set", "stop.eval_return=100")
-    assert refused.code == 5
-    assert "stop.eval_return cannot be judged: the environment of pole has 2 seats" in refused.err
+    for how in (["-d"], ["--dry-run", "client"], ["--dry-run", "server"]):
+        refused = rlctl("up", rlctl.spec, *how, "--set", "stop.eval_return=100")
+        assert refused.code == 5
+        assert "stop.eval_return cannot be judged: the environment of pole has 2 seats" in refused.err
     assert len(rlctl.backend.revisions("pole")) == before
+
+
+def test_a_dry_run_of_a_finished_run_starts_nothing_as_up_does(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.backend.finish("pole", MET)
+    rlctl.probed = Probed("problem", "", (Fault(("env", "id"), "Gymnasium has no CartPole-v1"),))
+    result = rlctl("up", rlctl.spec, "--dry-run", "server", "-o", "json")
+    assert (result.code, result.json["objects"], result.json["preflight"]) == (0, [], [])
+    assert "pole has already finished; `rlctl up` would start nothing" in result.err
+    assert rlctl("up", rlctl.spec, "-d").code == 0

@@ -19,9 +19,9 @@ from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import Api, Object
 from rlctl.backends.kubernetes.diagnose import explain, listing
-from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of
+from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of, restarts
 from rlctl.backends.kubernetes.run_state.inventory import role_of
-from rlctl.backends.records.entries import Parser, entries
+from rlctl.backends.records.entries import TIMESTAMP, Parser, entries
 from rlctl.backends.records.wanted import Filter
 from rlctl.errors import RlctlError
 
@@ -37,7 +37,9 @@ POLL_S: Final = 1.0
 _PODS_EVERY: Final = 5
 """Polls between two looks at pods, and at whether the run lives."""
 _REMEMBERED: Final = 50_000
-_ID = re.compile(r'"id": ?"([a-z]+/[0-9]+)"')
+_PODS_REMEMBERED: Final = 2 * MOST_STREAMS
+_ID = re.compile(rb'"id": ?"([a-z]+/[0-9]+)"')
+_BOOT = re.compile(rb'"boot": ?"[^"]')
 _GONE = re.compile(r"unable to retrieve container logs for \S+$|failed to try resolving symlinks in path ")
 """Messages that a node writes in the place of a log that it no longer has."""
 
@@ -80,7 +82,8 @@ class _Reader:
         self._next = 0
         self._answers = state.managed
         self._said: set[str] = set()
-        self._seen: dict[str, None] = {}  # lines that came from pods, newest last
+        self._seen: dict[bytes, None] = {}  # records that came from pods, newest last
+        self._read: dict[str, tuple[int, list[int]]] = {}  # pod -> its life, and hashes of the lines of the last look
 
     def all(self) -> Iterator[LogRecord]:
         """Records written until now."""
@@ -164,8 +167,7 @@ class _Reader:
         return _Answer(tuple(map(str, told.get("lines") or ())), newest, str(told.get("page") or ""))
 
     def _records(self, lines: Iterable[str], process: str) -> Iterator[LogRecord]:
-        fresh = (line for line in lines if line not in self._seen)
-        return self._parsed(fresh, process, lambda: datetime.fromtimestamp(self._clock(), UTC))
+        return self._parsed(list(lines), process, lambda: datetime.fromtimestamp(self._clock(), UTC))
 
     # the pods'
 
@@ -201,8 +203,9 @@ class _Reader:
 
     def _of_pod(self, pod: Object, previous: bool) -> list[LogRecord]:
         name = name_of(pod)
-        filtered = any((self._query.grep, self._query.level, self._query.since, self._query.index is not None))
-        tail = STREAM_LINES if filtered or self._query.tail is None else min(STREAM_LINES, self._query.tail)
+        query = self._query
+        filtered = any((query.grep, query.level, query.since, query.until, query.index is not None, query.follow))
+        tail = STREAM_LINES if filtered or query.tail is None else min(STREAM_LINES, query.tail)
         try:
             lines = list(self._api.pod_log(name, previous=previous, tail=tail, within_s=POD_S))
         except RlctlError as error:
@@ -210,24 +213,45 @@ class _Reader:
             return []
         if len(lines) == STREAM_LINES:
             self._tell(f"pod {name}: only its last {STREAM_LINES} lines")
-        fresh = [line for line in lines if line not in self._seen and not _GONE.match(line)]
-        self._remember(fresh)
+        lines = [line for line in lines if not _GONE.match(line)]
+        known = self._known(name, restarts(pod), lines) if query.follow else 0
         begun = moment((pod.get("status") or {}).get("startTime")) or datetime.fromtimestamp(self._clock(), UTC)
         role = role_of(pod)
-        process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else name
-        return list(self._parsed(fresh, process, lambda: begun))
+        ids = (found[1].decode() for line in lines if line.startswith('{"') and (found := _ID.search(line.encode())))
+        process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else next(ids, name)
+        records = list(self._parsed(lines, process, lambda: begun, known))
+        self._remember(lines)
+        return records
 
-    def _parsed(self, lines: Iterable[str], process: str, origin: Callable[[], datetime]) -> Iterator[LogRecord]:
+    def _known(self, pod: str, life: int, lines: Sequence[str]) -> int:
+        """Number of first lines that the look before had already: what is read may begin later in the log by now."""
+        now = [hash(line) for line in lines]
+        before_life, before = self._read.pop(pod, (life, []))
+        before = before if before_life == life else []
+        starts = (at for at, line in enumerate(before) if now and line == now[0])
+        start = next((at for at in starts if before[at : at + len(now)] == now[: len(before) - at]), len(before))
+        known = min(len(now), len(before) - start)
+        self._read[pod] = (life, before if known == len(now) else now)
+        while len(self._read) > _PODS_REMEMBERED:
+            del self._read[next(iter(self._read))]
+        return known
+
+    def _parsed(
+        self, lines: Sequence[str], process: str, origin: Callable[[], datetime], known: int = 0
+    ) -> Iterator[LogRecord]:
+        """Records of the lines, without the first `known`, which only tell of what process and when the others are."""
         parser = Parser(process, origin)
-        for entry in entries(line.encode() for line in lines):
-            parser.see(entry)
-            if not self._wanted.maybe(entry):
-                continue
-            record = parser.parse(entry)
-            named = _ID.search(record.raw) if entry.is_json else None
-            record = replace(record, process=named[1]) if named else record
-            if self._wanted.wants(record) and self._asked_for(record):
-                yield record
+        for part, told in ((lines[:known], True), (lines[known:], False)):
+            for entry in entries(line.encode() for line in part):
+                parser.see(entry)
+                named = _ID.search(entry.head) if entry.is_json else None
+                of = named[1].decode() if named else process
+                process = process if process == "?" else of
+                if told or entry.head in self._seen or not self._wanted.maybe(entry):
+                    continue
+                record = replace(parser.parse(entry), process=of)
+                if self._wanted.wants(record) and self._asked_for(record):
+                    yield record
 
     def _asked_for(self, record: LogRecord) -> bool:
         role, slash, index = record.process.partition("/")
@@ -237,7 +261,9 @@ class _Reader:
         return query.role in (None, role) and (query.index is None or index == str(query.index))
 
     def _remember(self, lines: Sequence[str]) -> None:
-        self._seen.update(dict.fromkeys(lines))
+        """Only what the manager may have as well: raw text of two pods, or of two lives of one, may be the same."""
+        encoded = (line.encode() for line in lines)
+        self._seen.update(dict.fromkeys(one for one in encoded if TIMESTAMP.match(one) and _BOOT.search(one)))
         while len(self._seen) > max(_REMEMBERED, len(lines)):
             del self._seen[next(iter(self._seen))]
 

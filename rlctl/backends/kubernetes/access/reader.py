@@ -148,7 +148,7 @@ def _create(session: Session, document: Object) -> None:
     try:
         session.api.create(document)
     except ApiError as error:
-        raise in_words(error, "create", key_of(document), session.api.namespace, written=False) from error
+        raise in_words(error, "create", key_of(document), session.api, written=False) from error
 
 
 def _await(session: Session, state: RunState, name: str, who: str, answer: Callable[[], object]) -> None:

@@ -19,13 +19,10 @@ from rlctl.backends.kubernetes.names import MANAGER
 PAGE: Final = 500
 READ_TIMEOUT_S: Final = 15.0
 LIST_TIMEOUT_S: Final = 60.0
-IDLE_S: Final = 600.0
-"""Longest pause between two lines of a log that is followed."""
 SOON_S: Final = 0.5
 """A watch that ends sooner, whatever ended it, is not asked for again at once."""
 TELLS_MORE: Final = " `rlctl doctor -t kubernetes` tells more."
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
-_MERGE: Final = "application/merge-patch+json"
 _JSON: Final = "application/json"
 
 _Objects = list[Object]  # `list` is a method below
@@ -117,15 +114,9 @@ class Calls:
                 raise
             return there
 
-    def patch(self, key: Key, patch: Object, *, manager: str = MANAGER, subresource: str = "") -> Object:
-        query = {"fieldManager": manager, "fieldValidation": "Strict"}
-        path = self._path(key.kind, key.name, subresource)
-        found: Object = self._json("PATCH", path, query, patch, _MERGE, key=key)
-        return found
-
     def delete(
         self, key: Key, *, uid: str | None = None, grace_s: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> bool:  # fmt: skip
         options: Object = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": propagation}
         if uid is not None:
@@ -173,21 +164,11 @@ class Calls:
         if not heard:  # a proxy on the way to the server lets no watch through
             raise Expired("the watch was closed at once")
 
-    def pod_log(
-        self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
-    ) -> Iterator[str]:  # fmt: skip
-        query = {
-            "container": container,
-            "previous": "true" if previous else "",
-            "tailLines": "" if tail is None else str(tail),
-            "sinceSeconds": "" if since_s is None else str(max(1, since_s)),
-            "follow": "true" if follow else "",
-        }
+    def pod_log(self, pod: str, *, within_s: float, previous: bool = False, tail: int | None = None) -> Iterator[str]:
+        query = {"previous": "true" if previous else "", "tailLines": "" if tail is None else str(tail)}
         query = {name: value for name, value in query.items() if value}
-        path, timeout_s = self._path("Pod", pod, "log"), IDLE_S if follow else LIST_TIMEOUT_S
         try:
-            answer = self._open("GET", path, query, read_timeout_s=within_s or timeout_s, again=within_s is None)
+            answer = self._open("GET", self._path("Pod", pod, "log"), query, read_timeout_s=within_s, again=False)
         except ApiError as error:
             if error.status in (400, 404):  # no such container, or nothing written yet
                 return

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shlex
 import socket
 import threading
 import warnings
@@ -29,11 +30,11 @@ with warnings.catch_warnings():
 from rlctl import __version__
 from rlctl.backends.kubernetes.api.calls import Calls
 from rlctl.backends.kubernetes.api.exchange import Answer, NoAnswer
+from rlctl.backends.kubernetes.api.interface import IN_CLUSTER
 from rlctl.backends.kubernetes.api.port_forward import Pipe
 from rlctl.errors import BackendUnreachable
 
 T = TypeVar("T")
-IN_CLUSTER: Final = "in-cluster"
 CONNECT_TIMEOUT_S: Final = 5.0
 FORWARD_TIMEOUT_S: Final = 10.0
 _KUBE: Final[Any] = kube_config  # without types
@@ -119,7 +120,8 @@ def _credentials_of(context: str) -> Iterator[None]:
     if said:
         raise BackendUnreachable(
             f"there are no credentials for context {context}: its plugin in the kubeconfig failed: {'; '.join(said)}",
-            hint=f"Log in again as your cluster asks for it, until this works: kubectl --context {context} auth whoami",
+            hint="Log in again as your cluster asks for it, until this works: "
+            f"kubectl --context {shlex.quote(context)} auth whoami",
             objects=(context,),
         )
 

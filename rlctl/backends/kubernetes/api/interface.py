@@ -6,14 +6,17 @@
 
 from __future__ import annotations
 
+import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from rlctl.errors import BackendUnreachable
 
+IN_CLUSTER: Final = "in-cluster"
+"""Context of a pod's own cluster, where there is no kubeconfig."""
 Object = dict[str, Any]
 """As JSON: apiVersion, kind, metadata, ..."""
 
@@ -164,12 +167,9 @@ class Api(Protocol):
     def replace(self, document: Object) -> Object:
         """Write the whole object back; status 409 when it has changed since it was read (resourceVersion)."""
 
-    def patch(self, key: Key, patch: Object, *, manager: str = ..., subresource: str = "") -> Object:
-        """JSON merge patch."""
-
     def delete(
         self, key: Key, *, uid: str | None = None, grace_s: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> bool:  # fmt: skip
         """False when it was not there. `uid`: only this object (precondition)."""
 
@@ -178,10 +178,7 @@ class Api(Protocol):
     ) -> Iterator[Event]:
         """Changes since then, until the time is up. Raises Expired."""
 
-    def pod_log(
-        self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
-    ) -> Iterator[str]:  # fmt: skip
+    def pod_log(self, pod: str, *, within_s: float, previous: bool = False, tail: int | None = None) -> Iterator[str]:
         """Lines without their ends. A container that has none, or is gone: no line.
 
         Args:
@@ -199,3 +196,9 @@ class Api(Protocol):
 
     def raw(self, path: str) -> Any:
         """GET of any path, decoded JSON: storage classes, nodes, API groups."""
+
+
+def kubectl(api: Api, *, namespaced: bool = True) -> str:
+    """The beginning of a printed command line, which leads to where `api` does."""
+    context = "" if api.context == IN_CLUSTER else f" --context {shlex.quote(api.context)}"
+    return f"kubectl{context} -n {api.namespace}" if namespaced else f"kubectl{context}"

@@ -8,7 +8,7 @@ import shlex
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
-from rlctl.backends.kubernetes.api.interface import ApiError, Key
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, kubectl
 from rlctl.backends.kubernetes.api.quantity import parse
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
@@ -83,36 +83,38 @@ def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
     )
 
 
-def in_words(error: ApiError, verb: str, key: Key, namespace: str, *, written: bool) -> RlctlError:
+def in_words(error: ApiError, verb: str, key: Key, api: Api, *, written: bool) -> RlctlError:
     """The error for the user.
 
     Args:
         verb: what we asked for, as a right is called: create, patch, delete.
+        api: where it was asked for.
         written: something of this command was written already.
     """
     if any(sign in error.message for sign in _VOLUME):
         return Refusal(
             f"{key}: the volume cannot take this size: {error.message}",
             remedy="Put storage.size back to what it was; a volume never shrinks, and grows if its class says "
-            "allowVolumeExpansion: true (kubectl get storageclass).",
+            f"allowVolumeExpansion: true ({kubectl(api, namespaced=False)} get storageclass).",
             objects=(str(key),),
         )
     if error.status == 403:
         quota = QUOTA.search(error.message)
-        return _quota(key, quota, written=written) if quota else _forbidden(error, verb, key, namespace)
+        return _quota(key, quota, api, written=written) if quota else _forbidden(error, verb, key, api.namespace)
     if error.status == 422 and any(sign in error.message for sign in _FIXED):
         return Refusal(
             f"{key}: this change is not possible while the object exists: {error.message}",
             remedy=f"Take the run down and start it again, its data stays: rlctl down, then rlctl up SPEC; or this "
-            f"object: kubectl delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up SPEC.",
+            f"object: {kubectl(api)} delete {key.kind.lower()} {key.name} --cascade=orphan, then rlctl up SPEC.",
             objects=(str(key),),
         )
     if written and (error.status in (0, 429) or error.status >= 500):
         return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
     if error.status == 404 and error.message.startswith("namespaces "):
         return ApiError(
-            f"{key}: there is no namespace {namespace}", status=404, said=error.said, key=key,
-            hint=f"Is -n, or --context, another one? Else: kubectl create namespace {namespace}",
+            f"{key}: there is no namespace {api.namespace}", status=404, said=error.said, key=key,
+            hint=f"Is -n, or --context, another one? Else: {kubectl(api, namespaced=False)} create namespace "
+            f"{api.namespace}",
         )  # fmt: skip
     return ApiError(
         f"{key}: {error.message}", status=error.status, said=error.said, key=key,
@@ -173,7 +175,7 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
     )
 
 
-def _quota(key: Key, found: re.Match[str], *, written: bool) -> Refusal | PartlyApplied:
+def _quota(key: Key, found: re.Match[str], api: Api, *, written: bool) -> Refusal | PartlyApplied:
     name, requested, used, limited = (part.strip() for part in found.groups())
     sums = []
     limits, before = pairs(limited), pairs(used)
@@ -182,7 +184,7 @@ def _quota(key: Key, found: re.Match[str], *, written: bool) -> Refusal | Partly
         one, two, most = parse(asked), parse(had), parse(limit)
         if one is None or two is None or most is None or one + two > most:
             sums.append(f"{resource}: {had} used + {asked} asked > {limit}")
-    remedy = f"Ask for less, or have the quota raised (kubectl describe quota {name})."
+    remedy = f"Ask for less, or have the quota raised ({kubectl(api)} describe quota {name})."
     refusal = Refusal(
         f"{key}: quota {name} exceeded: {'; '.join(sums) or requested}", remedy=remedy, objects=(str(key),)
     )

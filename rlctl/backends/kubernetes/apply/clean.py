@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlctl.backends.kubernetes.api.interface import Key, Object
+from rlctl.backends.kubernetes.api.interface import Key, Object, kubectl
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, pod_of
@@ -28,28 +28,29 @@ def await_end(session: Session, key: Key, folder: str) -> None:
     """Wait for the pod that removes files.
 
     Raises:
-        PartlyApplied: the pod could not run, or did not come to its end; the same command tries again.
+        PartlyApplied: the pod could not run, did not come to its end, or is gone; the same command tries again.
     """
-    phase = _phase(session, key)
-    if phase != "Succeeded":
-        raise PartlyApplied(
-            f"Pod {key.name}, which removes {folder} from the volume, "
-            + ("has failed" if phase == "Failed" else f"has not come to its end within {TIMEOUT_S:g} s"),
-            hint=f"kubectl logs {key.name} and kubectl describe pod {key.name} say why; the same command tries again.",
-            objects=(str(key),),
-        )
+    phase, do = _phase(session, key), kubectl(session.api)
+    if phase == "Succeeded":
+        return
+    ends = {None: "was deleted by another hand", "Failed": "has failed"}
+    look = "" if phase is None else f"{do} logs {key.name} and {do} describe pod {key.name} say why; "
+    raise PartlyApplied(
+        f"Pod {key.name}, which removes {folder} from the volume, "
+        + ends.get(phase, f"has not come to its end within {TIMEOUT_S:g} s"),
+        hint=f"{look}the same command tries again.",
+        objects=(str(key),),
+    )
 
 
-def _phase(session: Session, key: Key) -> str:
-    """The phase that the pod has ended with, or has when its time is up."""
+def _phase(session: Session, key: Key) -> str | None:
+    """The phase that the pod has ended with, or has when its time is up; None: it is gone."""
     patience = session.patience(TIMEOUT_S)
     for known in follow(session.api, "Pod", fields=f"metadata.name={key.name}"):
         pod = known.get(key.name)
-        phase = str(((pod or {}).get("status") or {}).get("phase") or "")
-        if (
-            pod is None
-            or phase in ("Succeeded", "Failed")
-            or patience.over(f"{key}, which removes the data of the run")
-        ):
+        if pod is None:
+            return None
+        phase = str((pod.get("status") or {}).get("phase") or "")
+        if phase in ("Succeeded", "Failed") or patience.over(f"{key}, which removes the data of the run"):
             return phase
     return ""

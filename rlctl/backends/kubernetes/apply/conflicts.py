@@ -71,7 +71,7 @@ def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
 
 def judged(session: Session, error: ApiError, key: Key, wanted: Wanted) -> RlctlError:
     """The error for the user when a dry run of a change was refused."""
-    return not_taken(error, key, wanted) or in_words(error, "patch", key, session.api.namespace, written=False)
+    return not_taken(error, key, wanted) or in_words(error, "patch", key, session.api, written=False)
 
 
 def _asked(session: Session, item: Item, wanted: Wanted) -> list[Row]:

@@ -14,19 +14,19 @@ from typing import Literal
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.access import reader
-from rlctl.backends.kubernetes.api.interface import Api, Key, key_of
+from rlctl.backends.kubernetes.api.interface import Api, Key, Object, key_of, kubectl
 from rlctl.backends.kubernetes.api.refusals import GO_ON
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import clean
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.names import lock_name, selector
+from rlctl.backends.kubernetes.names import lock_name, selector, volume_name, workload_name
 from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key
 from rlctl.backends.run_states import ENDS
-from rlctl.errors import Conflict, RlctlError
+from rlctl.errors import Conflict, PartlyApplied, RlctlError
 
 
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
@@ -62,7 +62,10 @@ class _Down:
         self._api: Api = session.api
         self._record = record
         self._run, self._uid = record.state.run, record.state.uid
-        self._wanted = self._revision()
+        begun = bool(record.state.revision)  # else its first `up` has not come to its end
+        self._manager = None if begun else self._live_manager()
+        never = record.readable and record.state.phase == "running" and self._manager is None
+        self._wrote = begun or not never  # a pod of it may have written to its volume: the manager's comes first
 
     def run(self, *, volumes: bool) -> Iterator[Applied]:
         with self._locked() as writer:
@@ -90,10 +93,21 @@ class _Down:
                 )
             yield Writer(self._api, hold)
 
+    def _live_manager(self) -> Object | None:
+        live = self._api.get(Key("StatefulSet", workload_name(self._run, "manager")))
+        return live if live is not None and inventory.is_ours(live, self._run, self._uid) else None
+
     def _revision(self) -> Wanted | None:
+        """The revision that is recorded, else the newest that is there, else as much as its manager has told of it."""
         number = self._record.state.revision
-        found = self._api.get(revision_key(self._run, number)) if number else None
-        return None if found is None else of_revision(found, self._run, self._uid)
+        there = (each for key in self._record.inventory if (each := number_of(key, self._run)) is not None)
+        for each in [number] if number else sorted(there, reverse=True):
+            if (found := self._api.get(revision_key(self._run, each))) is not None:
+                return of_revision(found, self._run, self._uid)
+        if self._manager is None:
+            return None
+        objects = {key_of(self._manager): self._manager}
+        return Wanted(self._run, self._uid, "", (), objects, {}, {}, {}, {}, {})
 
     def _last_words(self, writer: Writer) -> None:
         """Keep the manager's status, before it goes."""
@@ -167,7 +181,7 @@ class _Down:
                 for thing in readers:
                     yield from self._remove(writer, key_of(thing))
         claims = [key for key in self._record.inventory if key.kind == "PersistentVolumeClaim"]
-        if not claims:
+        if not claims and self._wrote:
             yield from self._clean()
         with self._locked() as writer:
             others = [keys.core_key(self._run), keys.actor_key(self._run), *self._record.inventory]
@@ -180,11 +194,16 @@ class _Down:
         Raises:
             PartlyApplied: it could not be removed.
         """
-        key = clean.key_of(self._run)
-        document = None if self._wanted is None else clean.pod(self._wanted)
+        key, wanted, storage = clean.key_of(self._run), self._revision(), self._record.state.storage
+        document = None if wanted is None else clean.pod(wanted)
+        if document is None and storage.partition(":")[0] == f"claim {volume_name(self._run)}":
+            return  # our own, and gone
         if document is None:
-            self._session.note(f"{self._record.state.storage} stays: nothing is known of how to reach it")
-            return
+            raise PartlyApplied(
+                f"{storage} stays, and the record of run {self._run}: nothing is known of how to reach the volume",
+                hint=self._way_out(),
+                objects=(self._run,),
+            )
         with self._locked() as writer:
             if key not in self._record.inventory:
                 names = (*self._record.inventory, key)
@@ -193,7 +212,12 @@ class _Down:
         clean.await_end(self._session, key, str(live["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
             yield from self._remove(writer, key)
-        yield Applied(self._record.state.storage, "removed")
+        yield Applied(storage, "removed")
+
+    def _way_out(self) -> str:
+        known = f"rlctl up SPEC makes it known, then rlctl down {self._run} --volumes; or " * self._record.readable
+        things = f"{kubectl(self._api)} delete configmap,secret -l {selector(self._run)}"
+        return f"{known}remove the folder of the run by a pod of your own, then {things}"
 
 
 def _listed(keys_: list[Key]) -> str:

@@ -131,10 +131,13 @@ def _write(
 def _check_unchanged(session: Session, state: RunState) -> None:
     record = records.find(session.api, state.run)
     if record is None or record.state.uid != state.uid or record.state.phase != "running":
-        raise Conflict(f"run {state.run} was taken down meanwhile", objects=(state.run,))
+        raise Conflict(
+            f"run {state.run} was taken down meanwhile", hint="rlctl up SPEC starts it again.", objects=(state.run,)
+        )
     if record.state.replicas.get("actor") != state.replicas.get("actor"):
         raise Conflict(
             f"another command wants {record.state.replicas.get('actor')} actors of run {state.run} meanwhile",
+            hint=f"rlctl status {state.run} shows them; the same command again asks for yours.",
             objects=(state.run,),
         )
 

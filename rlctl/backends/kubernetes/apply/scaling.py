@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rlctl.backends.base import Applied, RunState
-from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.refusals import conflict
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
@@ -166,7 +166,10 @@ def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
             except ApiError as error:
                 if not error.conflicts:
                     raise
-                raise Conflict(f"{key}: {error.message}", objects=(str(key),)) from error
+                raise Conflict(
+                    f"{key}: {error.message}", objects=(str(key),),
+                    hint=f"{kubectl(session.api)} rollout restart {key.kind.lower()} {key.name}",
+                ) from error  # fmt: skip
         yield Applied(str(key), "restarted")
 
 

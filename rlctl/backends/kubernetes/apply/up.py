@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from rlctl.backends.base import Applied
-from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.refusals import GO_ON, Refusal, partly
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
@@ -154,7 +154,7 @@ class _Up:
             core = self._writer.create(keys.make(run, uid))
             yield Applied(str(keys.core_key(run)), "created")
         if actor is None:
-            self._writer.create(keys.derived(core, run, uid))
+            self._writer.create(keys.derived(core, run, uid, kubectl(self._api)))
             yield Applied(str(keys.actor_key(run)), "created")
 
     def _item(self, item: Item) -> Iterator[Applied]:
@@ -293,7 +293,7 @@ def _await_gone(session: Session, seen: Survey) -> None:
             if patience.over(f"{key} to be gone"):
                 raise Conflict(
                     f"{key} is being removed, without progress for {GONE_TIMEOUT_S:g} s: something holds it",
-                    hint=f"kubectl get {key.kind.lower()} {key.name} -o yaml shows its finalizers.",
+                    hint=f"{kubectl(session.api)} get {key.kind.lower()} {key.name} -o yaml shows its finalizers.",
                     objects=(str(key),),
                 )
 

@@ -76,7 +76,7 @@ class Writer:
                 raise
             if error.key is not None and error.key.kind == "Lease":  # of the lock, which could not be renewed
                 verb, key = "update", error.key
-            raise in_words(error, verb, key, self._api.namespace, written=self.written > 0) from error
+            raise in_words(error, verb, key, self._api, written=self.written > 0) from error
         finally:
             FENCE.reset(fence)
         self.written += 1

@@ -65,11 +65,11 @@ def runs(api: Api, broken: Callable[[RlctlError], object] | None = None) -> list
     """
     things = api.list("ConfigMap", labels=f"{names.MANAGED_BY}={names.MANAGER},!{names.COMPONENT}").items
     records = [thing for thing in things if name_of(thing).endswith(names.state_name(""))]
-    return newest_first((partial(_state_of, each) for each in records), broken)
+    return newest_first((partial(_state_of, each, api) for each in records), broken)
 
 
-def _state_of(config_map: Object) -> RunState:
-    return _with_failure(record.of(config_map))
+def _state_of(config_map: Object, api: Api) -> RunState:
+    return _with_failure(record.of(config_map, api))
 
 
 def _with_failure(known: Record) -> RunState:

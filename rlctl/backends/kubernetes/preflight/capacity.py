@@ -7,7 +7,7 @@ from typing import Final
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes import names
-from rlctl.backends.kubernetes.api.interface import KINDS, Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import KINDS, Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.quantity import amount
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import name_of
@@ -41,7 +41,7 @@ def quotas(api: Api, run: Fleet) -> Iterator[Check]:
 
 def _quota(api: Api, run: Fleet, quota: Object, there: set[Key]) -> Check:
     name, rooms = name_of(quota), admission.room(quota)
-    again = f"kubectl -n {api.namespace} describe quota {name}"
+    again = f"{kubectl(api)} describe quota {name}"
     spec = quota.get("spec") or {}
     if spec.get("scopes") or spec.get("scopeSelector"):
         return Check("quota", "not checked", f"quota {name} counts some pods only (scopes)", again)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.calls import TELLS_MORE
-from rlctl.backends.kubernetes.api.interface import Api, ApiError
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, kubectl
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import moment, name_of
 from rlctl.backends.kubernetes.names import MANAGER
@@ -22,6 +22,14 @@ NEWEST: Final = (1, 37)
 CLOCK_OFF_S: Final = 30.0
 """Log times and ages mislead beyond this."""
 _NEARLY: Final = 0.9
+_OF_EVERY_RUN: Final = frozenset({
+    "pods", "count/pods", "cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory",
+    "requests.ephemeral-storage", "limits.cpu", "limits.memory", "limits.ephemeral-storage",
+    "configmaps", "count/configmaps", "secrets", "count/secrets", "services", "count/services",
+    "count/serviceaccounts", "count/deployments.apps", "count/statefulsets.apps", "count/leases.coordination.k8s.io",
+    "count/networkpolicies.networking.k8s.io", "count/poddisruptionbudgets.policy",
+})  # fmt: skip
+"""Resources of a quota without which no run can be; of any other, such as GPUs or node ports, it may need none."""
 _WRITE: Final = ("get", "list", "create", "patch", "delete")
 _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("", "configmaps", (*_WRITE, "update")),
@@ -96,7 +104,7 @@ def _namespace(api: Api) -> Iterator[Check]:
     level, why = psa_level(api)
     if why == "missing":
         text = f"there is no namespace {api.namespace}"
-        yield Check("namespace", "problem", text, f"kubectl create namespace {api.namespace}")
+        yield Check("namespace", "problem", text, f"{kubectl(api, namespaced=False)} create namespace {api.namespace}")
     elif why:
         yield Check("pod security", "not checked", f"the labels of namespace {api.namespace}: {why}")
     else:
@@ -154,7 +162,9 @@ def _may(api: Api, verb: str, group: str, resource: str) -> bool | None:
 def _classes(api: Api) -> Iterator[Check]:
     found = storage_classes.read(api)
     if isinstance(found, str):
-        yield Check("storage", "not checked", f"storage classes: {found}", "kubectl get storageclass")
+        yield Check(
+            "storage", "not checked", f"storage classes: {found}", f"{kubectl(api, namespaced=False)} get storageclass"
+        )
         return
     shared = [each for each in found if each.shared]
     unknown = [each for each in found if each.shared is None]
@@ -194,12 +204,14 @@ def _quotas(api: Api) -> Iterator[Check]:
             f"{name} {admission.shown(name, used)} of {admission.shown(name, most)}"
             for name, (used, most) in rooms.items()
         ]
-        full = [name for name, (used, most) in rooms.items() if used >= most]
+        full = [name for name, (used, most) in rooms.items() if used >= most and (most or name in _OF_EVERY_RUN)]
         nearly = [name for name, (used, most) in rooms.items() if _NEARLY * most <= used < most]
         text = f"quota {name_of(quota)}: {', '.join(told) or 'limits nothing'} used"
-        again = f"kubectl -n {api.namespace} describe quota {name_of(quota)}"
+        again = f"{kubectl(api)} describe quota {name_of(quota)}"
         if full:
-            yield Check("quota", "problem", f"{text}; nothing is left of {', '.join(full)}", again)
+            needed = _OF_EVERY_RUN.intersection(full)
+            text += f"; nothing is left of {', '.join(full)}"
+            yield Check("quota", "problem" if needed else "warning", text, again)
         elif nearly:
             yield Check("quota", "warning", f"{text}; little is left of {', '.join(nearly)}", again)
         else:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rlctl.backends.base import Check
-from rlctl.backends.kubernetes.api.interface import Api, Key, Object
+from rlctl.backends.kubernetes.api.interface import Api, Key, Object, kubectl
 from rlctl.backends.kubernetes.diagnose.causes.volumes import claims_of
 from rlctl.backends.kubernetes.preflight import fleet, storage_classes
 from rlctl.backends.kubernetes.preflight.fleet import MODEL_MB, Fleet
@@ -28,7 +28,7 @@ def volume(api: Api, run: Fleet) -> Iterator[Check]:
             yield _class(known, name, own[name])
         else:
             text = f"there is no PersistentVolumeClaim {name} in namespace {api.namespace}"
-            yield Check("storage", "problem", text, f"kubectl -n {api.namespace} get pvc  (storage.claim names it)")
+            yield Check("storage", "problem", text, f"{kubectl(api)} get pvc  (storage.claim names it)")
     yield _bandwidth(run, known)
 
 

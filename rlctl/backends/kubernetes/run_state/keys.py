@@ -90,8 +90,11 @@ def make(run: str, uid: str, random: Callable[[int], bytes] = secrets.token_byte
     return _secret(core_key(run), run, uid, data)
 
 
-def derived(core: Object, run: str, uid: str) -> Object:
+def derived(core: Object, run: str, uid: str, kubectl: str = "kubectl") -> Object:
     """The Secret of class actor that belongs to this one of class core.
+
+    Args:
+        kubectl: the beginning of a command that leads to them.
 
     Raises:
         Conflict: the latter holds no such keys.
@@ -108,7 +111,8 @@ def derived(core: Object, run: str, uid: str) -> Object:
     except (KeyError, TypeError, ValueError) as error:
         raise Conflict(
             f"{core_key(run)} does not hold the keys of run {run}: {type(error).__name__}: {error}",
-            hint=f"Stop the run, then remove it, and the run gets new keys: kubectl delete secret {core_key(run).name}",
+            hint=f"Stop the run, then remove it, and the run gets new keys: {kubectl} delete secret "
+            f"{core_key(run).name}",
             objects=(str(core_key(run)),),
         ) from error
     return _secret(actor_key(run), run, uid, files)

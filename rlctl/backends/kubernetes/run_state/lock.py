@@ -167,7 +167,7 @@ class Lock:
                 return self._api.create(self._document())
             except ApiError as error:
                 if error.status != 409:
-                    raise in_words(error, "create", _key(self._run), self._api.namespace, written=False) from error
+                    raise in_words(error, "create", _key(self._run), self._api, written=False) from error
             found = self._api.get(_key(self._run))
             if found is not None and not is_of(found, self._run):
                 raise self._foreign(found)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from rlctl.backends.base import RunState
-from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
 from rlctl.backends.kubernetes.names import DOMAIN, UID, labels, state_name
 from rlctl.backends.run_states import from_stored, to_stored
@@ -60,12 +60,12 @@ def find(api: Api, run: str) -> Record | None:
         found = api.get(key)
     except ApiError as error:
         if lacks_right(error):
-            raise in_words(error, "get", key, api.namespace, written=False) from error
+            raise in_words(error, "get", key, api, written=False) from error
         raise
-    return None if found is None else of(found)
+    return None if found is None else of(found, api)
 
 
-def of(found: Object) -> Record:
+def of(found: Object, api: Api) -> Record:
     """The record that a state ConfigMap holds.
 
     Raises:
@@ -95,7 +95,8 @@ def of(found: Object) -> Record:
             f"ConfigMap {name} does not hold the state of run {run}: {type(error).__name__}: {error}",
             run=run,
             storage=_storage(found),
-            hint=f"Another program wrote it, or a newer rlctl did. Look at it: kubectl get configmap {name} -o yaml",
+            hint=f"Another program wrote it, or a newer rlctl did. Look at it: {kubectl(api)} get configmap "
+            f"{name} -o yaml",
             objects=(f"ConfigMap {name}",),
         ) from error
 
@@ -124,7 +125,7 @@ def save(api: Api, record: Record) -> Record:
             hint="Run the same command again.",
             objects=(str(record.key),),
         ) from error
-    return of(written)
+    return of(written, api)
 
 
 def document_of(record: Record) -> Object:

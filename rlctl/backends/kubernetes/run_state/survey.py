@@ -266,7 +266,7 @@ def _get(session: Session, key: Key) -> Object | None:
     except ApiError as error:
         if error.status == 403 and key.kind in DISPENSABLE:
             return None
-        raise in_words(error, "get", key, session.api.namespace, written=False) from error
+        raise in_words(error, "get", key, session.api, written=False) from error
 
 
 def _check_foreign(there: list[Object], wanted: Wanted, namespace: str) -> None:

@@ -44,10 +44,6 @@ class Wanted:
     live: Mapping[str, Any]  # the manager's live fields
     note: str = ""
 
-    @property
-    def images(self) -> dict[str, str]:
-        return images_of(self.spec)
-
     def live_with(self, replicas: Mapping[str, int]) -> dict[str, Any]:
         """The manager's live fields, with numbers of replicas that are others than the spec's by now."""
         return live_with(self.live, replicas)

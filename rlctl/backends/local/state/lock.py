@@ -85,7 +85,10 @@ def life(path: Path) -> Iterator[int]:
     handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if not Waiting(_ASKING_S).until(lambda: _taken(handle), 0.05):
-            raise Conflict(f"{path} is locked: a supervisor of this run lives")
+            raise Conflict(
+                f"{path} is locked: a supervisor of this run lives",
+                hint="`rlctl down` ends it; then the same command again.",
+            )
         yield handle
     finally:
         os.close(handle)

@@ -110,7 +110,7 @@ def test_a_pod_that_crashed_before_it_reported_speaks_through_the_api_server() -
         "one", "five", "Traceback (most recent call last):", "nine",
     ]  # fmt: skip
     assert found[1].process == "actor/7"
-    assert (found[2].process, found[2].level) == ("pong-actor-0-0001", "ERROR")
+    assert (found[2].process, found[2].level) == ("actor/7", "ERROR")
 
 
 def test_a_line_that_both_have_is_told_once() -> None:
@@ -118,6 +118,59 @@ def test_a_line_that_both_have_is_told_once() -> None:
     api.logs["pong-actor-0-0001"] = [line(2, "two"), line(3, "three")]
 
     assert [record.message for record in read(api)] == ["one", "two", "three"]
+
+
+CRASH = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no"]
+
+
+def test_the_same_crash_of_two_pods_is_told_twice() -> None:
+    other = crashing("pong-actor-0-0002")
+    api = cluster(Manager([]), *with_crash(), other)
+    api.logs |= {
+        name: [line(4, "up", f"actor/{index}", f"b{index}"), *CRASH]
+        for index, name in enumerate(("pong-actor-0-0001", "pong-actor-0-0002"))
+    }
+
+    found = [record for record in read(api) if record.level == "ERROR"]
+
+    assert [(record.process, record.message) for record in found] == [
+        ("actor/0", "\n".join(CRASH)), ("actor/1", "\n".join(CRASH)),
+    ]  # fmt: skip
+
+
+def test_raw_text_of_another_process_is_left_out_when_one_is_named() -> None:
+    other = crashing("pong-actor-0-0002")
+    api = cluster(Manager([]), *with_crash(), other)
+    api.logs |= {
+        "pong-actor-0-0001": ["raw of 7", line(4, "up", "actor/7")],
+        "pong-actor-0-0002": [line(4, "up", "actor/8"), "raw of 8"],
+    }
+
+    assert [record.message for record in read(api, role="actor", index=7)] == ["raw of 7", "up"]
+
+
+def test_following_tells_the_second_crash_of_a_pod_and_only_what_is_new_of_a_log() -> None:
+    up, api = line(4, "up", "actor/7"), Reads(*with_crash())
+    crashed = api.objects[1]["status"]["containerStatuses"][0]
+    looks = [(5, ["raw", up, *CRASH]), (5, [up, *CRASH, "more"]), (6, CRASH), (6, CRASH)]
+
+    def look(seconds: float = 0) -> None:
+        if looks:
+            crashed["restartCount"], api.logs["pong-actor-0-0001"] = looks.pop(0)
+
+    look()
+    found = logs.read(api, run_state(), LogQuery(follow=True), clock=lambda: NOW.timestamp(), wait=look)
+
+    assert [record.message for record in found] == ["raw", "up", "\n".join(CRASH), "more", "\n".join(CRASH)]
+
+
+def test_the_last_lines_until_a_time_are_sought_in_all_that_a_pod_has() -> None:
+    api = cluster(Manager([]), *with_crash())
+    api.logs["pong-actor-0-0001"] = [line(second, f"at {second}") for second in range(9)]
+
+    found = read(api, until=datetime(2026, 11, 21, 4, 8, 2, tzinfo=UTC), tail=2)
+
+    assert [record.message for record in found] == ["at 1", "at 2"]
 
 
 def test_the_last_lines_are_those_of_all_together() -> None:

@@ -324,13 +324,13 @@ def test_apply_says_who_applies_and_checks_strictly() -> None:
 
 def test_logs_of_a_container_that_has_none_are_no_lines() -> None:
     api, script, _ = calls_of(status(400, "BadRequest", "previous terminated container not found"))
-    assert list(api.pod_log("p", previous=True, tail=5, since_s=9)) == []
-    assert script.sent[0][1] == "/api/v1/namespaces/rl/pods/p/log?previous=true&tailLines=5&sinceSeconds=9"
+    assert list(api.pod_log("p", within_s=5, previous=True, tail=5)) == []
+    assert script.sent[0][1] == "/api/v1/namespaces/rl/pods/p/log?previous=true&tailLines=5"
 
 
 def test_logs_come_line_by_line() -> None:
     api, _, _ = calls_of((200, b"one\ntwo\xff\nthree"))
-    assert list(api.pod_log("p")) == ["one", "two\ufffd", "three"]
+    assert list(api.pod_log("p", within_s=5)) == ["one", "two\ufffd", "three"]
 
 
 @pytest.mark.parametrize("step", [status(500, "InternalError", "dial tcp: i/o timeout"), NoAnswer("timed out")])

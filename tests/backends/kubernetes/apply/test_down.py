@@ -12,7 +12,7 @@ from rlctl.backends.base import LogQuery
 from rlctl.backends.kubernetes.api.interface import Key
 from rlctl.backends.kubernetes.apply.up import GONE_TIMEOUT_S
 from rlctl.errors import Conflict, PartlyApplied
-from tests.backends.kubernetes.fakes.lab import Lab
+from tests.backends.kubernetes.fakes.lab import UID, Lab
 from tests.backends.kubernetes.fakes.selectors import forbidden
 
 STAYS = {
@@ -195,8 +195,9 @@ def test_what_is_never_removed_stops_an_up_in_words(lab: Lab) -> None:
     lab.settle()
     lab.api.stuck.add("pong-actor-0")
     lab.down(grace_s=0)
-    with pytest.raises(Conflict, match="Deployment pong-actor-0 is being removed, without progress for 120 s"):
+    with pytest.raises(Conflict, match="Deployment pong-actor-0 is being removed, without progress for 120 s") as error:
         lab.up()
+    assert error.value.hint.startswith("kubectl --context fake -n rl get deployment pong-actor-0 -o yaml")
 
 
 def test_with_its_volumes_nothing_of_it_is_left(lab: Lab, home: Path) -> None:
@@ -235,6 +236,79 @@ def test_on_a_foreign_volume_only_the_folder_of_the_run_is_removed(lab: Lab) -> 
     assert [volume["persistentVolumeClaim"]["claimName"] for volume in pod["spec"]["volumes"]] == ["shared"]
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
     assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
+def killed_first_up(lab: Lab, at: str) -> None:
+    """One on a foreign volume that is killed when this object is there, before its revision is stored."""
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}}
+    lab.api.put(claim)
+
+    def kill() -> None:
+        if at in lab.there():
+            raise KeyboardInterrupt
+
+    lab.api.on_write = kill
+    with pytest.raises(KeyboardInterrupt):
+        lab.up(storage={"claim": "shared"})
+    lab.api.on_write = lambda: None
+    lab.api.seconds += 60  # its lock is over
+
+
+@pytest.mark.parametrize(("at", "cleaned"), [("Deployment pong-actor-0", True), ("Service pong-manager", False)])
+def test_the_folder_of_a_killed_first_up_is_cleaned_if_its_manager_has_been_there(
+    lab: Lab, at: str, cleaned: bool
+) -> None:  # fmt: skip
+    killed_first_up(lab, at)
+    assert (f"claim shared:/runs/pong-{UID[:8]}" in [each.object for each in lab.down(volumes=True)]) is cleaned
+    assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
+def test_a_foreign_volume_that_cannot_be_reached_keeps_the_record_of_its_run(lab: Lab) -> None:
+    killed_first_up(lab, "Deployment pong-actor-0")
+    lab.down()
+    with pytest.raises(PartlyApplied, match=r"claim shared:.* stays, and the record of run pong") as error:
+        lab.down(volumes=True)
+    assert error.value.hint.startswith("rlctl up SPEC makes it known, then rlctl down pong --volumes; or remove the")
+    assert {"ConfigMap pong-state", "Secret pong-keys-core"} <= lab.there()
+    lab.up(storage={"claim": "shared"})
+    lab.down(volumes=True)
+    assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
+def test_a_foreign_volume_of_an_unreadable_run_is_cleaned_by_the_revision_that_is_there(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
+    lab.up(storage={"claim": "shared"})
+    state = lab.of("ConfigMap", "pong-state")["data"]
+    state["state.json"] = state["state.json"][:-3]
+    assert f"claim shared:/runs/pong-{UID[:8]}" in [each.object for each in lab.down(volumes=True)]
+    assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        (None, "Pod pong-clean, which removes {folder} from the volume, was deleted by another hand"),
+        ("Failed", "Pod pong-clean, which removes {folder} from the volume, has failed"),
+    ],
+)
+def test_a_cleaning_pod_that_does_not_do_its_work_says_why(lab: Lab, phase: str | None, said: str) -> None:
+    lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
+    lab.up(storage={"claim": "shared"})
+    lab.down()
+    key = Key("Pod", "pong-clean")
+
+    def look() -> None:
+        if key in lab.api.objects and phase is None:
+            lab.api.remove(key)
+        elif key in lab.api.objects:
+            lab.api.report(key, {"phase": phase})
+
+    lab.api.on_tick = look
+    with pytest.raises(PartlyApplied) as error:
+        lab.down(volumes=True)
+    assert error.value.message == said.format(folder=f"/rlctl/runs/pong-{UID[:8]}")
+    assert ("kubectl --context fake -n rl logs pong-clean" in error.value.hint) is (phase is not None)
+    assert error.value.hint.endswith("the same command tries again.")
 
 
 def test_a_right_that_is_missing_is_named_and_the_same_call_goes_on(lab: Lab) -> None:

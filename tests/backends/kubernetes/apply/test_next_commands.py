@@ -9,6 +9,8 @@ from rlctl.backends.kubernetes.api.interface import ApiError, Key
 from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.preflight import doctor
+from rlctl.errors import Unreadable
+from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.kubernetes.fakes.lab import Lab
 from tests.backends.kubernetes.fakes.reads import Reads
 from tests.backends.kubernetes.fakes.selectors import forbidden
@@ -31,9 +33,23 @@ def test_who_may_not_read_is_asked_for_the_place_and_sent_to_doctor(lab: Lab) ->
 
 def test_a_namespace_that_is_not_there_is_named_with_the_way_to_make_it() -> None:
     error = ApiError('namespaces "rl" not found', status=404)
-    told = in_words(error, "create", Key("Lease", "pong-lock"), "rl", written=False)
+    told = in_words(error, "create", Key("Lease", "pong-lock"), FakeApi(context="a b"), written=False)
     assert "there is no namespace rl" in str(told)
-    assert "kubectl create namespace rl" in getattr(told, "hint", "")
+    assert "kubectl --context 'a b' create namespace rl" in getattr(told, "hint", "")
+
+
+@pytest.mark.parametrize(
+    ("context", "there"),
+    [("team a", "kubectl --context 'team a' -n rl"), ("fake", "kubectl --context fake -n rl"),
+     ("in-cluster", "kubectl -n rl")],
+)  # fmt: skip
+def test_a_printed_kubectl_leads_to_where_the_object_is(context: str, there: str) -> None:
+    lab = Lab(FakeApi(context=context))
+    lab.up()
+    lab.of("ConfigMap", "pong-state")["data"]["state.json"] = "{"
+    with pytest.raises(Unreadable) as error:
+        lab.backend().find("pong")
+    assert error.value.hint.endswith(f"{there} get configmap pong-state -o yaml")
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_the_server_calls_invalid_is_partly_applied_once_something_was_writ
 
 def test_what_cannot_change_is_partly_applied_with_its_way_out(lab: Lab) -> None:
     error = second_up_fails(lab, lambda key: ApiError("spec.x: field is immutable", status=422, key=key))
-    assert "kubectl delete deployment pong-actor-0 --cascade=orphan" in error.hint
+    assert "kubectl --context fake -n rl delete deployment pong-actor-0 --cascade=orphan" in error.hint
     assert error.hint.endswith("it goes on where this one stopped.")
 
 
@@ -116,5 +116,7 @@ def test_a_quota_that_refuses_the_very_first_write_is_no_partial_one(lab: Lab, k
     with pytest.raises(Conflict, match=r"quota team exceeded: objects: 3 used \+ 1 asked > 3") as error:
         lab.up()
     assert error.value.exit_code == 5
-    assert error.value.hint == "Ask for less, or have the quota raised (kubectl describe quota team)."
+    assert (
+        error.value.hint == "Ask for less, or have the quota raised (kubectl --context fake -n rl describe quota team)."
+    )
     assert lab.there() == set()

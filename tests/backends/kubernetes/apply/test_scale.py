@@ -377,9 +377,10 @@ def test_another_number_wanted_meanwhile_ends_it(lab: Lab) -> None:
             lab.api.on_tick = before
 
     lab.api.on_tick = interfere
-    with pytest.raises(Conflict, match="another command wants 20 actors of run pong"):
+    with pytest.raises(Conflict, match="another command wants 20 actors of run pong") as error:
         lab.up(roles={"actor": {"replicas": 3000}})
     assert lab.replicas("pong-actor-0") == 20
+    assert error.value.hint == "rlctl status pong shows them; the same command again asks for yours."
 
 
 def test_restart_replaces_the_pods_of_a_role_and_survives_the_next_up(lab: Lab) -> None:
@@ -395,6 +396,18 @@ def test_restart_replaces_the_pods_of_a_role_and_survives_the_next_up(lab: Lab) 
     assert lab.api.requests.writes == 0
     lab.up(algorithm={"name": "impala", "lr": 0.001})
     assert lab.of("StatefulSet", "pong-learner")["spec"]["template"]["metadata"]["annotations"] == notes
+
+
+def test_a_restart_that_another_field_manager_stands_in_the_way_of_names_another_way(lab: Lab) -> None:
+    lab.up()
+    note = {"rlctl.dev/restarted-at": "by another hand"}
+    lab.api.edit(
+        Key("StatefulSet", "pong-learner"), "x",
+        lambda thing: thing["spec"]["template"]["metadata"].setdefault("annotations", {}).update(note),
+    )  # fmt: skip
+    with pytest.raises(Conflict) as error:
+        list(lab.backend().restart("pong", "learner"))
+    assert error.value.hint == "kubectl --context fake -n rl rollout restart statefulset pong-learner"
 
 
 def test_actors_are_restarted_one_deployment_after_the_other(lab: Lab) -> None:

@@ -31,7 +31,7 @@ from tests.backends.kubernetes.fakes import controllers, fields
 from tests.backends.kubernetes.fakes.defaults import fill
 from tests.backends.kubernetes.fakes.fields import clone
 from tests.backends.kubernetes.fakes.manager import Handler, serve
-from tests.backends.kubernetes.fakes.selectors import matches, merged
+from tests.backends.kubernetes.fakes.selectors import matches
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 MOST_BYTES = 1_048_576
@@ -223,17 +223,9 @@ class FakeApi:
         changed = fields.updated_over(live, whole, "rlctl", "", self._time())
         return self._write("PUT", key, lambda: self._store(key, changed))
 
-    def patch(self, key: Key, patch: Object, *, manager: str = "rlctl", subresource: str = "") -> Object:
-        self._ask("PATCH", key)
-        live = self.objects.get(key)
-        if live is None:
-            raise self._refusal(404, "NotFound", f'{KINDS[key.kind].plural} "{key.name}" not found', key)
-        changed = fields.updated_over(live, merged(live, patch), manager, subresource, self._time())
-        return self._write("PATCH", key, lambda: self._store(key, changed))
-
     def delete(
         self, key: Key, *, uid: str | None = None, grace_s: int | None = None,
-        propagation: Literal["Background", "Foreground", "Orphan"] = "Background",
+        propagation: Literal["Background", "Foreground"] = "Background",
     ) -> bool:  # fmt: skip
         self._ask("DELETE", key)
         live = self.objects.get(key)
@@ -275,10 +267,7 @@ class FakeApi:
                 return
             self.sleep(1.0)
 
-    def pod_log(
-        self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
-    ) -> Iterator[str]:  # fmt: skip
+    def pod_log(self, pod: str, *, within_s: float, previous: bool = False, tail: int | None = None) -> Iterator[str]:
         self._ask("GET", Key("Pod", pod))
         yield from ()
 

@@ -119,7 +119,7 @@ class Lab:
     def known(self) -> set[str]:
         """Objects that the inventory names, and those that need no mention there."""
         found = self.api.objects.get(Key("ConfigMap", "pong-state"))
-        listed = set() if found is None else {str(key) for key in records.of(found).inventory}
+        listed = set() if found is None else {str(key) for key in records.of(found, self.api).inventory}
         return listed | set(KEPT_BY_US)
 
     def picture(self) -> dict[str, Any]:

@@ -66,10 +66,7 @@ class Reads:
             self.requests.count("GET")
         return Page(read, "1", len(found) - len(read))
 
-    def pod_log(
-        self, pod: str, *, container: str = "", previous: bool = False, tail: int | None = None,
-        since_s: int | None = None, follow: bool = False, within_s: float | None = None,
-    ) -> Iterator[str]:  # fmt: skip
+    def pod_log(self, pod: str, *, within_s: float, previous: bool = False, tail: int | None = None) -> Iterator[str]:
         self.requests.count("GET")
         lines = self.logs.get(f"{pod} previous" if previous else pod, [])
         yield from lines if tail is None else lines[-tail:]
@@ -124,9 +121,6 @@ class Reads:
         raise AssertionError("nothing is written here")
 
     replace = create
-
-    def patch(self, key: Key, patch: Object, *, manager: str = "", subresource: str = "") -> Object:
-        raise AssertionError("nothing is written here")
 
     def delete(self, key: Key, **how: Any) -> bool:
         raise AssertionError("nothing is written here")

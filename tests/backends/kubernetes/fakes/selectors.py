@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 from functools import cache
 from typing import Any
@@ -57,16 +56,3 @@ def matches(thing: Object, labels: str, fields: str) -> bool:
         if (str(found or "") == value) == negated:
             return False
     return True
-
-
-def merged(live: Any, patch: Any) -> Any:
-    """JSON merge patch."""
-    if not isinstance(patch, dict):
-        return copy.deepcopy(patch)
-    found = dict(live) if isinstance(live, dict) else {}
-    for name, value in patch.items():
-        if value is None:
-            found.pop(name, None)
-        else:
-            found[name] = merged(found.get(name), value)
-    return found

@@ -124,13 +124,12 @@ class _Handler(BaseHTTPRequestHandler):
             return 201, api.create(body)
         if self.command == "PUT":
             return 200, api.replace(body)
-        if self.headers.get("Content-Type") == "application/apply-patch+yaml":
-            uid = body["metadata"].pop("uid", None)
-            found = api.apply(
-                body, manager=manager, force=query.get("force") == "true", dry_run=query.get("dryRun") == "All", uid=uid
-            )
-            return 200, found
-        return 200, api.patch(key, body, manager=manager)
+        assert self.headers.get("Content-Type") == "application/apply-patch+yaml"
+        uid = body["metadata"].pop("uid", None)
+        found = api.apply(
+            body, manager=manager, force=query.get("force") == "true", dry_run=query.get("dryRun") == "All", uid=uid
+        )
+        return 200, found
 
     def _list(self, items: list[Object], version: str, query: dict[str, str]) -> None:
         """In pages, when they are asked for and it is no list from the cache."""

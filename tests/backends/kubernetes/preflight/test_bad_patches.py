@@ -13,6 +13,7 @@ from rlctl.backends.kubernetes.api.interface import ApiError, Key
 from rlctl.backends.kubernetes.api.refusals import GO_ON, in_words, partly
 from rlctl.errors import Conflict, PartlyApplied, SpecError
 from rlctl.plan import PATCHED_BY, Document, Plan
+from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.backends.kubernetes.fakes.lab import Lab, spec_of
 from tests.backends.kubernetes.fakes.selectors import forbidden
 
@@ -79,7 +80,7 @@ def test_what_only_says_something_about_the_dry_run_stops_nobody(lab: Lab) -> No
 
 @pytest.mark.parametrize("status", [400, 403, 404, 413, 422])
 def test_nobody_is_told_to_repeat_what_ends_the_same_way(status: int) -> None:
-    told = in_words(ApiError("no", status=status), "create", ACTORS, "rl", written=True)
+    told = in_words(ApiError("no", status=status), "create", ACTORS, FakeApi(), written=True)
     assert isinstance(told, ApiError)
     assert "same command" not in told.hint
     assert GO_ON not in partly(told).hint
@@ -88,7 +89,7 @@ def test_nobody_is_told_to_repeat_what_ends_the_same_way(status: int) -> None:
 
 @pytest.mark.parametrize("status", [0, 429, 503])
 def test_what_may_pass_is_to_be_repeated(status: int) -> None:
-    told = in_words(ApiError("no", status=status), "create", ACTORS, "rl", written=True)
+    told = in_words(ApiError("no", status=status), "create", ACTORS, FakeApi(), written=True)
     assert isinstance(told, PartlyApplied)
     assert told.hint == GO_ON
 
@@ -123,4 +124,4 @@ def test_a_volume_that_cannot_take_its_size_is_no_missing_right(lab: Lab, messag
 
 
 def test_a_missing_right_stays_one() -> None:
-    assert "administrator" in in_words(forbidden(ACTORS), "patch", ACTORS, "rl", written=False).hint
+    assert "administrator" in in_words(forbidden(ACTORS), "patch", ACTORS, FakeApi(), written=False).hint

@@ -193,6 +193,25 @@ def test_a_quota_is_shown_with_what_is_left_of_it(used: str, told: str, text: st
     assert verdict(api, "quota") == (told, text)
 
 
+@pytest.mark.parametrize(
+    ("hard", "used", "told"),
+    [
+        ({"services.nodeports": "0", "requests.nvidia.com/gpu": "0", "persistentvolumeclaims": "0"}, {}, "ok"),
+        ({"requests.nvidia.com/gpu": "4"}, {"requests.nvidia.com/gpu": "4"}, "warning"),
+        ({"count/deployments.apps": "0"}, {}, "problem"),
+        ({"limits.memory": "1Gi", "services.nodeports": "0"}, {"limits.memory": "1Gi"}, "problem"),
+    ],
+)
+def test_a_quota_of_what_a_run_can_do_without_is_no_problem(
+    hard: dict[str, str], used: dict[str, str], told: str
+) -> None:
+    api = cluster()
+    quota = {"kind": "ResourceQuota", "metadata": {"name": "team"}, "status": {"hard": hard, "used": used}}
+    api.objects.append(quota)
+
+    assert check(api, "quota").verdict == told
+
+
 @pytest.mark.parametrize(("off_s", "told"), [(0, "ok"), (20, "ok"), (90, "warning"), (-90, "warning")])
 def test_a_clock_that_is_wrong_is_a_warning(off_s: int, told: str) -> None:
     api = cluster()

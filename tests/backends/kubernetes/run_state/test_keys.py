@@ -104,8 +104,9 @@ def test_when_the_core_secret_is_lost_both_are_made_anew_once_nothing_runs(lab: 
 
 
 def test_a_secret_without_keys_is_told_of() -> None:
-    with pytest.raises(Conflict, match="does not hold the keys of run pong"):
-        keys.derived({"data": {"server.key": "AAAA"}}, "pong", UID)
+    with pytest.raises(Conflict, match="does not hold the keys of run pong") as error:
+        keys.derived({"data": {"server.key": "AAAA"}}, "pong", UID, "kubectl -n rl")
+    assert error.value.hint.endswith("kubectl -n rl delete secret pong-keys-core")
 
 
 def test_no_key_is_ever_shown(lab: Lab) -> None:

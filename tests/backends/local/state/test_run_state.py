@@ -241,6 +241,9 @@ def test_life_is_seen_while_its_descriptor_is_open_and_no_longer(tmp_path: Path)
     path = tmp_path / "life"
     assert not lock.alive(path)
     with lock.life(path) as handle:
+        with pytest.raises(Conflict, match="a supervisor of this run lives") as error, lock.life(path):
+            pass
+        assert error.value.hint == "`rlctl down` ends it; then the same command again."
         inherited = os.dup(handle)
     assert lock.alive(path)
     os.close(inherited)
