@@ -263,11 +263,16 @@ def clean(
         int, typer.Option("--keep", metavar="N", min=1, help="Keep what the newest N builds of each branch made.")
     ] = 10,
     days: Annotated[float, typer.Option("--days", metavar="N", min=0, help="Keep what is younger than N days.")] = 7.0,
+    gone: Annotated[
+        list[str] | None,
+        typer.Option("--gone", metavar="CONTEXT/NAMESPACE", help="A cluster that is no more: not asked; repeatable."),
+    ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only listed.")] = False,
 ) -> int:
     """List images, code folders and builds with their logs that nothing needs; --yes removes them.
 
-    What a revision of any run names stays. When one target does not answer, nothing is removed.
+    What a revision of any run names stays, of this machine and of every namespace that ci.yaml names or that was ever
+    deployed to. When one of them does not answer, nothing is removed.
     """
     from rlctl_ci.core import cleaning
     from rlctl_ci.store.database import Database
@@ -275,7 +280,18 @@ def clean(
 
     read, now, young_s = _config(config), world.now().timestamp(), days * 86_400
     reading = Reading(Database(read.folder / "ci.db"))
-    found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s)
+    deployed_to = {f"{context}/{namespace}": (context, namespace) for context, namespace in reading.targets()}
+    if unknown := [one for one in gone or () if one not in deployed_to]:
+        raise UsageError(
+            f"--gone {unknown[0]}: nothing was deployed there", hint=f"deployed to: {', '.join(deployed_to) or 'none'}"
+        )
+    without = [deployed_to[one] for one in gone or ()]
+    try:
+        found = cleaning.waste(read, reading, now, keep=keep, young_s=young_s, gone=without)
+    except BackendUnreachable as error:
+        if left := ", ".join(one for one in deployed_to if one not in (gone or ())):
+            error.hint = f"{error.hint} One that is gone for good: --gone with one of {left}".strip()
+        raise
     world.lines(table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ())
     old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
     removed = cleaning.remove(read, found, read.folder / "code", now) if yes else 0
@@ -302,12 +318,27 @@ def manifest(
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", metavar="NAME", help="Namespace of the runs.")
     ] = "default",
+    service_namespace: Annotated[
+        str | None,
+        typer.Option("--service-namespace", metavar="NAME", help="Namespace of the service; default: of the runs."),
+    ] = None,
+    size: Annotated[str, typer.Option("--size", help="Of its volume, as in 50Gi.")] = "20Gi",
+    storage_class: Annotated[
+        str | None, typer.Option("--storage-class", metavar="NAME", help="Of its volume; default: the cluster's.")
+    ] = None,
+    pull_secret: Annotated[
+        list[str] | None,
+        typer.Option("--pull-secret", metavar="NAME", help="Secret by which nodes pull the image; repeatable."),
+    ] = None,
     config: ConfigFile = Path("ci.yaml"),
 ) -> int:
     """Print the objects that run the service on a cluster, with rights for the runs that FILE names."""
     from rlctl_ci.config.manifest import manifest as rendered
 
-    text = rendered(_config(config), namespace=namespace, image=image, host=host)
+    text = rendered(
+        _config(config), namespace=namespace, image=image, host=host, own=service_namespace, size=size,
+        storage_class=storage_class, pull_secrets=pull_secret or (),
+    )  # fmt: skip
     world.data(text.removesuffix("\n"))
     world.document({"manifest": text})
     return 0

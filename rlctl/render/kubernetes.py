@@ -239,6 +239,8 @@ def _proxy(plan: Plan, spec: Spec, page: str) -> dict[str, Any]:
         secret = {"name": "secret", "secret": {"secretName": proxy.secret, "defaultMode": 0o440}}
     return {
         **_workload(plan, f"proxy-{page}"),
+        # not <run>-proxy-<page>: <run>-proxy may be a run, whose page is called that
+        "name": names.workload_name(plan.run, f"{page}-proxy"),
         "image": proxy.image,
         "args": proxy.args,
         "port": proxy.port,

@@ -86,7 +86,7 @@ class Images(Model):
     """
 
     core: Annotated[Image | None, restart("manager", "modelpool", "replay", in_run_file=False)] = None
-    """manager, modelpool and TensorBoard; holds no torch, and no code of yours."""
+    """manager, modelpool, replay and TensorBoard; holds no torch, and no code of yours."""
     actor: Annotated[Image | None, restart("actor", "evaluator", in_run_file=False)] = None
     """actor and evaluator."""
     learner: Annotated[Image | None, restart("learner", "inference", in_run_file=False)] = None

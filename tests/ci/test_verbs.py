@@ -15,6 +15,7 @@ import pytest
 import uvicorn
 import yaml
 
+from rlctl.errors import BackendUnreachable
 from rlctl_ci.config.settings import load
 from rlctl_ci.core.cleaning import Waste, remove
 from rlctl_ci.core.service import Service
@@ -267,7 +268,7 @@ def test_a_token_opens_what_its_scope_says_until_it_is_revoked(ci: Any, live: Li
 def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     ci: Any, live: Live, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rlctl_ci.core.cleaning._targets", lambda config: [])
+    monkeypatch.setattr("rlctl_ci.core.cleaning.asked", lambda *_: [])
     code = live.service.folder / "code"
     code.mkdir()
     for number in (1, 2):
@@ -291,6 +292,22 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     assert (code / sha(2)).is_dir()
     assert [live.service.log(number).exists() for number in (1, 2)] == [False, True]
     assert [build["id"] for build in ci("builds", "-o", "json").json["builds"]] == [2]
+
+
+def test_clean_names_the_clusters_that_it_has_to_ask_and_leaves_out_those_that_are_gone(
+    ci: Any, live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(config: Any, reading: Any, gone: Any) -> list[Any]:
+        if ("old", "team") in gone:
+            return []
+        raise BackendUnreachable("it does not answer")
+
+    monkeypatch.setattr("rlctl_ci.core.cleaning.asked", asked)
+    with live.service.database.write() as db:
+        db.execute("INSERT INTO targets VALUES ('old', 'team')")
+    assert "--gone with one of old/team" in ci("clean").err
+    assert ci("clean", "--gone", "old/team").code == 0
+    assert ci("clean", "--gone", "else/team").code == 2
 
 
 def test_who_has_asked_for_what_is_listed(ci: Any) -> None:

@@ -72,12 +72,12 @@ class Setting(NamedTuple):
 
 SETTINGS = {
     "README.md": Setting(
-        POLE + PACED,
+        (POLE + PACED).replace("run: cartpole", "run: pole"),
         {
             "rlctl up spec.yaml\n": "rlctl up spec.yaml --set stop.agent_steps=2000\n$ cd ..\n",
             "return>=475": "return>=15",
             "spec.yaml --seeds 5": "short.yaml --name few --seeds 1",
-            "compare cartpole": "compare few",
+            "compare pole": "compare few",
         },
     ),
     "docs/policies.md": Setting(

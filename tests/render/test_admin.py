@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from rlctl.render import templates
 from rlctl.render.kubernetes import admin
 from tests.render.cluster import Run
 
@@ -42,6 +44,13 @@ def test_a_users_rights_name_verbs_and_kinds_one_by_one_and_list_no_secrets() ->
         assert "*" not in (*rule["apiGroups"], *rule["resources"], *rule["verbs"])
         if "secrets" in rule["resources"]:
             assert not {"list", "watch"} & set(rule["verbs"])
+
+
+def test_the_page_for_operators_shows_the_rules_as_they_are() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    shown = page.partition("```yaml\nrules:\n")[2].partition("```")[0]
+    rules = (templates() / "kubernetes" / "admin" / "access.yaml.j2").read_text().partition("rules:\n")[2]
+    assert shown == rules.partition("---\n")[0]
 
 
 def test_a_users_rights_cover_everything_that_a_run_is_made_of(run: Run) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from rlctl.spec import names
-from tests.render.cluster import UID, Run, bytes_of, role_of, selects, spec_of
+from rlctl.spec.schema import RUN_NAME
+from tests.render.cluster import EXPOSED, UID, Run, bytes_of, role_of, selects, spec_of
 
 LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
@@ -20,11 +21,24 @@ FLUSH_S = 10
 def test_every_name_fits_where_a_cluster_puts_it(run: Run) -> None:
     for it in run.objects:
         name = it["metadata"]["name"]
-        assert LABEL.fullmatch(name), name
+        assert LABEL.fullmatch(name.replace(".", "-") if it["kind"] == "NetworkPolicy" else name), name
         assert len(name) <= 63, name
         if it["kind"] == "StatefulSet":
             assert len(f"{name}-{10 * 'x'}") <= 63  # controller-revision-hash is a label of its pods
             assert len(f"{name}-511") <= 63
+
+
+def test_no_name_of_a_run_is_one_that_another_run_needs() -> None:
+    run = Run(spec_of(run="a", kubernetes=EXPOSED, algorithm={"name": "apex_dqn"}))
+    found = {(it["kind"], it["metadata"]["name"]) for it in run.objects}
+    found |= {("Pod", f"{name}-0") for kind, name in found if kind == "StatefulSet"}
+    found |= {("ConfigMap", names.state_name("a")), ("ConfigMap", names.revision_name("a", 7))}
+    found |= {("Secret", names.keys_name("a", key_class)) for key_class in ("core", "actor")}
+    for kind, name in found:
+        for other_kind, other in found:
+            between = name.removesuffix(other.removeprefix("a"))
+            if kind == other_kind and between not in (name, "a"):
+                assert not re.fullmatch(RUN_NAME, between), f"{kind} {name}: run {between} needs it too"
 
 
 def test_every_label_has_a_value_that_a_label_may_have(run: Run) -> None:
@@ -125,7 +139,7 @@ def test_ports_are_ours_and_each_is_used_once_in_a_pod(run: Run) -> None:
         ports = {port["name"]: port["containerPort"] for port in container["ports"]}
         assert len(set(ports.values())) == len(container["ports"])
         assert all(1024 <= port <= 65535 for port in ports.values())
-        if "-proxy-" not in name:
+        if not name.endswith("-proxy"):
             assert ports.items() <= names.PORTS.items()
 
 
@@ -182,7 +196,7 @@ def test_probes_of_a_role_differ_and_ask_the_process_itself(run: Run) -> None:
         live, ready = container["livenessProbe"], container["readinessProbe"]
         assert live != ready
         assert live["periodSeconds"] * live["failureThreshold"] >= 60  # slow is not dead
-        if "-proxy-" in name or name.endswith("-tensorboard"):
+        if name.endswith(("-proxy", "-tensorboard")):
             continue
         assert (live["httpGet"]["path"], ready["httpGet"]["path"]) == ("/healthz", "/readyz")
         assert {live["httpGet"]["port"], ready["httpGet"]["port"]} == {"probe"}
@@ -193,14 +207,14 @@ def test_probes_of_a_role_differ_and_ask_the_process_itself(run: Run) -> None:
 def test_a_pod_has_time_to_say_goodbye(run: Run) -> None:
     for name, _, pod in run.pods():
         hook = pod["containers"][0].get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds", 0)
-        flush = 5 if "-proxy-" in name or name.endswith("-tensorboard") else FLUSH_S
+        flush = 5 if name.endswith(("-proxy", "-tensorboard")) else FLUSH_S
         assert hook + flush < pod["terminationGracePeriodSeconds"] <= 60, name
 
 
-def test_elastic_roles_may_be_moved_and_the_others_may_not(run: Run) -> None:
+def test_what_is_lost_with_its_node_is_not_moved_by_autoscalers(run: Run) -> None:
     evict = "cluster-autoscaler.kubernetes.io/safe-to-evict"
     for it in run.workloads:
-        kept = role_of(it) in run.core
+        kept = role_of(it) in {*run.core, "evaluator"}
         annotations = it["spec"]["template"]["metadata"]["annotations"]
         assert annotations[evict] == ("false" if kept else "true")
         assert ("karpenter.sh/do-not-disrupt" in annotations) == kept

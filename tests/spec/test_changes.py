@@ -250,15 +250,6 @@ def test_lock_step_still_takes_what_leaves_its_streams_alone() -> None:
     assert {change.action for change in found} == {"live"}
 
 
-def test_actors_beyond_their_most_are_refused() -> None:
-    old = small(roles={"actor": {"max_replicas": 8}})
-    (change,) = changes(old, small(roles={"actor": {"replicas": 9, "max_replicas": 8}}))
-    assert (change.action, change.why) == (
-        "refuse",
-        "roles.actor.replicas: 1 -> 9: more than roles.actor.max_replicas 8; raise it",
-    )
-
-
 def test_without_a_most_one_machine_allows_64_actors_or_what_the_spec_asks_for() -> None:
     assert max_actors(small()) == 64
     assert max_actors(small(roles={"actor": {"replicas": 100}})) == 100

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 from rlctl.errors import UsageError
+from rlctl.images.registry.reference import Reference
 from rlctl.render.engine import environment, render
 from rlctl.spec import names
+from rlctl.spec.units import mebibytes
 from rlctl_ci.builders.bases import configured
 from rlctl_ci.config.settings import Config, Project
 
@@ -20,7 +22,8 @@ _API_SERVER: Final = (443, 6443)
 
 
 def manifest(
-    config: Config, *, namespace: str, image: str, host: str, name: str = "rlctl-ci", size: str = "20Gi"
+    config: Config, *, namespace: str, image: str, host: str, own: str | None = None, name: str = "rlctl-ci",
+    size: str = "20Gi", storage_class: str | None = None, pull_secrets: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """One YAML text.
 
@@ -29,26 +32,42 @@ def manifest(
         namespace: that of the runs which it redeploys.
         image: holds rlctl with its extras ci and kubernetes, and git; by digest.
         host: a name of `hosts:`; probes say it.
+        own: namespace of the service; None: that of the runs.
         name: of all objects, and of the ConfigMap and the Secret that a person makes.
         size: of the disk for database, logs and repositories.
+        storage_class: of that disk; None: the default of the cluster.
+        pull_secrets: Secrets with the logins by which nodes pull the image.
 
     Raises:
         UsageError: a pod with this configuration would not be reached, or would redeploy nothing.
     """
+    if not Reference.parse(image).digest:
+        raise UsageError(
+            f"--image {image}: needs a digest, as what a tag is may change",
+            hint="rlctl image push --registry REGISTRY --only ci prints it",
+        )
+    try:
+        mebibytes(size)
+    except ValueError as error:
+        raise UsageError(f"--size: {error}") from error
     if config.loopback:
         raise UsageError(f"listen: {config.listen}: no client reaches a pod there", hint="listen: 0.0.0.0:8710")
     if host not in config.hosts:
         raise UsageError(f"hosts: has no {host}", hint=f"--host {' or '.join(config.hosts) or '; hosts: is empty'}")
     on_cluster = [one for one in config.projects.values() if one.target == "kubernetes"]
-    here = [one for one in on_cluster if one.namespace in (None, namespace)]
+    own = own or namespace
+    here = [one for one in on_cluster if (one.namespace or own) == namespace]
     if not here:
         raise UsageError(
             f"no project has target: kubernetes and a run in namespace {namespace}",
             hint=f"-n {' or '.join(sorted({one.namespace for one in on_cluster if one.namespace})) or 'NAME'}",
         )
     labels = {"app.kubernetes.io/name": "rlctl-ci", "app.kubernetes.io/instance": name}
+    claim = {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": size}}}
     values = {
-        "namespace": namespace, "image": image, "host": host, "name": name, "size": size, "labels": labels,
+        "namespace": namespace, "own": own, "image": image, "host": host, "name": name, "labels": labels,
+        "claim": claim if storage_class is None else {**claim, "storageClassName": storage_class},
+        "pull_secrets": [{"name": secret} for secret in pull_secrets],
         "config": f"{name}-config", "secret": f"{name}-secrets", "port": config.port,
         "ports": [{"port": port} for port in sorted({*_API_SERVER, *(port for one in here for port in _ports(one))})],
         "of": _objects(sorted({one.run for one in here})),
@@ -61,7 +80,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for run in runs:
         pages = [names.workload_name(run, page) for page in ("tensorboard", "status")]
-        proxies = [names.workload_name(run, f"proxy-{page}") for page in ("tensorboard", "status")]
+        proxies = [names.workload_name(run, f"{page}-proxy") for page in ("tensorboard", "status")]
         stateful = [names.workload_name(run, role) for role in ("manager", "modelpool", "replay", "learner")]
         evaluator, actor, replay = (names.workload_name(run, role) for role in ("evaluator", "actor", "replay"))
         shards = [names.workload_name(run, "actor", shard) for shard in range(names.shards(MOST_ACTORS))]
@@ -74,7 +93,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
             "services": [*stateful, *pages, *proxies],
             "claims": [names.volume_name(run)],
             "policies": [f"{run}-deny", *stateful, actor, evaluator, *(f"{page}-from-proxy" for page in pages),
-                         *proxies, *(f"{replay}-{role}" for role in ("manager", "learner", "actor"))],
+                         *proxies, *(f"{replay}.{path}" for path in ("to-manager", "from-learner", "from-actor"))],
             "locks": [names.lock_name(run)],
         }  # fmt: skip
         for kind, called in kinds.items():

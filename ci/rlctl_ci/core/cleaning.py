@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rlctl.backends.base import Backend
+from rlctl.backends.kubernetes.backend import KubernetesBackend
+from rlctl.backends.local import LocalBackend
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.folder import remove as remove_folder
 from rlctl_ci.builders.registry import proofs, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.logs import size
-from rlctl_ci.deploy.act import backend_of
 from rlctl_ci.sandbox.locks import held
 from rlctl_ci.store import pruning
 from rlctl_ci.store.reading import Reading
@@ -65,10 +66,15 @@ def needed(backends: Iterable[Backend]) -> set[str]:
 
 def waste(
     config: Config, reading: Reading, now: float, *, keep: int = KEEP_EACH, young_s: float = KEEP_YOUNG_S,
-    targets: Callable[[Config], Iterable[Backend]] | None = None,
+    gone: Collection[tuple[str, str]] = (),
+    targets: Callable[[Config, Reading, Collection[tuple[str, str]]], Iterable[Backend]] | None = None,
 ) -> list[Waste]:  # fmt: skip
-    """Artifacts beyond every run's history, each branch's newest `keep` builds, and the builds of the last days."""
-    stays, kept = needed((targets or _targets)(config)), set[str]()
+    """Artifacts beyond every run's history, each branch's newest `keep` builds, and the builds of the last days.
+
+    Args:
+        gone: context and namespace of clusters that are no more, and are not asked.
+    """
+    stays, kept = needed((targets or asked)(config, reading, gone)), set[str]()
     seen: dict[tuple[str, str], list[int]] = {}
     candidates: dict[str, Waste] = {}
     for build in reading.all_made():
@@ -150,10 +156,13 @@ def _content(reference: str) -> str:
     return (reference if reference.startswith("/") else reference.partition("@sha256:")[2]).rpartition("/")[2]
 
 
-def _targets(config: Config) -> Iterable[Backend]:
-    known = {}
-    for project in config.projects.values():
-        key = (project.target, project.context, project.namespace)
-        if key not in known:
-            known[key] = backend_of(project)
-    return known.values()
+def asked(config: Config, reading: Reading, gone: Collection[tuple[str, str]] = ()) -> Iterable[Backend]:
+    """Targets where a run may need what was built: this machine, and every namespace that ci.yaml names or that was
+    ever deployed to. A run stays where it is when its project goes elsewhere, or out of ci.yaml.
+    """
+    found: dict[tuple[str, str], Backend] = {("", ""): LocalBackend()}
+    named = [(one.context, one.namespace) for one in config.projects.values() if one.target == "kubernetes"]
+    for context, namespace in (*named, *(one for one in reading.targets() if one not in gone)):
+        cluster = KubernetesBackend(context, namespace)
+        found.setdefault((cluster.context, cluster.namespace), cluster)
+    return found.values()

@@ -89,8 +89,18 @@ class Act:
             "replicas": dict(state.replicas),
             "missing": health.missing(self.backend, state.run),
             "uid": state.uid,
+            "cluster": self._cluster(),
         }
         return {"revision": state.revision, "baseline": baseline, "images": [*images_of(state.spec).values()]}
+
+    def _cluster(self) -> list[str]:
+        """Context and namespace as they are resolved now: the next look may find another context current."""
+        if self.backend.name != "kubernetes":
+            return []
+        from rlctl.backends.kubernetes.backend import KubernetesBackend
+
+        assert isinstance(self.backend, KubernetesBackend)
+        return [self.backend.context, self.backend.namespace]
 
     def apply(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> int:
         """Make the run what the commit says.

@@ -53,6 +53,8 @@ class Deployments(Rows):
                 f"SELECT 1 FROM deploys WHERE run = ? AND build != ? AND state IN {UNDECIDED}", (run, build)
             ).fetchone():
                 return None
+            if cluster := baseline.get("cluster"):  # never forgotten: what was deployed may run there for years
+                db.execute("INSERT OR IGNORE INTO targets VALUES (?, ?)", tuple(cluster))
             db.execute(
                 "INSERT INTO deploys VALUES (?, ?, ?, ?, 'planned', ?, NULL, ?, '', ?, ?)",
                 (build, row["project"], row["ref"], run, before, json.dumps(baseline), now, now),

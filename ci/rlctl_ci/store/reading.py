@@ -93,6 +93,10 @@ class Reading:
         )  # fmt: skip
         return [Deploy.of(row) for row in rows]
 
+    def targets(self) -> list[tuple[str, str]]:
+        """Context and namespace of every cluster that was ever deployed to."""
+        return [(row["context"], row["namespace"]) for row in self._all("SELECT * FROM targets ORDER BY 1, 2")]
+
     def unfinished_rollbacks(self) -> list[Deploy]:
         """Deployments of builds that are over, which a person wants undone."""
         over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))

@@ -69,5 +69,8 @@ ALTER TABLE tokens DROP COLUMN used;
 CREATE INDEX deliveries_by_build ON deliveries (build);
 CREATE TABLE forgotten (state TEXT PRIMARY KEY, builds INTEGER NOT NULL) STRICT;
 """
-MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM)
+TARGETS: Final = """
+CREATE TABLE targets (context TEXT NOT NULL, namespace TEXT NOT NULL, PRIMARY KEY (context, namespace)) STRICT;
+"""
+MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM, TARGETS)
 """One after the other; their number is the version that `PRAGMA user_version` holds."""

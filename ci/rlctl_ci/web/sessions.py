@@ -88,7 +88,7 @@ class Sessions:
         """
         person = self.who(request)
         if person is None and scope == "read" and self._open_reading:
-            person = Person("anybody", frozenset({"read"}))
+            person = Person("without a token", frozenset({"read"}))
             key = address(request)
         elif person is None:
             if "authorization" in request.headers:

@@ -1,4 +1,4 @@
-"""Checks of this machine for a training: packages, room, sockets, limits."""
+"""Checks of this machine for a training: its system, packages, room, sockets, limits."""
 
 from __future__ import annotations
 
@@ -24,8 +24,18 @@ _FILES_OF_A_RUN: Final = 4096
 
 
 def look() -> list[Check]:
-    """All checks; nothing is changed."""
-    return [packages(), _disk(), _sockets(), _files(), _machine()]
+    """All checks; nothing is changed. Where this is no Linux there is one: the others ask what Linux alone has."""
+    if (system := _system()).verdict == "problem":
+        return [system]
+    return [system, packages(), _disk(), _sockets(), _files(), _machine()]
+
+
+def _system() -> Check:
+    name = platform.system()
+    if name != "Linux":
+        text = f"{name}: roles need Linux, its /proc and prctl"
+        return Check("system", "problem", text, "use a Linux machine, or a container or virtual machine with Linux")
+    return Check("system", "ok", f"Linux {platform.release()}")
 
 
 def packages() -> Check:

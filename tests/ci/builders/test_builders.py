@@ -15,6 +15,7 @@ import pytest
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.make import Wish
+from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.program import Program
@@ -106,6 +107,18 @@ def test_provenance_that_a_kill_has_left_out_comes_with_the_next_attempt(
     registry.asked.clear()
     appended(job_for(tmp_path, registry), source)
     assert not [line for line in registry.asked if not line.startswith(("GET", "HEAD"))]
+
+
+def test_an_image_of_the_same_code_that_a_person_has_pushed_is_used_and_stays(
+    tmp_path: Path, registry: Registry, source: Path
+) -> None:
+    image = Reference.parse(appended(job_for(tmp_path, registry), source)[0].reference)
+    (code,) = (name for name in names(registry, image.repository, image.digest) if name.startswith("code-"))
+    manifest, kind = registry.manifests[image.repository, image.digest]
+    theirs = json.dumps(json.loads(manifest) | {"annotations": {"by": "docker"}}).encode()
+    registry.manifests[image.repository, code] = registry.manifests[image.repository, sha256(theirs)] = theirs, kind
+    assert appended(job_for(tmp_path, registry, sha(2)), source)[0].reference == str(image.by_digest(sha256(theirs)))
+    assert registry.manifests[image.repository, code][0] == theirs
 
 
 def names(registry: Registry, repository: str, digest: str) -> list[str]:

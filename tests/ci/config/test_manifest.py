@@ -33,8 +33,8 @@ def about(*runs: str, **fields: Any) -> Config:
     return Config.model_validate({"listen": "0.0.0.0:8710", "hosts": [HOST], "behind_tls": True, "projects": projects})
 
 
-def objects(config: Config) -> list[dict[str, Any]]:
-    return list(yaml.safe_load_all(manifest(config, namespace="team", image=IMAGE, host=HOST)))
+def objects(config: Config, **more: Any) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(manifest(config, **{"namespace": "team", "image": IMAGE, "host": HOST, **more})))
 
 
 OBJECTS = objects(about("pole", "other"))
@@ -164,6 +164,36 @@ def test_it_runs_once_without_root_and_with_a_root_that_is_read_only() -> None:
     assert all(one["metadata"]["namespace"] == "team" for one in OBJECTS)
 
 
+def test_a_service_in_a_namespace_of_its_own_has_its_rights_in_that_of_the_runs() -> None:
+    found = objects(about("pole", namespace="team"), own="ci")
+    assert {one["kind"] for one in found if one["metadata"]["namespace"] == "team"} == {"Role", "RoleBinding"}
+    assert of("RoleBinding", found)["subjects"][0]["namespace"] == "ci"
+    with pytest.raises(UsageError, match="in namespace team"):
+        objects(about("pole"), own="ci")
+
+
+def test_its_volume_and_the_logins_of_its_image_are_what_a_cluster_has() -> None:
+    claim = of("PersistentVolumeClaim")["spec"]
+    assert claim == {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": "20Gi"}}}
+    found = objects(about("pole"), size="50Gi", storage_class="ssd", pull_secrets=["house"])
+    claim = of("PersistentVolumeClaim", found)["spec"]
+    assert (claim["storageClassName"], claim["resources"]["requests"]["storage"]) == ("ssd", "50Gi")
+    assert of("StatefulSet", found)["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "house"}]
+
+
+def test_probes_wait_for_a_service_that_is_busy() -> None:
+    (container,) = of("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    assert [container[probe]["timeoutSeconds"] for probe in ("readinessProbe", "livenessProbe")] == [5, 10]
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"), [({"image": "r/x:1"}, "needs a digest"), ({"size": "50"}, "with its unit")]
+)
+def test_an_image_without_a_digest_and_a_size_without_a_unit_are_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        objects(about("pole"), **fields)
+
+
 def test_a_run_with_the_longest_name_has_rights_of_its_own() -> None:
     assert Rights(LONGEST).may_all(["patch"], "StatefulSet", f"{LONGEST}-manager")
 
@@ -188,6 +218,10 @@ def test_the_manifest_is_of_the_runs_that_ci_yaml_names(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("ci.yaml").write_text(yaml.safe_dump(about("pole").model_dump(mode="json", exclude_unset=True)))
-    done = rlctl("ci", "manifest", "-n", "team", "--image", IMAGE, "--host", HOST)
+    asked = ("ci", "manifest", "-n", "team", "--image", IMAGE, "--host", HOST)
+    done = rlctl(*asked)
     assert done.code == 0, done.err
     assert done.out == manifest(about("pole"), namespace="team", image=IMAGE, host=HOST)
+    done = rlctl(*asked, "--size", "50Gi", "--storage-class", "ssd", "--pull-secret", "a", "--pull-secret", "b")
+    more: dict[str, Any] = {"size": "50Gi", "storage_class": "ssd", "pull_secrets": ["a", "b"]}
+    assert done.out == manifest(about("pole"), namespace="team", image=IMAGE, host=HOST, **more)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
+from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl_ci.config.settings import Config
-from rlctl_ci.core.cleaning import waste
+from rlctl_ci.core.cleaning import asked, waste
+from rlctl_ci.store import pruning
 from rlctl_ci.store.records import Artifact
 from tests.ci.deploy.test_deploy import IMAGE, acting, made, source, step, target
-from tests.ci.world import Service
+from tests.ci.world import Service, project
 from tests.conformance.targets import Pretended, Target
 
 __all__ = ["target"]
@@ -28,7 +31,7 @@ def removable(target: Target, service: Service, *references: str) -> list[str]:
         service.queue.artifact(build, service.owner, [Artifact("actor", reference)])
         service.queue.end(build, service.owner, "succeeded")
     config = Config.model_validate({"projects": {"pole": service.project}})
-    found = waste(config, service.reading, service.clock(), keep=0, young_s=-1.0, targets=lambda _: [target.backend])
+    found = waste(config, service.reading, service.clock(), keep=0, young_s=-1.0, targets=lambda *_: [target.backend])
     return sorted(one.reference for one in found)
 
 
@@ -62,3 +65,44 @@ def test_an_image_that_a_run_names_with_its_tag_stays(tmp_path: Path, service: S
     list(target.backend.apply(plan, documents, spec.model_dump(mode="json")))
     gone = IMAGE.replace("1" * 64, "2" * 64)
     assert removable(target, service, name, gone) == [gone]
+
+
+@pytest.fixture
+def contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubeconfig with two contexts; neither answers."""
+    names = ("old", "new")
+    values = {
+        "current-context": "new",
+        "contexts": [{"name": name, "context": {"cluster": "c", "user": "u", "namespace": "team"}} for name in names],
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {}}],
+    }
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(values))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+@pytest.mark.usefixtures("home", "contexts")
+def test_targets_that_ci_yaml_names_no_more_are_asked_too_and_so_is_this_machine(service: Service) -> None:
+    build = service.hook(1)
+    assert build is not None
+    assert service.claim() is not None
+    service.queue.plan_deploy(build, service.owner, "pole", 1, {"cluster": ["old", "team"]})
+    service.queue.decide(build, service.owner, "failed", "failed", "")
+    pruning.forget(service.database, [build], delivered_until=0)
+    moved = project(target="kubernetes", registry="registry.invalid/team")
+    config = Config.model_validate({"projects": {"pole": moved}})
+
+    def places(*gone: tuple[str, str]) -> list[tuple[str, ...]]:
+        found = asked(config, service.reading, gone)
+        return [(one.context, one.namespace) if isinstance(one, KubernetesBackend) else (one.name,) for one in found]
+
+    assert places() == [("local",), ("new", "team"), ("old", "team")]
+    assert places(("old", "team")) == [("local",), ("new", "team")]
+
+
+def test_a_deployment_tells_the_context_and_namespace_that_were_meant(target: Target) -> None:
+    live = acting(target).look()
+    assert live is not None
+    backend = target.backend
+    on_cluster = isinstance(backend, KubernetesBackend)
+    assert live["baseline"]["cluster"] == ([backend.context, backend.namespace] if on_cluster else [])
