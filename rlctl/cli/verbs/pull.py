@@ -37,7 +37,7 @@ def pull(
 
     The folder describes itself: weights (policy.safetensors), what it takes to make the policy anew (policy.json), and
     where it comes from with the resolved spec (run.json). `rlctl_agents.load(DIR)` makes a policy of it in Python, and
-    `rlctl eval DIR` plays with it. Every file is checked against its sha256; nothing is overwritten. With --sign the
+    `rlctl eval ./DIR` plays with it. Every file is checked against its sha256; nothing is overwritten. With --sign the
     folder has a signature (model.sig), which `eval`, `play`, `export` and `load` look at where --verify is said.
     """
     name, which = split(model)
