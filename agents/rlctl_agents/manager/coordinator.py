@@ -23,7 +23,7 @@ from rlctl_agents.manager.evaluation.matches import training
 from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle.beginning import Beginning
 from rlctl_agents.manager.lifecycle.stop import RunStop, require_measurable
-from rlctl_agents.manager.membership.admission import LeaseAdmission
+from rlctl_agents.manager.membership.admission import LeaseAdmission, MustWait
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.membership.leases import Holder
@@ -166,6 +166,8 @@ class Coordinator:
         """
         try:
             return self._lease(hello)
+        except MustWait as wait:
+            return Lease(-1, self.term, self.life.boot, 0.0, 0.0, {}, {}, wait=str(wait))
         except ValueError as fault:
             self.admission.refuse(hello.role, str(fault))
             raise
@@ -392,8 +394,6 @@ class Coordinator:
     # inside
 
     def _lease(self, hello: Hello) -> Lease:
-        if why := self.admission.must_wait(hello):
-            return Lease(-1, self.term, self.life.boot, 0.0, 0.0, {}, {}, wait=why)
         grant = self.admission.grant(hello, closed=self.stop.tells)
         holder, role, index = grant.holder, grant.holder.role, grant.holder.index
         if grant.replaced is not None:

@@ -85,8 +85,8 @@ def main(process: Process) -> None:
         kv = {"address": server.address, "budget_mib": budget_bytes >> 20, "relays": len(relays)}
         log.info("serving", extra={"kv": kv})
         while not process.stop.is_set():
-            process.pulse.beat()
-            serve(server)
+            if serve(server):  # one that fails for a minute on end counts as dead
+                process.pulse.beat()
             pool.turn()
             for relay in relays:
                 relay.require_life()
@@ -96,12 +96,14 @@ def main(process: Process) -> None:
             raise RuntimeError(member.moved)
 
 
-def serve(server: RpcServer) -> None:
-    """Answer requests that have come. One that makes a handler fail is lost to its sender; the weights stay."""
+def serve(server: RpcServer) -> bool:
+    """Answer requests that have come; False if one failed. It is lost to its sender, and the weights stay."""
     try:
         server.serve(SERVE_S)
     except Exception as error:
         log.exception("a request failed: %s: %s", type(error).__name__, error)
+        return False
+    return True
 
 
 class ModelServer:

@@ -137,6 +137,7 @@ class Member:
             elif lease is not None and (lease.experience is not None or not needs_experience):
                 self._take_lease(lease)
                 self._process.known_as(lease.index)
+                self._process.pulse.ready = False  # it may have waited
                 kv = {"index": lease.index, "term": lease.term, "name": self._process.arguments.name}
                 log.info("lease granted", extra={"kv": kv})
                 return lease
@@ -190,8 +191,10 @@ class Member:
         }
 
     def assigned(self, role: str) -> Channels | None:
-        """Channels of the one peer of a role that the manager has chosen for this process; None: there is none."""
-        return next(iter(self.peers_of(role).values()), None)
+        """Channels of the peer of a role that this process uses; None: there is none. A manager of this release names
+        one, an older one names all."""
+        peers = list(self.peers_of(role).values())
+        return peers[self.lease.index % len(peers)] if peers else None
 
     def close(self) -> None:
         """Stop reporting, after one last report."""

@@ -203,7 +203,7 @@ def start(arguments: Arguments, boot: str) -> Process:
     identity = logs.Identity(run_file.run, arguments.role, f"{arguments.role}/{index}", boot)
     recent = logs.set_up(identity)
     spec = parse_spec(run_file.spec, arguments.run_file)
-    settings = hashlib.sha256(msgspec.json.encode(run_file)).hexdigest()[:16]
+    settings = hashlib.sha256(msgspec.json.encode(run_file, order="sorted")).hexdigest()[:16]
     return Process(arguments, run_file.run, run_file.uid, spec, boot, identity, recent, settings)
 
 

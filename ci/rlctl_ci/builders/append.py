@@ -74,15 +74,17 @@ class Append:
 
     def _one(self, job: Job, made: Made, name: Name) -> Artifact:
         base = made.bases[name]
-        image = Reference.parse(f"{job.project.registry}/rlctl-{name}:{made.code.tag(str(base.reference))}")
+        # of `rlctl image push` the same code has another tag, for its bytes are others
+        image = Reference.parse(f"{job.project.registry}/rlctl-{name}:ci-{made.code.tag(str(base.reference))}")
         to = registry_of(job.project)
+        done = appending.append(base, made.layer, {})
         there = to.document(image)
-        if there is not None:  # the same code over the same base: of `rlctl image push`, too, whose bytes may be others
+        digest = sha256(done.manifest)
+        if there is not None and sha256(there[0]) == digest:
             job.say(f"{image} is there already")
-            digest = sha256(there[0])
         else:
             job.say(f"pushing {image}")
-            digest = appending.push(appending.append(base, made.layer, {}), to, image)
+            appending.push(done, to, image)
         tag(to, image.by_digest(digest), job)
         pushed = str(image.by_digest(digest))
         attach(to, image, digest, statement(job, [(pushed, digest)], {name: str(base.reference)}), notes(job))

@@ -15,7 +15,6 @@ import pytest
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.make import Wish
-from rlctl.images.registry.client import sha256
 from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.program import Program
@@ -109,16 +108,16 @@ def test_provenance_that_a_kill_has_left_out_comes_with_the_next_attempt(
     assert not [line for line in registry.asked if not line.startswith(("GET", "HEAD"))]
 
 
-def test_an_image_of_the_same_code_that_a_person_has_pushed_is_used_and_stays(
+def test_an_image_of_the_same_code_that_a_person_has_pushed_stays_and_is_not_taken_for_ours(
     tmp_path: Path, registry: Registry, source: Path
 ) -> None:
     image = Reference.parse(appended(job_for(tmp_path, registry), source)[0].reference)
-    (code,) = (name for name in names(registry, image.repository, image.digest) if name.startswith("code-"))
+    (code,) = (name for name in names(registry, image.repository, image.digest) if name.startswith("ci-code-"))
     manifest, kind = registry.manifests[image.repository, image.digest]
     theirs = json.dumps(json.loads(manifest) | {"annotations": {"by": "docker"}}).encode()
-    registry.manifests[image.repository, code] = registry.manifests[image.repository, sha256(theirs)] = theirs, kind
-    assert appended(job_for(tmp_path, registry, sha(2)), source)[0].reference == str(image.by_digest(sha256(theirs)))
-    assert registry.manifests[image.repository, code][0] == theirs
+    registry.manifests[image.repository, code.removeprefix("ci-")] = theirs, kind
+    assert appended(job_for(tmp_path, registry, sha(2)), source)[0].reference == str(image)
+    assert registry.manifests[image.repository, code.removeprefix("ci-")][0] == theirs
 
 
 def names(registry: Registry, repository: str, digest: str) -> list[str]:
@@ -141,7 +140,7 @@ def test_an_image_is_found_by_commit_and_by_branch_and_stays_one_image(
     found = names(registry, image.repository, image.digest)
     branch, code, *commits = found
     assert branch == f"branch-{slug('refs/heads/feat/x')}-1"
-    assert code.startswith("code-")
+    assert code.startswith("ci-code-")
     assert commits == ["git-111111111111", "git-e22222222222"]
 
 
@@ -159,7 +158,7 @@ def test_an_image_that_goes_takes_its_tags_and_its_provenance_with_it(
         image = Reference.parse(one.reference)
         left = {name for where, name in registry.manifests if where == image.repository}
         kept = {name for name in left if not name.startswith("sha256:")}
-        assert {name.partition("-")[0] for name in kept} == {"code", "git", "branch"}
+        assert {name.partition("-")[0] for name in kept} == {"ci", "git", "branch"}
         assert len(kept) == 4, "the image, its provenance, its commit and its branch"
         assert "git-222222222222" in kept
         assert len(left - kept) == 2
@@ -180,7 +179,7 @@ def test_a_branch_of_any_name_is_data_to_a_registry(tmp_path: Path, registry: Re
     assert len(made) == 1
     assert {event for event, _ in did} <= {"open", "socket.connect"}
     digest = "sha256:[0-9a-f]{64}"
-    tag = r"code-[0-9a-f]{12}(\.provenance)?|git-[0-9a-f]{12}|branch-[a-z0-9-]{1,40}-1"
+    tag = r"ci-code-[0-9a-f]{12}(\.provenance)?|git-[0-9a-f]{12}|branch-[a-z0-9-]{1,40}-1"
     wanted = rf"[A-Z]+ /v2/(rlctl/|team/rlctl-)(actor|learner)/(blobs|manifests)/({digest}|{tag}|uploads/\S*)"
     assert not [line for line in registry.asked if not re.fullmatch(wanted, line)]
 

@@ -206,7 +206,7 @@ def _texts(found: list[tuple[bytes, bytes]]) -> list[str]:
 
 
 def address_space(left: int) -> int:
-    """Bytes that a search may take of those that are left: the manager grows too, and dies with a pod that is full."""
+    """Bytes that a search may map of those that are left: the manager grows too, and dies with a pod that is full."""
     return min(MEMORY_BYTES, left // 2)
 
 
@@ -214,7 +214,8 @@ def main(arguments: Sequence[str]) -> int:
     """Answer the query that is the one argument, as JSON; within bounds of time and memory."""
     query = msgspec.json.decode(arguments[0], type=Query)
     resource.setrlimit(resource.RLIMIT_CPU, (query.cpu_s, query.cpu_s + 1))
-    resource.setrlimit(resource.RLIMIT_AS, (address_space(left_bytes()),) * 2)
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # by what was imported
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + address_space(left_bytes()),) * 2)
     try:
         found = search(query)
     except re.error as error:

@@ -19,6 +19,10 @@ TOLD_AGAIN_S = 60.0
 """The same refusal is an event no more often."""
 
 
+class MustWait(Exception):
+    """A process may not come in yet; the text says why."""
+
+
 class LeaseAdmission:
     """Grants leases and tickets, or refuses.
 
@@ -48,7 +52,7 @@ class LeaseAdmission:
         """Roles of which a process has joined."""
         self.refusal = ("", -1e9)
         """Newest refused hello, and when."""
-        self._waiting = self.refusal
+        self._waits = (-1e9, -1e9)  # since when a learner waits for others to leave, and its newest hello
 
     def grant(self, hello: Hello, *, closed: bool) -> LeaseGrant:
         """The lease of a process that introduces itself.
@@ -58,6 +62,7 @@ class LeaseAdmission:
 
         Raises:
             ValueError: it does not belong here, and why.
+            MustWait: it may not come in yet, and why.
         """
         leases = self._members.leases
         self._admit(hello, leases.known(hello.boot))
@@ -66,6 +71,7 @@ class LeaseAdmission:
             raise ValueError("the run is finished")
         if leases.refused(hello.boot):
             leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
+        self._require_alike(hello)
         if self.experience.hear(hello):
             what = "segments have to look like" if hello.role == "learner" else "the environment looks like"
             self._events.add("experience", f"{hello.role} says what {what}", role=hello.role)
@@ -76,41 +82,45 @@ class LeaseAdmission:
         self._members.origins[hello.boot] = hello.origin
         return grant
 
-    def must_wait(self, hello: Hello) -> str:
-        """Why a process may not come in yet; "": it may.
+    @property
+    def waited_s(self) -> float:
+        """Seconds for which a learner has waited for others to leave; 0: none does."""
+        now = self._clock.monotonic()
+        return now - self._waits[0] if now - self._waits[1] < TOLD_AGAIN_S else 0.0
 
-        Learners that step together must make the same step, so one of another run file or image waits until those that
-        learn have left: a StatefulSet replaces one after the other. The last of them saves its weights before it has
-        left, and those that come in then begin with these.
+    def _require_alike(self, hello: Hello) -> None:
+        """Require that no other learner has another run file or image.
+
+        Learners that step together must make the same step: a StatefulSet replaces one after the other, so one waits
+        until those that learn have left. The last of them saves its weights before it has left, and those that come in
+        then begin with these. One of a release that knows no waiting comes in.
+
+        Raises:
+            MustWait: another one has, or has not said hello to this manager yet.
         """
-        if hello.role != "learner" or self._members.leases.alive(hello.boot):
-            return ""
+        leases, known = self._members.leases, self._members.origins
+        if hello.role != "learner" or not hello.origin.settings or leases.alive(hello.boot):
+            return
         others = [
             f"learner/{one.index}"
-            for one in self._members.leases.live("learner")
-            if one.index != hello.prefer and self._is_unlike(one.boot, hello.origin)
+            for one in leases.live("learner")
+            if one.index != hello.prefer and (one.boot not in known or _unlike(known[one.boot], hello.origin))
         ]
         if not others:
-            return ""
-        why = f"{', '.join(others)} of another spec or image must leave first"
-        self._waiting = self._told("waits", f"a learner waits: {why}", hello.role, self._waiting)
-        return why
-
-    def _is_unlike(self, boot: str, origin: Origin) -> bool:
-        """False where nothing is known of the boot: this manager has not heard its hello."""
-        known = self._members.origins.get(boot)
-        return known is not None and (known.image, known.settings) != (origin.image, origin.settings)
+            return
+        why, now = f"{', '.join(others)} of another spec or image must leave first", self._clock.monotonic()
+        if not self.waited_s:
+            self._waits = now, now
+            self._events.add("waits", f"a learner waits: {why}", role=hello.role)
+        self._waits = self._waits[0], now
+        raise MustWait(why)
 
     def refuse(self, role: str, why: str) -> None:
-        """Note a refused hello."""
-        self.refusal = self._told("refused", why, role, self.refusal)
-
-    def _told(self, kind: str, text: str, role: str, last: tuple[str, float]) -> tuple[str, float]:
-        """Text and time of an event of this kind: said over and over again, it is told once a minute."""
+        """Note a refused hello: said over and over again, it is told once a minute."""
         now = self._clock.monotonic()
-        if text != last[0] or now - last[1] >= TOLD_AGAIN_S:
-            self._events.add(kind, text, role=role)
-        return text, now
+        if why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
+            self._events.add("refused", why, role=role)
+        self.refusal = (why, now)
 
     def ticket(self, holder: Holder) -> str:
         """Proof for learners that an actor is leased now; "" for other roles, and where there are no keys."""
@@ -124,3 +134,8 @@ class LeaseAdmission:
         if holder.role not in RECEIVERS or self._clock.monotonic() - self._began < window_s:
             return 0
         return int(self._clock.unix() - window_s)
+
+
+def _unlike(one: Origin, other: Origin) -> bool:
+    """Whether two processes are of different images or run files, as far as both say."""
+    return one.image != other.image or (one.settings != other.settings and bool(one.settings))

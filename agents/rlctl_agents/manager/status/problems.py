@@ -15,6 +15,8 @@ LATE_GENERATION_S = 60.0
 LATE_PARTS_S = 200.0
 """The same of one that waits for a replay's parts, which may be large; two thirds of `checkpoint.every` where that is
 more."""
+ROLLS_S = 180.0
+"""Time for one learner after the other to be replaced."""
 LOST_S = 600.0
 """So long after its start a manager says that it began from older progress; the event stays."""
 ENDLESS_STEPS = 200_000
@@ -59,6 +61,7 @@ class Facts:
     disk: str = ""  # why something could not be stored
     unsaved: str = ""  # the run ends, and no generation holds its last model
     refused: str = ""  # newest refused hello, if it was lately
+    learner_waited_s: float = 0.0  # for those of another spec or image to leave
     broken: tuple[str, str] | None = None  # lock-step: how, and the process
     starved: Iterable[str] = ()  # learners that get no segments: the others go on without them
     apart: tuple[int, int] | None = None  # learners that step together, of how many that the spec names
@@ -106,6 +109,9 @@ def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
+    if facts.learner_waited_s >= ROLLS_S:
+        waited = f"a learner has waited {facts.learner_waited_s:.0f} s for those of another spec or image to leave"
+        yield f"{waited}: their update stands still", "the same rlctl up again"
     if facts.refused:
         yield f"the manager refuses a process: {facts.refused}", "rlctl logs manager --level WARNING"
     silent = [(name, silent_s) for name, silent_s in facts.silent.items() if silent_s >= SILENT_S]

@@ -415,6 +415,7 @@ class StatusBuilder:
             lost=view.state.lost,
             disk=view.disk,
             unsaved=view.stop.unsaved if ends and not may_save else "",
+            learner_waited_s=view.admission.waited_s,
             refused=view.admission.refusal[0] if lately and view.stop.phase == "running" else "",
             broken=None if broken is None else (broken.text, broken.process),
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],

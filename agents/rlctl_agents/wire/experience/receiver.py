@@ -156,6 +156,7 @@ class ExperienceReceiver:
         self._check = check
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
+        self._forgot = False  # a sender, that may come back and has sent what it says
         self._live: dict[str, _Sender] = {}
         self._asked: dict[str, None] = {}  # boots that are going to be told their limit
         self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
@@ -320,14 +321,14 @@ class ExperienceReceiver:
         leased_s = self._leased_s(hello, sender) if self._keys is not None else 0
         knows_us = hello.receiver == self._boot
         # a new sender, or one that knows our boot, has stated its totals; another has to hear our boot first
-        stated = knows_us or sender is None
+        stated, met = knows_us or sender is None, sender is None
         if sender is None:
             sender = self._meet(hello.boot)
         if knows_us:
             missing = hello.sent - sender.peer.sent
             if missing < 0 or hello.sequence < sender.sequence:
                 raise Rejected("ledger", "totals that went back")
-            if hello.sent > sender.peer.most:
+            if hello.sent > sender.peer.most and not (met and self._forgot):
                 raise Rejected("ledger", f"{hello.sent - sender.peer.most} rows more than were ever granted")
             with self._lock:
                 self._changed.add(hello.boot)
@@ -382,6 +383,7 @@ class ExperienceReceiver:
                     raise Rejected("senders", f"{MAX_SENDERS} senders are known already")
                 del self._senders[oldest]
                 self._changed.add(oldest)
+                self._forgot = True
             self._senders[boot] = sender
             self._changed.add(boot)
         return sender

@@ -17,8 +17,8 @@ EACH = 2
 """Of them to callers of one place: those of one that read slowly, or not at all, leave the rest to others."""
 SLOW_S = 15.0
 """A client that takes so much longer than over the slowest link counts as hung, and its place goes to the next."""
-SLOWEST = 2e6
-"""Bytes per second of the slowest link."""
+SLOWEST, SLOWEST_EACH = 1e5, 2e6
+"""Bytes per second of the slowest link: of callers without a limit of their own, and of others."""
 WAITING, WAITING_EACH = 1 << 16, 1 << 10
 """Most requests that wait, of all places and of one; others have to be sent again."""
 
@@ -51,7 +51,7 @@ class Turns(Generic[W]):
     def began(self, tracker: zmq.MessageTracker, size: int, place: str = "") -> None:
         """Note that so many bytes are on their way to a place, until the tracker is done."""
         self._forget()
-        self._under_way.append((tracker, self._clock() + SLOW_S + size / SLOWEST, place))
+        self._under_way.append((tracker, self._clock() + SLOW_S + size / (SLOWEST_EACH if place else SLOWEST), place))
 
     def wait(self, client: tuple[str, str], request: W, place: str = "") -> None:
         """Let a client wait for its turn; a client that waits already keeps its rank, with the newer request."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rlctl_agents.manager.membership.leases import LEAVING_S
+from rlctl_agents.manager.status.problems import ROLLS_S
 from rlctl_agents.runtime.process import STOPPING
-from rlctl_agents.types.control import Origin
-from tests.manager.world import ACTOR, LEARNER, Run, boot
+from rlctl_agents.types.control import Hello, Origin
+from tests.manager.world import ACTOR, LEARNER, Run, boot, status
 
 OLD, NEW = Origin("n", "i@sha256:1", "s1"), Origin("n", "i@sha256:1", "s2")
 FIRST, SECOND, THIRD, FOURTH = LEARNER, 20, 21, 22
@@ -20,6 +21,10 @@ def two(run: Run) -> Run:
     for index, number in enumerate((FIRST, SECOND)):
         run.join("learner", number, index, origin=OLD)
     return run
+
+
+def stands_still(run: Run) -> bool:
+    return any("their update stands still" in one["text"] for one in status(run)["problems"])
 
 
 @pytest.mark.parametrize("origin", [NEW, Origin("n", "i@sha256:2", "s1")], ids=["spec", "image"])
@@ -47,15 +52,36 @@ def test_one_that_lost_its_lease_meanwhile_waits_too(two: Run) -> None:
     assert two.join("learner", FIRST, 0, origin=OLD).wait.startswith("learner/1 of another spec")
 
 
-def test_after_a_restart_of_the_manager_those_of_old_keep_their_lease(two: Run) -> None:
+def test_after_a_restart_of_the_manager_those_of_old_are_waited_for_before_they_have_spoken(two: Run) -> None:
+    two.manager.store()
     two.start()
+    assert two.join("learner", THIRD, 1, origin=NEW).wait
     assert two.join("learner", FIRST, 0, origin=OLD).index == 0
     assert two.join("learner", THIRD, 1, origin=NEW).wait
     assert two.join("learner", SECOND, 1, origin=OLD).index == 1
 
 
-def test_the_wait_is_an_event_once_a_minute(two: Run) -> None:
-    for _ in range(3):
-        two.join("learner", THIRD, 1, origin=NEW)
+def test_those_of_a_release_that_knows_no_waiting_come_in_and_are_not_waited_for(two: Run) -> None:
+    older = Origin("n", "i@sha256:1")
+    assert two.join("learner", THIRD, 2, origin=older).index == 2
+    two.after(100.0, ("actor", ACTOR), ("learner", THIRD))
+    assert two.join("learner", FOURTH, 1, origin=NEW).index == 1
+
+
+def test_one_of_another_run_is_refused_and_does_not_wait(two: Run) -> None:
+    with pytest.raises(ValueError, match="this is the manager of run r"):
+        two.manager.hello(Hello("learner", boot(THIRD), 1, "cd" * 16, origin=NEW))
+
+
+def test_the_wait_is_one_event_and_a_problem_when_it_lasts(two: Run) -> None:
+    alive = (("actor", ACTOR), ("learner", FIRST), ("learner", SECOND))
+    for _ in range(int(ROLLS_S) - 1):
+        two.join("learner", THIRD, 2, origin=NEW)
+        two.after(1.0, *alive)
     told = [one["text"] for one in two.manager.events.since(0)[0] if one["kind"] == "waits"]
-    assert told == ["a learner waits: learner/0 of another spec or image must leave first"]
+    assert told == ["a learner waits: learner/0, learner/1 of another spec or image must leave first"]
+    assert two.manager.admission.waited_s == ROLLS_S - 1
+    assert not stands_still(two)
+    two.join("learner", THIRD, 2, origin=NEW)
+    two.after(1.0, *alive)
+    assert stands_still(two)
