@@ -1,5 +1,6 @@
 """Changes to a run that trains: the uids of its pods tell what each one does."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from tests.cluster.support.images import with_code
 from tests.cluster.support.people import Person
 from tests.cluster.support.training import start
 from tests.cluster.support.witness import Object, Witness
+from tests.end_to_end.conftest import wait_until
 
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
@@ -53,6 +55,29 @@ def test_changed_code_of_the_actors_rolls_out_while_training_goes_on_and_rolls_b
     run.goes_on()
     assert run.uids("manager", "modelpool", "learner") == core
     assert _images(run.pods("actor")) == {images["actor"]}
+    assert run.status()["policies"]["main"]["ledger"]["balanced"]
+
+
+def test_learners_of_changed_settings_begin_together_when_those_of_old_have_left(
+    ana: Person, witness: Witness, images: dict[str, str]
+) -> None:
+    run = start(ana, witness, images, actors=2)
+    run.up("--set", "roles.learner.replicas=2")
+    run.until("learner", 2, timeout_s=180)
+    run.goes_on()
+    before = run.uids("learner")
+    run.up("--set", "roles.learner.replicas=2", "--set", "algorithm.lr=0.0007")
+    run.until("learner", 2, other_than=before, timeout_s=300)
+    run.goes_on()
+
+    def groups() -> list[str]:
+        """Numbers of learners that stepped together, from the time on when one began to wait."""
+        told = ana("logs", "manager", "--run", "train", "--grep", "a learner waits|group [0-9]+ of").stdout
+        found = re.findall(r"group [0-9]+ of ([0-9]+) learner", told.partition("a learner waits")[2])
+        return [str(one) for one in found]
+
+    wait_until(lambda: groups()[-1:] == ["2"], timeout_s=60, what="a group of two")
+    assert groups().count("2") == 1, "those that are left learn on alone until all are new"
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
