@@ -36,8 +36,6 @@ def test_a_network_and_an_algorithm_of_ones_own_learn(cli: Cli, kind: str) -> No
 @pytest.mark.parametrize(("kind", "agent_steps"), [("atari", 480), ("continuous", 2048)])
 def test_a_scaffold_without_code_of_its_own_trains(cli: Cli, kind: str, agent_steps: int) -> None:
     """By `rlctl debug`, a third of the CPU of `rlctl up`: what is new here is the spec."""
-    if kind == "atari":
-        pytest.importorskip("ale_py")
     cli("init", "project", "--kind", kind)
     project = Cli(cli.folder / "project", cli.env)
     ended = project("debug", "spec.yaml", "--set", f"stop.agent_steps={agent_steps}", "--episodes", "0", "-o", "json")

@@ -121,7 +121,6 @@ def test_a_stack_is_the_first_axis() -> None:
 
 
 def test_the_frames_of_ale_can_be_rebuilt() -> None:
-    pytest.importorskip("ale_py")
     from rlctl_agents import envs
 
     env = envs.make("ALE/Pong-v5", envs=2, seeds=[0, 1], preset="atari", max_episode_steps=7)

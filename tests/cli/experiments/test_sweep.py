@@ -515,7 +515,6 @@ def test_a_sweep_on_a_cluster_goes_on_there_and_keeps_the_images_of_its_first_tr
 def test_optuna_suggests_prunes_and_goes_on_after_a_kill(
     rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("optuna")
     monkeypatch.setenv("XDG_STATE_HOME", str(rlctl.folder / "a?b=c#d%20"))  # letters that mean something in a URL
     training = Training(rlctl, lambda state, look: returned(state, look))
     search = ("--search", "optuna", "--prune", "--set", "algorithm.lr=1e-5..1e-2:log")
@@ -532,7 +531,6 @@ def test_optuna_suggests_prunes_and_goes_on_after_a_kill(
 
 
 def test_a_suggestion_that_failed_counts_for_the_search_once_it_is_trained_again(rlctl: Rlctl, spec: str) -> None:
-    pytest.importorskip("optuna")
     training = Training(rlctl, lambda state, look: None if state.run == "pole-2" else returned(state, look))
     search = ("--search", "optuna", "--set", "algorithm.lr=1e-5..1e-2:log", "--trials", "3")
     assert rlctl("sweep", spec, *search).code == 7
@@ -548,7 +546,6 @@ def test_a_suggestion_that_failed_counts_for_the_search_once_it_is_trained_again
 
 
 def test_suggestions_that_are_no_spec_point_to_no_run(rlctl: Rlctl, spec: str) -> None:
-    pytest.importorskip("optuna")
     Training(rlctl, returned)
     search = ("--search", "optuna", "--set", "algorithm.batch_size=40..80", "--set", "algorithm.unroll_length=20")
     result = rlctl("sweep", spec, *search, "--trials", "2")

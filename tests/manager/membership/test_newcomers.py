@@ -57,6 +57,8 @@ def test_actors_that_an_earlier_manager_has_leased_are_not_judged() -> None:
     newcomers = of_pods(Time())
     for number in range(50):
         newcomers.admit(boot(1000 + number), "10.0.1.1", known=True)
+    with pytest.raises(ValueError, match="4 actors"):  # and one more that it has not leased is
+        newcomers.admit(boot(2000), "10.0.1.1")
 
 
 def test_of_addresses_without_end_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:

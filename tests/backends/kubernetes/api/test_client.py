@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-pytest.importorskip("kubernetes")
-
 from rlctl.backends.kubernetes.api.calls import Calls
 from rlctl.backends.kubernetes.api.client import connect
 from rlctl.backends.kubernetes.api.interface import ApiError, Expired, Key

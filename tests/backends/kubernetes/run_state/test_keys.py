@@ -5,8 +5,7 @@ from __future__ import annotations
 import base64
 
 import pytest
-
-pytest.importorskip("cryptography")
+import zmq
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.backends.kubernetes.run_state import keys
@@ -21,7 +20,6 @@ def files_of(secret: Object) -> dict[str, str]:
 
 
 def test_public_keys_are_those_that_zeromq_computes() -> None:
-    zmq = pytest.importorskip("zmq")
     core = files_of(keys.make("pong", UID))
     actor = files_of(keys.derived(keys.make("pong", UID, random=lambda count: b"\7" * count), "pong", UID))
     for found, name in ((core, "server"), (core, "core"), (actor, "actor")):
