@@ -98,6 +98,18 @@ def test_of_many_evaluations_every_second_goes_and_the_newest_stays(tmp_path: Pa
     assert (kept[0], kept[-1]) == (0, 3 * POINTS - 1)
 
 
+def test_of_a_file_that_has_grown_for_months_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(20):
+        told(tmp_path, BEGAN + number, "checkpoint", steps=number)
+    line = len((tmp_path / "events.jsonl").read_bytes().splitlines()[-1]) + 1
+    monkeypatch.setattr("rlctl_agents.manager.status.history.MOST_READ", int(2.5 * line))
+    history = RunHistory(tmp_path)
+    assert [mark.steps for mark in history.view().marks] == [18, 19], "whole lines"
+    told(tmp_path, BEGAN + 20, "checkpoint", steps=20)
+    history.look()
+    assert [mark.steps for mark in history.view().marks] == [18, 19, 20]
+
+
 def test_marks_say_where_generations_restarts_and_failures_were(tmp_path: Path) -> None:
     told(tmp_path, BEGAN + 1, "start", term=1)
     told(tmp_path, BEGAN + 2, "lease")

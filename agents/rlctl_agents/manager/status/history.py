@@ -10,6 +10,7 @@ import logging
 import math
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
@@ -29,6 +30,8 @@ NAMES = 96
 POINTS = 400
 """Evaluations of a mode, and marks of a kind; when there are more, every second one goes."""
 LONGEST_TEXT = 200
+MOST_READ = 64 << 20
+"""Bytes of either file: with thousands of actors that come and go for months, events.jsonl grows to gigabytes."""
 
 MarkKind = Literal["generation", "restart", "failure", "change"]
 KINDS: Mapping[str, MarkKind] = {
@@ -221,10 +224,14 @@ def _running_s(rows: CurveRows, unix: float) -> float:
 
 
 class _Tail(Generic[T]):
-    """Lines of a file that grows, one JSON object each; those of another form are left out."""
+    """Lines of a file that grows, one JSON object each; those of another form are left out, and what lies more than
+    MOST_READ before its end when it is first looked at."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self._path, self._read = path, 0
+        with suppress(OSError):
+            self._read = max(path.stat().st_size - MOST_READ, 0)
+        self._within = self._read > 0  # of a line, perhaps
         self._decoder = msgspec.json.Decoder(kind)
 
     def new(self) -> Iterator[T]:
@@ -234,6 +241,9 @@ class _Tail(Generic[T]):
                 return
             with self._path.open("rb") as file:
                 file.seek(self._read)
+                if self._within:
+                    self._read += len(file.readline())
+                    self._within = False
                 for line in file:
                     if not line.endswith(b"\n"):
                         return
