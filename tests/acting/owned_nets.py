@@ -26,6 +26,13 @@ class Narrow(Sound):
     features = 9
 
 
+class Frozen(Sound):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.layer.weight.requires_grad_(False)
+        self.spare = nn.Linear(2, 2)
+
+
 class Mine(Impala):
     pass
 

@@ -96,6 +96,11 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         ),
         ({"model": {"torso": "tests.acting.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
         ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
+        (
+            {"model": {"torso": "tests.acting.owned_nets:Frozen"}, "algorithm": {"name": "sac"}},
+            TORSO,
+            "sac trains every parameter of a torso, and layer.weight, spare.weight, spare.bias get no gradient",
+        ),
         ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),
         (

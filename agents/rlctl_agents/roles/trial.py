@@ -31,11 +31,11 @@ import msgspec
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
 from rlctl_agents.models.actions import require_bounds, require_bounds_or_choices, require_choices
-from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
+from rlctl_agents.models.inputs import ModelError, continuous, described, nets, require_distribution
 from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types import by_name
 from rlctl_agents.types.by_name import NoModule
-from rlctl_agents.types.spaces import Spaces, leaves
+from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 
 ALONE_S = 60
 """A trial ends by itself after this long: an `rlctl` that was killed cannot end it."""
@@ -211,7 +211,9 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
     chosen = Spec.model_validate(spec).policy(name)
     if ":" in torso and spaces is not None:
         with found.telling("policies", name, "model", "torso"):
-            make_torso(spaces.obs, chosen.model)
+            made = make_torso(spaces.obs, chosen.model)
+            if chosen.algorithm.needs_replay:
+                _require_gradients(made, spaces, algorithm)
     with found.telling("policies", name, "algorithm", "name"):
         kind = algorithms.find(algorithm)
         if ":" in algorithm and kind.source == ReplayedAlgorithm.source:
@@ -222,6 +224,31 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
         if spaces is not None and len(found.faults) == faults:
             kind.schema(chosen.algorithm, chosen.model, spaces)
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
+
+
+def _require_gradients(torso: Any, spaces: Spaces, algorithm: str) -> None:
+    """Require that a pass uses every parameter of a torso and that all are trained: the optimizer of algorithms with a
+    replay steps all of them at once.
+
+    Raises:
+        ModelError: some are frozen or unused.
+    """
+    import torch
+
+    from rlctl_agents.models.torso import hold_still
+
+    arrays = {name: leaf_array(leaf) for name, leaf in leaves(spaces.obs, "obs")}
+    zeros = {name: torch.zeros((1, *shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in arrays.items()}
+    hold_still(torso)
+    torso(zeros).sum().backward()
+    without = [name for name, weight in torso.named_parameters() if weight.grad is None]
+    torso.zero_grad()
+    if without:
+        named = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
+        raise ModelError(
+            f"{algorithm} trains every parameter of a torso, and {named} get no gradient, being frozen or not used in"
+            " forward; keep what is not trained in buffers, remove what is not used, or take ppo, appo or impala"
+        )
 
 
 def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
