@@ -79,24 +79,27 @@ CLIPPED: dict[str, dict[str, Any]] = {
     "pong_ppo": {
         "env": {"id": "ALE/Pong-v5", "preset": "atari"},
         "algorithm": {"name": "ppo", "unroll_length": 128, "batch_size": 1024, "minibatch_size": 256, "epochs": 4,
-                      "reward_clip": 1},
+                      "target_kl": None, "reward_clip": 1},
         "model": {"torso": "nature_cnn", "width": 512, "precision": "fp32"},
         "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},
     },
     "cartpole_ppo": {
         "env": {"id": "CartPole-v1"},
-        "algorithm": {"name": "ppo", "unroll_length": 32, "batch_size": 1024, "minibatch_size": 256, "epochs": 4},
+        "algorithm": {"name": "ppo", "unroll_length": 32, "batch_size": 1024, "minibatch_size": 256, "epochs": 4,
+                      "target_kl": None},
         "model": {"hidden": [64, 64], "activation": "tanh"},
         "roles": {"actor": {"replicas": 1, "envs": 32}, **LEARNER_ONLY},
     },
     "halfcheetah_ppo": {
         "env": {"id": "HalfCheetah-v5"},
-        "algorithm": {"name": "ppo", "unroll_length": 256, "batch_size": 2048, "minibatch_size": 64, "epochs": 10},
+        "algorithm": {"name": "ppo", "unroll_length": 256, "batch_size": 2048, "minibatch_size": 64, "epochs": 10,
+                      "target_kl": None},
         "model": {"hidden": [64, 64], "activation": "tanh"},
         "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},
     },
 }  # fmt: skip
-"""Every row is learned from `epochs` times. Peers have as many environments, steps, minibatches and epochs."""
+"""Every row is learned from `epochs` times: no epoch ends early, by `target_kl`. Peers have as many environments, steps,
+minibatches and epochs."""
 
 REPLAYED: dict[str, dict[str, Any]] = {
     "pong_dqn": {
@@ -133,7 +136,7 @@ _AS_DEFAULT = {"model": {"precision": "auto"}}
 
 def _appo(task: str) -> dict[str, Any]:
     """The same batches, minibatches and passes with APPO, on the newest batch alone as PPO does."""
-    ppo = {name: value for name, value in CLIPPED[task]["algorithm"].items() if name != "epochs"}
+    ppo = {name: value for name, value in CLIPPED[task]["algorithm"].items() if name not in ("epochs", "target_kl")}
     alike = {"buffer_batches": 1, "target_every_updates": 1}
     return ppo | {"name": "appo", "reuse": CLIPPED[task]["algorithm"]["epochs"], **alike}
 

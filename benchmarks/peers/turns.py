@@ -83,10 +83,12 @@ class Ours:
         self._roots = self._run.supervisor()
 
     def look(self) -> Mark | None:
-        before, self._steps = self._steps, self._run.counter("learner", "consumed_steps")
-        if before in (-1.0, self._steps):
+        before, now = self._steps, self._run.counter("learner", "consumed_steps")
+        if before in (-1.0, now):
+            self._steps = now
             return None
-        return Mark(time.monotonic(), self._steps, processes.cpu_s(self._roots))
+        self._steps = -1.0  # the next one is looked for when it is due: what has come until then is no edge
+        return Mark(time.monotonic(), now, processes.cpu_s(self._roots))
 
 
 class _Turn:

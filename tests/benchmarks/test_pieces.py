@@ -330,6 +330,18 @@ def test_trainers_compute_in_turns_and_each_has_the_rate_of_its_own_time(monkeyp
     assert not processes.mentioning(mark)
 
 
+def test_a_window_of_a_run_begins_and_ends_at_an_update() -> None:
+    counted = iter([1024.0, 1024.0, 2048.0, 5120.0, 5120.0, 6144.0])  # three updates come while it is not looked at
+
+    class Learner:
+        def counter(self, role: str, name: str) -> float:
+            return next(counted)
+
+    ours = turns.Ours(Learner())  # type: ignore[arg-type]
+    seen = [ours.look() for _ in range(6)]
+    assert [None if mark is None else mark.steps for mark in seen] == [None, None, 2048.0, None, None, 6144.0]
+
+
 @pytest.mark.processes
 def test_a_trainer_that_has_no_such_task_says_so_and_one_that_fails_gives_its_last_words() -> None:
     with child([sys.executable, "-c", TRAINER, "solve"], {}) as running, pytest.raises(CannotDo):
