@@ -30,7 +30,7 @@ def load(path: str) -> Any:
             raise LoadError(f"{path}: {module_name} imports {missing}, which is not installed") from error
         raise NoModule(
             f"{path}: there is no module {missing}; is its folder named by code.path? As in `code: {{path: .}}`."
-            " On a cluster the image has to hold it: rlctl image push SPEC --registry HOST/PATH"
+            " On a cluster the image has to hold it: rlctl image push SPEC --registry HOST/PATH. In Python: on sys.path"
         ) from error
     except Exception as error:  # a module may fail in any way while it is imported
         raise LoadError(f"{path}: importing {module_name}: {type(error).__name__}: {error}") from error

@@ -25,6 +25,7 @@ RENAMED: Final[Mapping[Path, str]] = {
 
 _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "env.id": ("env_id", "env_name", "environment", "game", "task"),
+    "env.kwargs": ("env_config", "env_kwargs", "make_kwargs"),
     "env.action_repeat": ("frame_skip", "frameskip", "env_frameskip", "frame_repeat", "repeat_action"),
     "env.frame_stack": (
         "stack", "num_stack", "framestack", "num_framestacks", "env_framestack", "n_stack", "frame_stacks",
@@ -91,6 +92,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.adam_beta1": ("beta1", "betas", "adam_betas"),
     "algorithm.adam_beta2": ("beta2",),
     "algorithm.advantage_norm": ("normalize_advantage", "norm_adv", "standardize_advantages"),
+    "sync": ("torch_deterministic", "deterministic"),
     "model": ("policy_kwargs",),
     "model.hidden": ("hidden_sizes", "fcnet_hiddens", "net_arch", "hidden_dims", "num_cells", "hiddens"),
     "model.activation": ("fcnet_activation", "activation_fn", "nonlinearity"),
@@ -111,6 +113,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "stop.eval_return": ("episode_reward_mean", "reward_threshold", "target_return", "target_reward"),
     "stop.wall_time": ("time_total_s", "train_for_seconds", "max_time_s", "time_limit"),
     "evaluation.every": ("eval_freq", "eval_interval", "evaluation_interval", "eval_every"),
+    "evaluation.video_every": ("capture_video", "record_video", "save_video"),
     "evaluation.episodes": ("n_eval_episodes", "eval_episodes", "evaluation_duration", "num_eval_episodes"),
     "checkpoint.every": (
         "checkpoint_freq", "checkpoint_frequency", "save_freq", "checkpoint_interval", "save_every", "save_every_sec",
@@ -118,6 +121,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "checkpoint.keep": ("num_to_keep", "keep_checkpoints", "keep_checkpoints_num"),
     "replay.capacity": ("buffer_size", "replay_buffer_size", "buffer_capacity", "memory_size"),
     "replay.learning_starts": ("num_steps_sampled_before_learning_starts", "warmup_steps", "min_replay_size"),
+    "replay.samples_per_insert": ("training_intensity", "replay_ratio"),
     "replay.samples_per_insert: minibatch_size x gradient_steps / train_freq": (
         "train_freq", "train_frequency", "gradient_steps",
     ),
