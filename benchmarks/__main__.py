@@ -15,8 +15,9 @@ from typing import Protocol, cast
 
 import torch
 
-from benchmarks.shared import host, store, tables
+from benchmarks.shared import host, signals, store, tables
 from benchmarks.shared.host import REPOSITORY
+from benchmarks.shared.product import LeftOver
 from benchmarks.shared.session import Session
 from benchmarks.shared.store import Row
 
@@ -89,7 +90,8 @@ def sources(folder: Path, document: Path) -> list[str]:
 def main(words: list[str]) -> int:
     """Run the command; returns its exit code.
 
-    It is 1 when nothing of a benchmark could be measured or a defence did not hold, 130 after Ctrl-C.
+    It is 1 when nothing of a benchmark could be measured, a run could not be ended or a defence did not hold, 130 after
+    Ctrl-C.
     """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("name", choices=[*BENCHMARKS, "all", "tables"])
@@ -115,6 +117,10 @@ def main(words: list[str]) -> int:
             print(f"{name}: ended early; its table is of what was measured", file=sys.stderr, flush=True)
             write(name, out, document)
             return 130
+        except LeftOver as error:  # it computes on, so nothing else is measured beside it
+            print(f"{name}: ended early: {error}", file=sys.stderr, flush=True)
+            write(name, out, document)
+            return 1
         except Exception as error:  # the others are measured all the same
             if chosen.name != "all":
                 raise
@@ -129,4 +135,5 @@ def main(words: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    signals.end_as_ctrl_c()
     sys.exit(main(sys.argv[1:]))

@@ -101,7 +101,7 @@ def train(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
     """One run, and the return of its last model.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: it failed, or ended before it had learned from so many agent steps.
         TimeoutError: it was not done in time.
     """
     with product.running(spec_of(condition, seed, rows)) as run:
@@ -110,6 +110,8 @@ def train(condition: Condition, seed: int, rows: int) -> dict[str, Any]:
     evaluation, ledger = status.get("evaluation"), status["policies"]["main"]["ledger"]
     if status["phase"] != "finished" or not evaluation:
         raise RuntimeError(f"ended as {status['phase']} without an evaluation of its last model")
+    if evaluation["steps"] < rows:  # seeds are compared after equally many
+        raise RuntimeError(f"the last evaluation is of a model of {evaluation['steps']} agent steps, not of {rows}")
     produced = max(1, ledger["produced"])
     return {
         "mean_return": evaluation["mean"],

@@ -2,7 +2,8 @@
 
 Catch from pixels (benchmarks/envs/catch.py) with the network of Pong, many seeds. Compared are the mean return of the
 last model, and the area under the curve: the mean over all steps of what models of so many steps return, in 100 greedy
-episodes each. Equivalence: two one-sided Welch tests, margin 5 % of the range of returns, which is 2.
+episodes each; no area where evaluations lie further apart than WIDEST. Equivalence: two one-sided Welch tests, margin
+5 % of the range of returns, which is 2.
 
 A learning rate of a hundredth is there too. Its curve has to differ, or the test has no power.
 """
@@ -10,7 +11,9 @@ A learning rate of a hundredth is there too. Its curve has to differ, or the tes
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,9 @@ TITLE = "What is learned without each part"
 WHOLE = "as it is"
 MARGIN = 0.05 * 2
 LIMIT_S = 300.0
+WIDEST = 0.05
+"""Gap between evaluations, as a share of all steps, up to which an area counts. They are due by seconds: where fewer
+come, the area is that of the evaluator's cadence."""
 WITHOUT: dict[str, dict[str, Any]] = {
     WHOLE: {},
     "without bf16": {"model": {"precision": "fp32"}},
@@ -90,8 +96,8 @@ def train(variant: str, seed: int, rows: int) -> dict[str, Any]:
     if last < rows:
         raise RuntimeError(f"the last evaluation is of a model of {last} agent steps")
     return {
-        "mean_return": points[last], "area": area(points, rows), "points": len(points), "rows": last,
-        "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values()),
+        "mean_return": points[last], "area": area(points, rows), "points": len(points), "gap": gap(points, rows),
+        "rows": last, "wall_s": status["wall_s"], "cpu_s": sum(status["cpu_s"].values()),
     }  # fmt: skip
 
 
@@ -106,8 +112,26 @@ def area(points: dict[int, float], rows: int) -> float:
     return float(np.trapezoid(np.interp(at, along, [points[one] for one in along]), at) / rows)
 
 
+def gap(points: Iterable[int], rows: int) -> float:
+    """Largest gap between two evaluations, from the beginning and to the end, as a share of all steps.
+
+    Example:
+        `gap([0, 50, 200], 200)` is 0.75.
+    """
+    along = sorted({0, *points, rows})
+    return max(after - before for before, after in pairwise(along)) / rows
+
+
+def widest(rows: list[Row], variant: str) -> float:
+    """Largest gap of any seed; of rows that were stored without it, the least that it can be with so many points."""
+    found = [row for row in store.where(rows, variant=variant) if row.get("area")]
+    return max((float(row.get("gap") or 1 / max(1, int(row["points"]) - 1)) for row in found), default=0.0)
+
+
 def values(rows: list[Row], variant: str, column: str) -> list[float]:
-    """Figures of every seed that ended; other load on the machine does not change them."""
+    """Figures of every seed that ended; other load on the machine does not change them. No area that does not count."""
+    if column == "area" and widest(rows, variant) > WIDEST:
+        return []
     return [float(row[column]) for row in store.where(rows, variant=variant) if row.get(column)]
 
 
@@ -116,7 +140,7 @@ def table(rows: list[Row]) -> list[str]:
     for variant in store.distinct(rows, "variant"):
         failed = sorted({row["failed"] for row in store.where(rows, variant=variant) if row.get("failed")})
         told = [cell for column in COLUMNS for cell in compared(rows, variant, column)]
-        body.append([variant, str(len(values(rows, variant, "area"))), *told, "; ".join(failed)])
+        body.append([variant, str(len(values(rows, variant, "mean_return"))), *told, "; ".join(failed)])
     body.sort(key=lambda line: list(WITHOUT).index(line[0]))
     head = ["", "seeds", *(word for what in COLUMNS.values() for word in (f"{what}: IQM (95 %)", "")), "failed"]
     return tables.table(head, body)
@@ -125,6 +149,8 @@ def table(rows: list[Row]) -> list[str]:
 def compared(rows: list[Row], variant: str, column: str) -> tuple[str, str]:
     """The figure of a variant, and whether that of the whole is the same."""
     ours, whole = values(rows, variant, column), values(rows, WHOLE, column)
+    if column == "area" and (apart := widest(rows, variant)) > WIDEST:
+        return "", f"none: evaluations {100 * apart:.2g} % of the steps apart, or more"
     if not ours:
         return "", ""
     low, high = bootstrap(ours, iqm)
@@ -137,8 +163,12 @@ def compared(rows: list[Row], variant: str, column: str) -> tuple[str, str]:
 
 
 def plot(rows: list[Row], path: Path) -> None:
-    made, axes = plots.figure(len(COLUMNS))
-    for axis, (column, title) in zip(axes, COLUMNS.items(), strict=True):
-        shown = {name: spread(some) for name in WITHOUT if (some := values(rows, name, column))}
+    found = {
+        column: {name: spread(some) for name in WITHOUT if (some := values(rows, name, column))} for column in COLUMNS
+    }
+    columns = [column for column in COLUMNS if found[column]] or ["mean_return"]
+    made, axes = plots.figure(len(columns))
+    for axis, column in zip(axes, columns, strict=True):
+        shown, title = found[column], COLUMNS[column]
         plots.bars(axis, shown, title=title, unit="mean return, all seeds")
     plots.save(made, path)

@@ -1,7 +1,8 @@
 """The learner on a GPU: fed from memory, and by actors of this machine. Part of `all` only where torch sees a GPU.
 
 Busy is the share of the time in which the GPU computed at all, and PCIe what it received, both as `nvidia-smi` tells
-them; "copied" is calculated from the size of batches. Without a GPU the tiny form takes the same way on the CPU.
+them of the seconds that are measured, idle ones too; "copied" is calculated from the size of batches. Without a GPU the
+tiny form takes the same way on the CPU.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import os
 import statistics
 import subprocess
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -54,20 +56,48 @@ def measure(session: Session) -> None:
         session.cell({"task": task, "what": what, "actors": actors, "round": number}, partial(watched, work, on_gpu))
 
 
-def watched(work: Any, on_gpu: bool) -> dict[str, Any]:
-    """Figures of the work, and of the GPU meanwhile."""
-    with looked() if on_gpu else contextlib.nullcontext([]) as seen:
-        found = dict(work())
-    if seen:
-        found["busy"], found["pcie_mb_per_s"] = (statistics.median(values) for values in zip(*seen, strict=True))
+class Sample(NamedTuple):
+    """State of the GPU in the second before a moment."""
+
+    of_day_s: float  # local time
+    busy: float  # percent
+    received: float  # MB/s
+
+
+def watched(work: Callable[..., dict[str, Any]], on_gpu: bool) -> dict[str, Any]:
+    """Figures of the work, which tells when it was measured, and of the GPU meanwhile."""
+    marks: list[float] = []
+    watching: contextlib.AbstractContextManager[list[Sample]] = looked() if on_gpu else contextlib.nullcontext([])
+    with watching as seen:
+        found = dict(work(tell=lambda *two: marks.extend(two)))
+    if inside := within(seen, *map(of_day, marks)):
+        found["busy"] = statistics.median(one.busy for one in inside)
+        found["pcie_mb_per_s"] = statistics.median(one.received for one in inside)
     return found
 
 
+def of_day(monotonic_s: float) -> float:
+    """Seconds since midnight, local time, of a moment of the monotonic clock."""
+    at_s = time.time() - time.monotonic() + monotonic_s
+    local = time.localtime(at_s)
+    return 3600 * local.tm_hour + 60 * local.tm_min + local.tm_sec + at_s % 1
+
+
+def within(seen: Sequence[Sample], begin_s: float, end_s: float) -> list[Sample]:
+    """Samples whose second lies whole between two times of the day; a sample's time is rounded down.
+
+    Example:
+        From 10.5 to 14.5 it is those of 12 and 13: that of 11 may have begun at 10.0, that of 14 may end at 14.9.
+    """
+    day_s = 24 * 3600
+    return [one for one in seen if 1 <= (one.of_day_s - begin_s) % day_s <= (end_s - begin_s) % day_s - 1]
+
+
 @contextlib.contextmanager
-def looked() -> Iterator[list[tuple[float, float]]]:
-    """Samples of a second each, until the block ends: percent busy, MB/s received."""
-    seen: list[tuple[float, float]] = []
-    command = ["nvidia-smi", "dmon", "-i", "0", "-s", "ut", "-d", "1"]
+def looked() -> Iterator[list[Sample]]:
+    """Samples of a second each, until the block ends."""
+    seen: list[Sample] = []
+    command = ["nvidia-smi", "dmon", "-i", "0", "-s", "ut", "-d", "1", "-o", "T"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         reader = threading.Thread(target=lambda: seen.extend(samples(process.stdout or ())), name="nvidia-smi")
         reader.start()
@@ -78,19 +108,21 @@ def looked() -> Iterator[list[tuple[float, float]]]:
             reader.join()
 
 
-def samples(lines: Any) -> Iterator[tuple[float, float]]:
-    """Of what `nvidia-smi dmon -s ut` prints; seconds in which the GPU did nothing are start-up and do not count.
+def samples(lines: Iterable[str]) -> Iterator[Sample]:
+    """Of what `nvidia-smi dmon -s ut -o T` prints.
 
     Example:
-        `list(samples(["# gpu sm mem rxpci", "# Idx % % MB/s", "0 55 10 1200"]))` is [(55.0, 1200.0)].
+        Of "#Time gpu sm mem rxpci", "#HH:MM:SS Idx % % MB/s" and "00:00:07 0 55 10 1200" it is Sample(7, 55, 1200).
     """
     names: list[str] = []
     for line in lines:
         words = line.lstrip("# ").split()
         if line.startswith("#"):
             names = words if "gpu" in words else names
-        elif words and words[names.index("sm")] not in ("0", "-"):
-            yield float(words[names.index("sm")]), float(words[names.index("rxpci")])
+        elif words and "-" not in (words[names.index("sm")], words[names.index("rxpci")]):
+            hours, minutes, seconds = map(int, words[names.index("Time")].split(":"))
+            busy, received = (float(words[names.index(name)]) for name in ("sm", "rxpci"))
+            yield Sample(3600 * hours + 60 * minutes + seconds, busy, received)
 
 
 def table(rows: list[Row]) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,17 @@ def measure(session: Session) -> None:
         session.cell(keys, work)
 
 
-def alone(part: str, task: str, seconds: float, device: str = "cpu") -> dict[str, Any]:
-    """A part in a process of its own.
+def alone(
+    part: str, task: str, seconds: float, device: str = "cpu", *,
+    tell: Callable[[float, float], object] = lambda *_: None,
+) -> dict[str, Any]:  # fmt: skip
+    """A part in a process of its own. `tell` is told when it was measured: two moments of the monotonic clock.
 
     Raises:
         RuntimeError: it failed.
     """
     told = in_a_process("benchmarks.parts", part, task, str(seconds), device)
+    tell(told["began_s"], told["began_s"] + told["wall_s"])
     copied = {"copied_mb_per_s": told["bytes_copied"] / told["wall_s"] / 1e6} if told["bytes_copied"] else {}
     return rates(told) | copied
 

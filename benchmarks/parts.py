@@ -40,6 +40,7 @@ class Part(NamedTuple):
     wall_s: float
     cpu_s: float
     bytes_copied: float = 0.0
+    began_s: float = 0.0  # on the monotonic clock, which all processes share
 
 
 def spec_of(task: str) -> Spec:
@@ -51,10 +52,10 @@ def repeat(step: Callable[[], int], seconds: float) -> Part:
     until = time.perf_counter() + WARM * seconds
     while time.perf_counter() < until:
         step()
-    began, cpu, steps = time.perf_counter(), time.process_time(), 0
-    while time.perf_counter() < began + seconds:
+    began, cpu, steps = time.monotonic(), time.process_time(), 0
+    while time.monotonic() < began + seconds:
         steps += step()
-    return Part(steps, time.perf_counter() - began, time.process_time() - cpu)
+    return Part(steps, time.monotonic() - began, time.process_time() - cpu, began_s=began)
 
 
 def simulator(task: str, seconds: float) -> Part:

@@ -124,4 +124,4 @@ def training() -> Iterator[Training]:
             with world.serving(run.folder, run.env, repository.folder, RUN, verify=verify) as service:
                 yield Training(run, repository, service)
         finally:
-            run.down()
+            product.end(run)

@@ -7,7 +7,6 @@ while its resolved spec and the code that learns are as they were. Several such 
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,8 +16,8 @@ import torch
 from benchmarks.learning import claims, comparisons, report
 from benchmarks.learning.rows import Row, arms, rows
 from benchmarks.learning.stored import Stored, steps
-from benchmarks.learning.train import ENDS, origin, train
-from benchmarks.shared import product
+from benchmarks.learning.train import origin, train
+from benchmarks.shared import product, signals
 from rlctl.spec.problems.findings import simulator_missing
 
 LONG = 1_000_000
@@ -112,6 +111,5 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    for one in ENDS:  # a closed terminal and a kill end the run as Ctrl-C does
-        signal.signal(one, signal.default_int_handler)
+    signals.end_as_ctrl_c()
     sys.exit(main(sys.argv[1:]))

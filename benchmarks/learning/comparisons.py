@@ -1,7 +1,7 @@
 """Pairs of specs that differ in one thing: ablations, and two learners beside one.
 
 Of an ablation: the difference of the interquartile means and the probability of improvement, each with the interval of
-a stratified bootstrap. Of learners: two one-sided Welch tests, margin 5 % of the mean of one.
+a stratified bootstrap. Of learners: two one-sided Welch tests, margin 5 % of the mean of one, of the return alone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from benchmarks.curves import area
+from benchmarks.curves import WIDEST, area, gap
 from benchmarks.learning.rows import Row
 from benchmarks.learning.stored import Stored, shown
 from benchmarks.shared import plots, store, tables
@@ -27,7 +27,7 @@ HEAD = (
     "shown", "published",
 )  # fmt: skip
 HEAD_EQUAL = (
-    "", "seeds", "figure", "one: IQM (95 %)", "two: IQM (95 %)", "difference of means (90 %)", "margin", "p", "",
+    "", "seeds", "one: IQM (95 %)", "two: IQM (95 %)", "difference of means (90 %)", "margin", "p", "",
 )  # fmt: skip
 
 
@@ -131,12 +131,21 @@ LEARNERS = (
 
 
 def values(row: Row, found: Stored, figure: str) -> list[float]:
-    """The figure of every seed that counts."""
+    """The figure of every seed that counts; no area where evaluations lie further apart than WIDEST."""
     seeds, _ = shown(row, found)
     if figure == "return":
         return [float(one["mean_return"]) for one in seeds]
+    if apart(row, found) > WIDEST:
+        return []
     curves = [found.points(one) for one in seeds]
     return [area({int(at["steps"]): float(at["mean_return"]) for at in points}, row.agent_steps) for points in curves]
+
+
+def apart(row: Row, found: Stored) -> float:
+    """Largest gap between two evaluations of any seed that counts, as a share of the budget; 0 without a seed."""
+    seeds, _ = shown(row, found)
+    curves = [[int(at["steps"]) for at in found.points(one)] for one in seeds]
+    return max((gap(steps, row.agent_steps) for steps in curves), default=0.0)
 
 
 def table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
@@ -147,6 +156,9 @@ def table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
         title = one.title if figure == "return" else ""
         published = one.published if figure == "return" else ""
         cells = [interval(base), interval(changed), *_difference(base, changed)]
+        widest = max(apart(rows[name], stored[name]) for name in one.rows)
+        if figure == "area" and widest > WIDEST:
+            cells[-1] = f"no area: evaluations up to {100 * widest:.2g} % of the budget apart"
         body.append([title, _seeds(one, rows, stored), words, *cells, published])
     return tables.table(HEAD, body)
 
@@ -154,11 +166,10 @@ def table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
 def equivalence_table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
     """The learners."""
     body = []
-    for one, (figure, words) in product(LEARNERS, FIGURES.items()):
-        base, changed = (values(rows[name], stored[name], figure) for name in one.rows)
-        title = one.title if figure == "return" else ""
+    for one in LEARNERS:
+        base, changed = (values(rows[name], stored[name], "return") for name in one.rows)
         cells = [interval(base), interval(changed), *_equivalence(base, changed)]
-        body.append([title, _seeds(one, rows, stored), words, *cells])
+        body.append([one.title, _seeds(one, rows, stored), *cells])
     return tables.table(HEAD_EQUAL, body)
 
 

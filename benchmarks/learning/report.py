@@ -34,7 +34,7 @@ STARTS = {
 START_HEAD = ("`algorithm.name`", "actions", "", "start with", "reached on its defaults (IQM)", "again")
 HEAD = (
     "", "goal, within", "seeds", "return of the last model: IQM (95 %)", "worst seed", "reached by",
-    "steps to the goal", "wall, CPU to it", "fell back", "published",
+    "steps to the goal", "wall, CPU to it", "fell back", "evaluations of a seed", "published",
 )  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def line(row: Row, found: Stored) -> list[str]:
     goal = f"{row.goal:g}, {steps(row.agent_steps)}"
     published = row.published.text if row.published else ""
     if not seeds:
-        return [title, goal, told, "", "", "", "", "", "", published]
+        return [title, goal, told, "", "", "", "", "", "", "", published]
     values = [float(one["mean_return"]) for one in seeds]
     interval = ""
     if len(values) > 1:
@@ -67,6 +67,7 @@ def line(row: Row, found: Stored) -> list[str]:
         else "",
         f"{median['wall_s'].median:.0f} s, {median['cpu_s'].median:.0f} s" if first else "",
         str(sum(fell_back(points, row.goal) for points in curves)) if first else "",
+        f"{spread([len(points) for points in curves]).median:.0f}",
         published,
     ]
 

@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,7 +24,6 @@ class Failed(RuntimeError):
 POLL_S = 1.0
 STALLED_S = 1800.0
 """A run is given up when no step was learned from in so long. The last model is evaluated within it as well."""
-ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 Point = dict[str, Any]
 """An evaluation: agent steps, mean return, wall and CPU seconds."""
 
@@ -44,6 +42,7 @@ def train(
     Raises:
         RuntimeError: the run failed or makes no progress, its last model was not evaluated, or the code that learns
             changed meanwhile.
+        LeftOver: the run could not be ended; its folder stays.
     """
     clock: list[tuple[float, float]] = [(0.0, 0.0)]
     line = {"seed": seed, **origin(row, seed, gpu)}  # before roles import the code
@@ -64,8 +63,7 @@ def train(
             status = run.stored()
             told = (run.root / "results" / "evaluations.jsonl").read_text().splitlines()
         finally:
-            with uninterrupted():
-                run.down()
+            product.end(run)
     if status["phase"] != "finished":
         raise Failed(f"ended as {status['phase']}: {'; '.join(one['text'] for one in status['problems'])}")
     if row.fingerprint(seed) != line["fingerprint"]:
@@ -138,17 +136,6 @@ def measured(
         "episodes": last["episodes"],
         "mode": mode,
     }, points
-
-
-@contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Hold back Ctrl-C, TERM and HUP: a run that is being ended is ended."""
-    before = {one: signal.signal(one, signal.SIG_IGN) for one in ENDS}
-    try:
-        yield
-    finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
 
 
 def success(points: Sequence[Point], goal: float) -> int | None:

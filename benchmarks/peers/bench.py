@@ -14,13 +14,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from benchmarks.peers import turns, venvs
@@ -60,7 +61,8 @@ def measure(session: Session) -> None:
 
 def compare(session: Session, tasks: Sequence[str]) -> None:
     """Measure tasks, or those of them that $RLCTL_BENCH_TASKS names, by rlctl and every peer that has them."""
-    folders = install(session)
+    chosen = wanted("RLCTL_BENCH_TASKS", tasks)
+    folders = install(session, chosen)
     peers = {peer.label: peer for peer in PEERS if peer.name in folders}
     us = US in wanted("RLCTL_BENCH_ONLY", [US, *(peer.name for peer in PEERS)])
 
@@ -71,14 +73,14 @@ def compare(session: Session, tasks: Sequence[str]) -> None:
     def spec(label: str, task: str) -> dict[str, Any]:
         return changed((OURS | CLIPPED | REPLAYED)[task], ALSO.get(task, {}).get(label, {}))
 
-    for number, task in session.rounds(wanted("RLCTL_BENCH_TASKS", tasks), session.choose(1, 1, 3)):
+    for number, task in session.rounds(chosen, session.choose(1, 1, 3)):
         able = [label for label, peer in peers.items() if task in peer.tasks]
         mine = [US, *ALSO.get(task, {})] if us else []
         if task == "solve":
-            for label in mine:
-                session.cell({"task": task, "who": label, "round": number}, solve_ours)
-            for label in able if session.form == "full" else ():
-                session.cell({"task": task, "who": label, "round": number}, partial(solved, partial(command, label)))
+            for label in in_order([*mine, *(able if session.form == "full" else ())], number):
+                theirs = partial(solved, partial(command, label))
+                work: Callable[[], Mapping[str, Any]] = solve_ours if label in mine else theirs
+                session.cell({"task": task, "who": label, "round": number}, work)
             continue
         if task.startswith("halfcheetah") and find_spec("mujoco") is None:
             lacks = {"missing": 'needs pip install "gymnasium[mujoco]"'}
@@ -87,15 +89,31 @@ def compare(session: Session, tasks: Sequence[str]) -> None:
         warm_s, window_s = times(session)
         starts = {label: partial(turns.ours, spec(label, task)) for label in mine}
         starts |= {label: partial(turns.theirs, partial(command, label, task)) for label in able}
+        starts = {label: starts[label] for label in in_order(list(starts), number)}
         found = turns.in_turns(starts, warm_s=warm_s, window_s=window_s)
         for label, figures in found.items():
             session.plain({"task": task, "who": label, "round": number}, partial(dict, figures))
 
 
-def install(session: Session) -> dict[str, Path]:
-    """Environment of every peer that can be had; the others are stored with the reason."""
+def in_order(labels: Sequence[str], number: int) -> list[str]:
+    """Trainers of a task in the order of a round: the first moves on by a third of them each round, as there are three.
+
+    Example:
+        `in_order(["a", "b", "c"], 1)` begins with "b", and that of round 2 with "c"; the order of the others is random.
+    """
+    if not labels:
+        return []
+    first = number * len(labels) // 3 % len(labels)
+    others = [*labels[:first], *labels[first + 1 :]]
+    return [labels[first], *(others[at] for at in np.random.default_rng(number).permutation(len(others)))]
+
+
+def install(session: Session, tasks: Sequence[str]) -> dict[str, Path]:
+    """Environment of every peer with one of the tasks that can be had; the others are stored with the reason."""
     folders = {}
     for peer in PEERS:
+        if not set(peer.tasks) & set(tasks):
+            continue
         if peer.name not in wanted("RLCTL_BENCH_ONLY", [one.name for one in PEERS]):
             continue
         if session.form == "short" and not peer.quick:
@@ -122,8 +140,10 @@ def solved(command: Callable[[str], AbstractContextManager[Child]]) -> dict[str,
         return solve(running, score=SCORE, limit_s=SOLVE_LIMIT_S)
 
 
-def rlctl(session: Session, spec: dict[str, Any]) -> dict[str, Any]:
-    """A window of a run, all roles counted."""
+def rlctl(
+    session: Session, spec: dict[str, Any], *, tell: Callable[[float, float], object] = lambda *_: None
+) -> dict[str, Any]:
+    """A window of a run, all roles counted. `tell` is told its two moments of the monotonic clock."""
     warm_s, window_s = times(session)
     with product.running({"run": "bench", **spec}) as run:
         product.wait_for_steps(run, 1, 120)
@@ -131,6 +151,7 @@ def rlctl(session: Session, spec: dict[str, Any]) -> dict[str, Any]:
         first = product.edge(partial(product.mark, run))
         time.sleep(window_s)
         last = product.edge(partial(product.mark, run))
+        tell(first.at_s, last.at_s)
         lost = run.stored()["policies"]["main"]["ledger"]
         return product.rates(first, last) | {"stale_share": lost["stale"] / max(1, lost["produced"])}
 
@@ -189,11 +210,17 @@ def table(rows: list[Row]) -> list[str]:
         ]
         lines += [f"**{what}.** Goal: {GOALS[task]}. {ratio(found, task)}", ""]
         lines += [*tables.table(["", *(head[column] for column in columns), ""], body), ""]
-    gone = [(row["who"], row["missing"]) for row in rows if row.get("missing") and not row["task"]]
-    lines += [f"Missing: {'; '.join(f'{who}: {why}' for who, why in gone)}.", ""] if gone else []
     of_algorithms = any(row["task"] in ALGORITHMS for row in rows)
     own, tasks = (OUR_SETTINGS_OF_ALGORITHMS, ALGORITHMS) if of_algorithms else (OUR_SETTINGS, IMPALA)
-    there = [f"{peer.label}: {peer.settings}" for peer in PEERS if set(peer.tasks) & set(tasks)]
+    able = [peer for peer in PEERS if set(peer.tasks) & set(tasks)]
+    others = {peer.label for peer in PEERS if peer not in able}
+    gone = [
+        (row["who"], row["missing"])
+        for row in rows
+        if row.get("missing") and not row["task"] and row["who"] not in others
+    ]
+    lines += [f"Missing: {'; '.join(f'{who}: {why}' for who, why in gone)}.", ""] if gone else []
+    there = [f"{peer.label}: {peer.settings}" for peer in able]
     lines += [f"Settings: {own}. {'; '.join(there)}."]
     return lines
 

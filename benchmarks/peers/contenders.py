@@ -98,8 +98,8 @@ CLIPPED: dict[str, dict[str, Any]] = {
         "roles": {"actor": {"replicas": 1, "envs": 8}, **LEARNER_ONLY},
     },
 }  # fmt: skip
-"""Every row is learned from `epochs` times: no epoch ends early, by `target_kl`. Peers have as many environments, steps,
-minibatches and epochs."""
+"""Every row is learned from `epochs` times: no epoch ends early, by `target_kl`. Peers have as many environments,
+steps, minibatches and epochs."""
 
 REPLAYED: dict[str, dict[str, Any]] = {
     "pong_dqn": {
@@ -136,7 +136,7 @@ _AS_DEFAULT = {"model": {"precision": "auto"}}
 
 def _appo(task: str) -> dict[str, Any]:
     """The same batches, minibatches and passes with APPO, on the newest batch alone as PPO does."""
-    ppo = {name: value for name, value in CLIPPED[task]["algorithm"].items() if name not in ("epochs", "target_kl")}
+    ppo = {key: value for key, value in CLIPPED[task]["algorithm"].items() if key not in ("epochs", "target_kl")}
     alike = {"buffer_batches": 1, "target_every_updates": 1}
     return ppo | {"name": "appo", "reuse": CLIPPED[task]["algorithm"]["epochs"], **alike}
 

@@ -150,6 +150,8 @@ def in_turns(
                 _signal(trainer, signal.SIGSTOP)
             except CannotDo:
                 found[label] = {"missing": "has no such task"}
+            except product.LeftOver:  # nothing may be measured beside it
+                raise
             except Exception as error:  # it is told, and the others are measured
                 found[label] = {"failed": f"{type(error).__name__}: {error}"}
                 if trainer is not None:

@@ -17,6 +17,7 @@ from typing import IO, NamedTuple
 
 from benchmarks.shared import processes
 from benchmarks.shared.product import Mark
+from benchmarks.shared.signals import uninterrupted
 
 CANNOT = 2
 """Exit code of a program that has no such task."""
@@ -111,7 +112,8 @@ def child(command: Sequence[str], env: Mapping[str, str]) -> Iterator[Child]:
         try:
             yield running
         finally:
-            running.end()
+            with uninterrupted():
+                running.end()
 
 
 def window(running: Child, *, warm_s: float, window_s: float) -> tuple[Mark, Mark]:

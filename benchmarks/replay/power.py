@@ -90,7 +90,7 @@ def lose(losses: int, seed: int, say: Callable[[str], object]) -> list[dict[str,
             if not ledger["balanced"]:
                 found[-1]["violations"] += f"; at the end the ledger does not balance: {ledger}"
         finally:
-            run.down()
+            product.end(run)
     return found
 
 

@@ -21,6 +21,7 @@ import yaml
 
 from benchmarks.shared import processes
 from benchmarks.shared.host import REPOSITORY
+from benchmarks.shared.signals import uninterrupted
 
 Spec = dict[str, Any]
 SITTINGS = "sittings"
@@ -159,20 +160,40 @@ def running(spec: Spec, *arguments: str, path: str = "") -> Iterator[Run]:
 
     Raises:
         RuntimeError: it does not come up.
+        LeftOver: it could not be ended; its folder stays.
     """
     with made(spec, path=path) as run:
         try:
             run.up(*(arguments or ("--detach",)))
             yield run
         finally:
-            run.down()
+            end(run)
+
+
+def end(run: Run) -> None:
+    """End a run whatever signals come meanwhile.
+
+    Raises:
+        LeftOver: it could not be ended, so its processes may live on.
+    """
+    with uninterrupted():
+        if not run.down():
+            raise LeftOver(f"the run in {run.folder} is left over and cannot be ended")
 
 
 @contextlib.contextmanager
 def made(spec: Spec, *, path: str = "") -> Iterator[Run]:
-    """A run that is not started yet."""
-    with tempfile.TemporaryDirectory(prefix=PREFIX, dir="/tmp") as folder:  # short: sockets have short names
-        yield Run(Path(folder), spec, _joined(path))
+    """A run that is not started yet. Its folder goes with the block, but stays where that leaves a run over."""
+    folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir="/tmp"))  # short: sockets have short names
+    is_left = False
+    try:
+        yield Run(folder, spec, _joined(path))
+    except LeftOver:
+        is_left = True
+        raise
+    finally:
+        if not is_left:
+            shutil.rmtree(folder)
 
 
 def _joined(path: str = "") -> str:
@@ -206,7 +227,7 @@ def kept(folder: Path, spec: Spec, mark: str) -> Iterator[tuple[Run, int]]:
 
 
 class LeftOver(RuntimeError):
-    """A run of a starter that was killed, which cannot be ended."""
+    """A run that cannot be ended: its processes may live on, and its folder stays."""
 
 
 def remove(folder: Path) -> None:

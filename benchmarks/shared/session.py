@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from benchmarks.shared import host, spin, store
+from benchmarks.shared.product import LeftOver
 
 Form = Literal["tiny", "short", "full"]
 """tiny: does it work; short: `make bench`, minutes; full: the protocol."""
@@ -36,12 +37,15 @@ class Session:
     form: Form
     say: Callable[[str], object] = lambda line: print(line, file=sys.stderr, flush=True)
     rows: list[dict[str, Any]] = field(default_factory=list)
+    _card: dict[str, Any] | None = None
     _last: tuple[float, spin.Spin] | None = None
 
     def begin(self, card: Mapping[str, Any]) -> None:
-        """Store the host card, made before anything of ours loaded the machine."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        store.write_host(self.folder, {**card, "form": self.form, "command": host.command_line()})
+        """Keep the host card, made before anything of ours loaded the machine, for the first row.
+
+        Until then the folder holds cells and card of the measurement before: no cell stands beside another's card.
+        """
+        self._card = {**card, "form": self.form, "command": host.command_line()}
 
     def choose(self, tiny: Value, short: Value, full: Value) -> Value:
         """By the form."""
@@ -60,6 +64,7 @@ class Session:
 
         A cell during which the machine moved is measured again, and every row stays; the choice depends on the spins
         alone. A measurement that raises is stored with what it said, does not count, and is not repeated.
+        LeftOver is not caught: a run that computes on would be in every figure after it.
 
         Args:
             keys: columns that name the row.
@@ -92,6 +97,11 @@ class Session:
     def add(self, row: Mapping[str, Any]) -> None:
         """Store one more row."""
         self.rows.append(dict(row))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self._card is not None:
+            (self.folder / store.CELLS).unlink(missing_ok=True)
+            store.write_host(self.folder, self._card)
+            self._card = None
         store.write(self.folder / store.CELLS, self.rows)
 
     def _measured(self, keys: Mapping[str, Any], measure: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
@@ -128,5 +138,7 @@ class Session:
 def _tried(measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
     try:
         return measure()
+    except LeftOver:
+        raise
     except Exception as error:  # the others are measured all the same
         return {"failed": " ".join(f"{type(error).__name__}: {error}".split())[:300]}

@@ -55,9 +55,10 @@ def test_the_area_under_a_curve_is_the_mean_of_it() -> None:
 
 def runs(variant: str, centre: float) -> list[Row]:
     return [
-        {"variant": variant, "seed": str(at), "mean_return": store.as_text(value), "area": store.as_text(value)}
+        {"variant": variant, "seed": str(at), "mean_return": store.as_text(value), "area": store.as_text(value),
+         "gap": "0.05"}
         for at, value in enumerate(np.linspace(centre - 0.02, centre + 0.02, 6))
-    ]
+    ]  # fmt: skip
 
 
 def test_curves_are_equivalent_or_that_is_not_shown(tmp_path: Path) -> None:
@@ -68,3 +69,20 @@ def test_curves_are_equivalent_or_that_is_not_shown(tmp_path: Path) -> None:
     assert "not shown: difference -0.200" in lines[4]
     curves.plot(rows, tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").exists()
+
+
+@pytest.mark.parametrize("sparse", [{"gap": "0.06", "points": "30"}, {"gap": "", "points": "11"}])
+def test_an_area_with_evaluations_far_apart_is_not_told(sparse: Row, tmp_path: Path) -> None:
+    rows = [*runs(curves.WHOLE, 0.9), *runs("without bf16", 0.91)]
+    rows[0] |= sparse
+    lines = curves.table(rows)
+    apart = "6" if sparse["gap"] else "10"
+    assert lines[2].endswith(f"|  |  | none: evaluations {apart} % of the steps apart, or more |  |")
+    assert lines[3].endswith(" |  |  |"), "there is nothing to compare with"
+    curves.plot(rows, tmp_path / "plot.svg")
+
+
+def test_the_gap_of_a_curve_is_the_longest_way_without_an_evaluation() -> None:
+    assert curves.gap([0, 50, 200], 200) == 0.75
+    assert curves.gap([150, 200], 200) == 0.75, "from the beginning"
+    assert curves.gap([0, 40, 101], 100) == 0.6

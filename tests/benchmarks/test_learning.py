@@ -7,6 +7,7 @@ import importlib.util
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -294,6 +295,7 @@ def test_every_figure_of_a_row_is_what_one_computes_by_hand_from_the_raw_csv(tmp
     assert cells[6] == "50k (40k-60k)", "at 50,000, 40,000 and 60,000"
     assert cells[7] == "30 s, 40 s", "of 30, 20, 36 and 40, 30, 50"
     assert cells[8] == "2", "237 is below half of 475, 249 below half of 500, 251 is not"
+    assert cells[9] == "2", "of 4, 1, 4, 2 and 2"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -341,7 +343,8 @@ def test_stale_seeds_count_only_where_there_are_no_others_and_that_is_said(tmp_p
     assert stored.valid(row, 0)
     assert not stored.valid(row, 1)
     told = report.line(row, Stored.read(tmp_path, row))
-    assert told[2:] == ["1 of 5; 1 stale", "490.0 ✓", "490.0", "1 of 1", "75k (75k-75k)", "30 s, 60 s", "0", told[-1]]
+    assert told[2:5] == ["1 of 5; 1 stale", "490.0 ✓", "490.0"]
+    assert told[5:-1] == ["1 of 1", "75k (75k-75k)", "30 s, 60 s", "0", "3"]
     assert [line["seed"] for line in stored.seeds] == ["0", "1"]
     assert len(stored.curves) == 6
 
@@ -502,6 +505,42 @@ def test_what_is_left_of_a_run_is_ended_and_removed_and_nothing_else_is(
     assert {path.name for path in tmp_path.iterdir()} == {"other", "rlb-stuck"}
 
 
+def test_a_run_that_cannot_be_ended_leaves_its_folder_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(product.Run, "up", lambda run, *words: "")
+    monkeypatch.setattr(product.Run, "down", lambda run: run.name != "stuck")
+    with product.running({"run": "goes"}) as run:
+        assert run.folder.exists()
+    assert not run.folder.exists()
+    with (
+        pytest.raises(product.LeftOver, match="is left over and cannot be ended"),
+        product.running({"run": "stuck"}) as run,
+    ):
+        pass
+    assert (run.folder / "spec.yaml").exists()
+    shutil.rmtree(run.folder)
+    stuck = pretended(Pretended(tmp_path, FINISHED, [LAST]), monkeypatch)
+    monkeypatch.setattr(stuck, "down", lambda: False)
+    with pytest.raises(product.LeftOver):
+        train.train(rows.find("cartpole-ppo"), 0, lambda folder: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_no_signal_comes_between_a_run_and_its_end(number: signal.Signals) -> None:
+    ended: list[bool] = []
+
+    class Run:
+        def down(self) -> bool:
+            os.kill(os.getpid(), number)
+            ended.append(True)
+            return True
+
+    product.end(Run())  # type: ignore[arg-type]
+    assert ended == [True]
+    assert signal.getsignal(number) is not signal.SIG_IGN
+
+
 @pytest.mark.parametrize("full", ["seeds.csv", "evaluations.csv"])
 def test_a_full_disk_leaves_what_was_stored_and_is_said(
     full: str, results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -550,6 +589,7 @@ class Run:
         time.sleep(60)
     def down(self):
         print("down", flush=True)
+        return True
 
 product.made = lambda spec: contextlib.nullcontext(Run())
 sys.argv[1:] = ["cartpole-ppo", "--seed", "0"]
@@ -581,8 +621,9 @@ class Pretended:
     def up(self, *words: str) -> None:
         self.words = words
 
-    def down(self) -> None:
+    def down(self) -> bool:
         self.is_down = True
+        return True
 
     def ended(self) -> bool:
         return True
@@ -754,7 +795,7 @@ def stored_of(row: Row, means: list[float], tmp_path: Path) -> Stored:
     return found
 
 
-def test_differences_and_equivalence_are_told_of_both_figures(tmp_path: Path) -> None:
+def test_differences_are_told_of_both_figures_and_equivalence_of_the_return(tmp_path: Path) -> None:
     everything = {row.name: row for row in (*rows.rows(), *rows.arms())}
     means = {
         "vtrace-on": [500.0, 490.0, 495.0, 500.0, 500.0], "vtrace-off": [90.0, 70.0, 480.0, 290.0, 120.0],
@@ -785,11 +826,35 @@ def test_differences_and_equivalence_are_told_of_both_figures(tmp_path: Path) ->
     assert impala.endswith("|  |  |  |  |")
 
 
+def dense(row: Row, seed: int, points: int) -> tuple[dict[str, Any], list[train.Point]]:
+    """A seed that rises in a straight line from 0 to 500, with so many evaluations after the one at the beginning."""
+    line, (point, *_) = measured(row, seed, 500.0)
+    shares = [at / points for at in range(points + 1)]
+    return line, [point | {"steps": round(row.agent_steps * one), "mean_return": 500 * one} for one in shares]
+
+
 def test_the_area_of_a_row_is_the_mean_along_its_curve(tmp_path: Path) -> None:
-    row = rows.find("vtrace-on")
-    found = stored_of(row, [500.0], tmp_path)
-    # 20 to 480 over the first half, 480 to 500 over the second
-    assert comparisons.values(row, found, "area") == [pytest.approx((250 + 490) / 2, rel=1e-3)]
+    row, found = rows.find("vtrace-on"), Stored.read(tmp_path, rows.find("vtrace-on"))
+    found.add(*dense(row, 0, 20))
+    assert comparisons.values(row, found, "area") == [pytest.approx(250, rel=1e-3)]
+
+
+def test_there_is_no_area_where_one_seed_has_evaluations_more_than_a_twentieth_of_the_budget_apart(
+    tmp_path: Path,
+) -> None:
+    everything = {row.name: row for row in ALL}
+    stored = {name: Stored.read(tmp_path, row) for name, row in everything.items()}
+    for name, points in (("vtrace-on", 20), ("vtrace-off", 20), ("lambda-gae", 20), ("lambda-vtrace", 10)):
+        for seed in (0, 1):
+            stored[name].add(*dense(everything[name], seed, points if seed else 20))
+    areas = [line for line in comparisons.table(everything, stored) if "area under the curve" in line]
+    told = [[cell.strip() for cell in line.split("|")[1:-1]] for line in areas]
+    where = [one.name for one in comparisons.ABLATIONS]
+    assert told[where.index("vtrace")][3:8] == [
+        "250.0 (250.0 to 250.0)", "250.0 (250.0 to 250.0)", "0.0 (0.0 to 0.0)", "0.50 (0.50 to 0.50)", "no difference"
+    ]  # fmt: skip
+    reason = "no area: evaluations up to 10 % of the budget apart"
+    assert told[where.index("lambda")][3:8] == ["250.0 (250.0 to 250.0)", "", "", "", reason]
 
 
 def test_rows_of_one_task_and_goal_share_a_plot_and_no_name_is_written_twice() -> None:

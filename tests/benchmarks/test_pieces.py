@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -434,12 +434,35 @@ def test_the_learners_way_to_a_gpu_is_taken_on_a_cpu_with_as_many_bytes_as_batch
     assert found["copied_mb_per_s"] * 1e6 / found["steps_per_s"] == pytest.approx(4 * 4 * 33 / 32 + 33, rel=0.5)
 
 
-def test_what_a_gpu_did_is_read_from_nvidia_smi_but_for_the_seconds_before_it_did_anything() -> None:
-    told = """\
-# gpu     sm    mem    enc    dec    jpg    ofa  rxpci  txpci
-# Idx      %      %      %      %      %      %   MB/s   MB/s
-    0      0      0      0      0      0      0      0      0
-    0     55     10      0      0      0      0   1200     15
-    0      -      -      -      -      -      -      -      -
+SMI = """\
+#Time        gpu     sm    mem    enc    dec    jpg    ofa  rxpci  txpci
+#HH:MM:SS    Idx      %      %      %      %      %      %   MB/s   MB/s
+ 23:59:58      0      0      0      0      0      0      0      0      0
+ 23:59:59      0     55     10      0      0      0      0   1200     15
+ 00:00:00      0      0      0      0      0      0      0      3      0
+ 00:00:01      0      -      -      -      -      -      -      -      -
+ 00:00:02      0     65     10      0      0      0      0   1000     15
 """
-    assert list(gpu.samples(told.splitlines())) == [(55.0, 1200.0)]
+
+
+def test_what_a_gpu_did_is_read_from_nvidia_smi_of_the_window_alone_and_idle_seconds_count() -> None:
+    seen = list(gpu.samples(SMI.splitlines()))
+    day_s = 24 * 3600
+    assert seen[:3] == [(day_s - 2, 0.0, 0.0), (day_s - 1, 55.0, 1200.0), (0, 0.0, 3.0)]
+    assert gpu.within(seen, day_s - 2.5, 1.5) == seen[1:3]
+    assert gpu.within(seen, day_s - 0.5, 0.4) == [], "no whole second"
+
+
+def test_a_gpu_is_looked_at_between_the_marks_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    of_day = int(gpu.of_day(now))
+    told = ((-5, 99), (4, 0), (5, 40), (6, 50))
+    seen = [gpu.Sample((of_day + at) % (24 * 3600), busy, 10 * busy) for at, busy in told]
+    monkeypatch.setattr(gpu, "looked", lambda: nullcontext(seen))
+
+    def work(tell: Callable[[float, float], object]) -> dict[str, Any]:
+        tell(now + 1, now + 9)
+        return {"steps_per_s": 1.0}
+
+    assert gpu.watched(work, True) == {"steps_per_s": 1.0, "busy": 40.0, "pcie_mb_per_s": 400.0}
+    assert gpu.watched(work, False) == {"steps_per_s": 1.0}

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from benchmarks import __main__ as command
 from benchmarks import ablation, asynchronous, cli, fanout, kernels, limit, regression, wire
 from benchmarks.__main__ import BENCHMARKS, find, write
 from benchmarks.peers import bench as peers
+from benchmarks.peers import venvs
 from benchmarks.scaling import bench as scaling
 from benchmarks.scaling import report
 from benchmarks.scaling.soak import fairness
-from benchmarks.shared import store
+from benchmarks.shared import host, product, store
+from benchmarks.shared.host import REPOSITORY
+from benchmarks.shared.session import Session
 from benchmarks.shared.store import Row
 from rlctl.spec.schema import Spec
 
@@ -34,6 +44,30 @@ def test_peers_are_ranked_below_us_with_ratios_of_the_same_round_and_the_missing
     assert "rlctl is at 1.1x PufferLib 3.0.0 (1.1-1.1), 5.5x SB3 2.9.2 PPO" in text
     assert text.index("| rlctl") < text.index("| PufferLib") < text.index("| SB3")
     assert "Missing: MonoBeast 0af07b0: HTTPError: 404." in text
+
+
+def test_a_peer_without_a_task_is_not_missing() -> None:
+    of_algorithms = [one | {"task": "cartpole_ppo"} if one["task"] else one for one in PEERS]
+    assert "MonoBeast" not in "\n".join(peers.table(of_algorithms))
+
+
+def test_peers_without_one_of_the_tasks_are_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(venvs, "ready", lambda name: tmp_path / name)
+    session = Session(tmp_path, "full", say=lambda line: None)
+    assert set(peers.install(session, ["halfcheetah_sac"])) == {"sb3", "cleanrl"}
+    assert set(peers.install(session, peers.ALGORITHMS)) == {"pufferlib", "sample_factory", "sb3", "cleanrl"}
+    assert session.rows == []
+
+
+def test_another_trainer_is_first_in_each_round_and_the_order_of_a_round_is_always_the_same() -> None:
+    for count in range(2, 9):
+        labels = [f"trainer {at}" for at in range(count)]
+        orders = [peers.in_order(labels, number) for number in range(3)]
+        assert all(sorted(one) == labels for one in orders)
+        assert orders[0][0] == "trainer 0"
+        assert len({one[0] for one in orders}) == min(3, count)
+        assert orders == [peers.in_order(labels, number) for number in range(3)]
+    assert peers.in_order([], 1) == []
 
 
 def test_what_is_without_an_advantage_of_ours_has_ratios_of_its_own() -> None:
@@ -237,6 +271,81 @@ def test_async_is_equivalent_only_when_tests_and_worst_seed_say_so() -> None:
     assert "equivalent within 5 %, no seed" in asynchronous.verdict([500.0, 497.0, 500.0, 499.0], lock_step, told)[1]
     assert "not shown" in asynchronous.verdict([500.0, 200.0, 500.0, 499.0], lock_step, told)[1]
     assert asynchronous.verdict([500.0], lock_step, told) == ("", "")
+
+
+@pytest.mark.parametrize(("steps", "fails"), [(1000, False), (999, True)])
+def test_a_model_of_fewer_steps_than_the_others_is_not_compared(
+    steps: int, fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status: dict[str, Any] = {
+        "phase": "finished", "evaluation": {"mean": 5.0, "steps": steps}, "wall_s": 1.0, "cpu_s": {"actor": 1.0},
+        "lag": {"mean": 0, "p95": 0, "max": 0},
+        "policies": {"main": {"ledger": {"produced": 1, "stale": 0, "lost": 0, "balanced": True}}},
+    }  # fmt: skip
+    run = SimpleNamespace(stored=lambda: status, ended=lambda: True)
+    monkeypatch.setattr(product, "running", lambda spec: nullcontext(run))
+    expected = pytest.raises(RuntimeError, match="999 agent steps, not of 1000") if fails else nullcontext()
+    with expected:
+        assert asynchronous.train(asynchronous.CONDITIONS[0], 0, 1000)["rows"] == 1000
+
+
+def test_cells_never_stand_beside_the_host_card_of_another_measurement(tmp_path: Path) -> None:
+    first = Session(tmp_path, "full")
+    first.begin({"commit": "old"})
+    first.add({"who": "a"})
+    second = Session(tmp_path, "short")
+    second.begin({"commit": "new"})
+    assert (store.read_host(tmp_path)["commit"], store.read(tmp_path / store.CELLS)) == ("old", [{"who": "a"}])
+    second.add({"who": "b"})
+    assert (store.read_host(tmp_path)["commit"], store.read(tmp_path / store.CELLS)) == ("new", [{"who": "b"}])
+
+
+def test_nothing_is_measured_beside_a_run_that_cannot_be_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def left() -> dict[str, Any]:
+        raise product.LeftOver("the run in /tmp/rlb-x is left over and cannot be ended")
+
+    module = SimpleNamespace(measure=lambda session: session.plain({}, left))
+    monkeypatch.setattr(command, "find", lambda name: module)
+    monkeypatch.setattr(host, "host_card", dict)
+    assert command.main(["all", "--out", str(tmp_path), "--document", str(tmp_path / "performance.md")]) == 1
+    said = capsys.readouterr().err
+    assert "peers: ended early: the run in /tmp/rlb-x is left over" in said
+    assert "limit" not in said
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_kill_ends_the_runs_of_a_benchmark_as_ctrl_c_does(number: signal.Signals, tmp_path: Path) -> None:
+    script = """
+import runpy, sys, time
+from benchmarks import limit
+from benchmarks.shared import product
+
+def up(run, *words):
+    print("up", flush=True)
+    time.sleep(60)
+
+def down(run):
+    print("down", run.folder.exists(), flush=True)
+    return True
+
+def measure(session):
+    with product.running({"run": "bench"}):
+        pass
+
+product.Run.up, product.Run.down, limit.measure = up, down, measure
+sys.argv[1:] = ["limit", "--form", "tiny", "--out", sys.argv[1], "--document", sys.argv[1] + "/performance.md"]
+runpy.run_module("benchmarks", run_name="__main__")
+"""
+    words = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(words, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "up\n"
+        running.send_signal(number)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "down True\n"), err
+    assert "ended early" in err
 
 
 def test_every_benchmark_has_its_module_and_an_empty_table_is_no_fault(tmp_path: Path) -> None:
