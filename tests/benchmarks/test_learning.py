@@ -577,7 +577,8 @@ def test_a_full_disk_leaves_what_was_stored_and_is_said(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_and_a_kill_end_the_run_and_keep_what_is_stored(number: signal.Signals, tmp_path: Path) -> None:
     script = """
-import contextlib, pathlib, runpy, sys, time
+import contextlib, pathlib, runpy, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored by what nohup starts
 from benchmarks.learning import report, rows, train
 from benchmarks.shared import product
 report.RESULTS, report.DOCUMENT = folder, _ = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[1]) / "learning.md"

@@ -203,7 +203,7 @@ def test_why_tensorboard_does_not_start_is_said(place: Place, monkeypatch: pytes
 
 def test_doctor_looks_at_packages_disk_sockets_files_and_machine(homes: Path) -> None:
     found = doctor.look()
-    assert [check.name for check in found] == ["packages", "disk", "sockets", "open files", "machine"]
+    assert [check.name for check in found] == ["system", "packages", "disk", "sockets", "open files", "machine"]
     assert all(check.verdict in ("ok", "warning") for check in found), found
     assert not (homes / "state").exists(), "it changes nothing"
 
