@@ -318,7 +318,8 @@ def test_nothing_is_measured_beside_a_run_that_cannot_be_ended(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_kill_ends_the_runs_of_a_benchmark_as_ctrl_c_does(number: signal.Signals, tmp_path: Path) -> None:
     script = """
-import runpy, sys, time
+import runpy, signal, sys, time
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # ignored by what nohup starts
 from benchmarks import limit
 from benchmarks.shared import product
 
