@@ -174,7 +174,7 @@ class Row:
 
 
 def _joined(one: Any, other: Any) -> Any:
-    """What either of two parts of a spec holds; of a field that both hold, what the first one does."""
+    """Two parts of a spec as one; of a field that both hold, the first one's value."""
     if not isinstance(one, dict) or not isinstance(other, dict):
         return one
     return {**other, **{key: _joined(value, other.get(key)) for key, value in one.items()}}

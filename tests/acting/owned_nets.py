@@ -33,6 +33,12 @@ class Frozen(Sound):
         self.spare = nn.Linear(2, 2)
 
 
+class AllFrozen(Sound):
+    def __init__(self, space: Any) -> None:
+        super().__init__(space)
+        self.requires_grad_(False)
+
+
 class Mine(Impala):
     pass
 

@@ -101,6 +101,11 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
             TORSO,
             "sac trains every parameter of a torso, and layer.weight, spare.weight, spare.bias get no gradient",
         ),
+        (
+            {"model": {"torso": "tests.acting.owned_nets:AllFrozen"}, "algorithm": {"name": "sac"}},
+            TORSO,
+            "sac trains every parameter of a torso, and layer.weight, layer.bias get no gradient",
+        ),
         ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),
         (

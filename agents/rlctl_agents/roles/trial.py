@@ -240,9 +240,10 @@ def _require_gradients(torso: Any, spaces: Spaces, algorithm: str) -> None:
     arrays = {name: leaf_array(leaf) for name, leaf in leaves(spaces.obs, "obs")}
     zeros = {name: torch.zeros((1, *shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in arrays.items()}
     hold_still(torso)
-    torso(zeros).sum().backward()
+    features = torso(zeros)
+    if features.requires_grad:  # else all of it is frozen
+        features.sum().backward()
     without = [name for name, weight in torso.named_parameters() if weight.grad is None]
-    torso.zero_grad()
     if without:
         named = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
         raise ModelError(
