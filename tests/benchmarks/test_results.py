@@ -139,7 +139,13 @@ def test_every_benchmark_of_one_command_has_the_load_from_before_the_first(
     loads = iter([0.5, 30.0, 30.0])
     monkeypatch.setattr(os, "getloadavg", lambda: (next(loads), 0.0, 0.0))
     monkeypatch.setattr(command, "BENCHMARKS", {"one": "", "other": ""})
-    monkeypatch.setattr(command, "find", lambda name: SimpleNamespace(measure=lambda session: None))
+    measured = SimpleNamespace(
+        measure=lambda session: session.plain({}, lambda: {"per_s": 1.0}),
+        plot=lambda rows, file: None,
+        table=lambda rows: [],
+        TITLE="one",
+    )
+    monkeypatch.setattr(command, "find", lambda name: measured)
     assert command.main(["all", "--out", str(tmp_path), "--document", str(tmp_path / "x.md")]) == 0
     assert [store.read_host(tmp_path / name)["load"][0] for name in ("one", "other")] == [0.5, 0.5]
 
