@@ -34,6 +34,8 @@ class Algorithm(Model):
     needs_replay: ClassVar[bool] = False
     network: ClassVar[Mapping[str, Any]] = {}
     """Fields of `model` whose default is another with this algorithm."""
+    atari: ClassVar[Mapping[str, Any]] = {"reward_clip": 1.0}
+    """Fields whose default is another with `env.preset: atari`: as where scores of its games are published."""
     lock_step_lag: ClassVar[int] = 1
     """Versions from the weights that gather a segment to those that learn from it, with `sync`."""
 
@@ -45,7 +47,8 @@ class Algorithm(Model):
     gamma: Annotated[float, Field(ge=0, le=1), restart("learner"), MUTABLE] = 0.99
     """Discount factor of one agent step."""
     reward_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
-    """Rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw."""
+    """Rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw. With the preset
+    atari 1."""
     max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
     """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
     batch learned from."""
@@ -90,8 +93,8 @@ class ActorCritic(Algorithm):
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
     entropy_coef: Annotated[Literal["auto"] | Annotated[float, Field(ge=0)], restart("learner"), MUTABLE] = "auto"
-    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001) where every action is one of finitely many; 0 where
-    one holds real numbers, whose entropy grows without end as the deviation does."""
+    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001, with the preset atari 0.01) where every action is one of
+    finitely many; 0 where one holds real numbers, whose entropy grows without end as the deviation does."""
     entropy_schedule: Schedule | None = None
     """Of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False
@@ -136,9 +139,16 @@ class Impala(OffPolicy):
     Source: Espeholt et al. 2018, arXiv:1802.01561.
     """
 
+    atari: ClassVar[Mapping[str, Any]] = {
+        **OffPolicy.atari,
+        "batch_size": 160,
+        "max_lag_versions": 32,
+        "entropy_coef": 0.01,
+    }
+
     name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 320
-    """Agent steps of one batch, over all learners: a multiple of unroll_length."""
+    """Agent steps of one batch, over all learners: a multiple of unroll_length. With the preset atari 160."""
     value_batches: Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=1_000)], restart("learner")] = "auto"
     """After each batch a pass over so many moves the value alone: the newest, and others drawn from the buffer. 0: no
     pass. auto: 8 where value and policy have a torso each, as a plain mlp has, else 0."""
@@ -148,7 +158,7 @@ class Impala(OffPolicy):
     """Newest batches that the buffer holds copies of, for that pass."""
     max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 16
     """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
-    batch learned from."""
+    batch learned from. With the preset atari 32."""
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
     """Trace decay lambda."""
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 5e-4
@@ -316,7 +326,8 @@ class Replayed(Algorithm):
     reward_scale: Annotated[float, Field(gt=0), restart("learner", "replay")] = 1.0
     """Rewards are multiplied by it before learning; evaluation reports them raw."""
     reward_clip: Annotated[float | None, Field(gt=0), restart("learner", "replay")] = None
-    """Scaled rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw."""
+    """Scaled rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw. With the
+    preset atari 1."""
     prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = False
     """Rows are drawn by their priorities, not evenly."""
     priority_alpha: Annotated[float, Field(ge=0, le=1), restart("replay")] = 0.6
@@ -426,6 +437,8 @@ class R2d2(Ladder):
     """
 
     network: ClassVar[Mapping[str, Any]] = {**Ladder.network, "core": "lstm", "width": 128}
+    atari: ClassVar[Mapping[str, Any]] = {}
+    """None: `value_rescaling` takes the place of clipped rewards, as in the paper."""
 
     name: Annotated[Literal["r2d2"], new_run("learner", "actor", "evaluator", "replay")] = "r2d2"
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 40

@@ -70,21 +70,23 @@ def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 
 def filled(spec: Spec) -> Spec:
-    """The same spec, in its own shape, where a model says all of what its algorithm brings: read again it means the
-    same, as a dump has every value."""
+    """The same spec, in its own shape, where algorithm and model say all of what preset and algorithm bring: read again
+    it means the same, as a dump has every value."""
     changed: dict[str, Any] = {}
     if spec.policies is not None:
-        own = {name: one if one.like else one.with_network for name, one in spec.policies.items()}
+        own = {name: one if one.like else one.filled(spec.env) for name, one in spec.policies.items()}
         changed["policies"] = own
-    elif spec.model is not None:
-        changed["model"] = spec.policy().model
+    else:
+        policy = spec.policy()
+        changed |= {"algorithm": policy.algorithm} if spec.algorithm is not None else {}
+        changed |= {"model": policy.model} if spec.model is not None else {}
     return spec.model_copy(update=changed) if changed else spec
 
 
 def folded(spec: Spec) -> Spec:
     """The same spec with `algorithm` and `model` below `policies`, as far as they are not there already."""
     given = spec.policies or {"main": spec.policy()}
-    policies = {name: policy.with_network for name, policy in given.items()}
+    policies = {name: policy.filled(spec.env) for name, policy in given.items()}
     return spec.model_copy(update={"policies": policies, "algorithm": None, "model": None})
 
 

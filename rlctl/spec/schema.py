@@ -96,7 +96,8 @@ class Env(Model):
     kwargs: Annotated[dict[str, Any], new_run("actor", "evaluator")] = {}
     """Passed to the environment's constructor as they are."""
     preset: Annotated[Literal["none", "atari"], new_run("actor", "evaluator")] = "none"
-    """atari: 84x84 grey, skip 4, stack 4, up to 30 no-ops at reset, no sticky actions."""
+    """atari: 84x84 grey, skip 4, stack 4, up to 30 no-ops at reset, no sticky actions; and defaults of the algorithm that
+    go with its games, reward_clip 1 before all."""
     max_episode_steps: Annotated[int | None, Field(ge=1), new_run("actor", "evaluator")] = None
     """Cut episodes here; null: what the environment registers."""
     wrappers: Annotated[list[Wrapper], Field(max_length=32), new_run("actor", "evaluator")] = []
@@ -193,11 +194,11 @@ class Policy(Model):
     like: Annotated[PolicyName | None, new_run()] = None
     """Take algorithm and model from this policy. No role reads it: what a change does is what these two change."""
 
-    @property
-    def with_network(self) -> Policy:
-        """The same with what the model leaves out as the algorithm's own default."""
-        own = _filled(self.model, self.algorithm.network)
-        return self if own is self.model else self.model_copy(update={"model": own})
+    def filled(self, env: Env) -> Policy:
+        """The same with what the algorithm leaves out as the default of the environment's preset, and what the model
+        leaves out as the algorithm's own."""
+        algorithm = _filled(self.algorithm, self.algorithm.atari if env.preset == "atari" else {})
+        return self.model_copy(update={"algorithm": algorithm, "model": _filled(self.model, algorithm.network)})
 
 
 def _filled(section: AnyModel, defaults: Mapping[str, Any]) -> AnyModel:
@@ -432,9 +433,9 @@ class Spec(Model):
         if self.policies is None:
             if name != "main":
                 raise KeyError(name)
-            return Policy(algorithm=self.algorithm or Impala(), model=self.model or Network()).with_network
+            return Policy(algorithm=self.algorithm or Impala(), model=self.model or Network()).filled(self.env)
         policy = self.policies[name]
         if policy.like is None:
-            return policy.with_network
+            return policy.filled(self.env)
         original = self.policy(policy.like)
         return policy.model_copy(update={"algorithm": original.algorithm, "model": original.model})

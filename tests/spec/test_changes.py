@@ -28,7 +28,7 @@ def hashes(spec: Spec) -> dict[str, str]:
 
 
 def small(**more: object) -> Spec:
-    return Spec.model_validate({"run": "a", "env": {"id": "b"}, **more})
+    return Spec.model_validate({"run": "a", "env": {"id": "b"}} | more)
 
 
 def whys(old: Spec, new: Spec) -> list[tuple[str, str, str]]:
@@ -54,6 +54,41 @@ def test_a_model_that_says_a_part_is_stored_with_what_its_algorithm_brings() -> 
     ):
         spec = small(**sections)
         assert changes(Spec.model_validate(filled(spec).model_dump(mode="json")), spec) == []
+
+
+ATARI = {"id": "ALE/Pong-v5", "preset": "atari"}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "meant"),
+    [
+        ({}, {"reward_clip": 1, "batch_size": 160, "max_lag_versions": 32, "entropy_coef": 0.01}),
+        (
+            {"name": "impala", "reward_clip": None, "batch_size": 320},
+            {"reward_clip": None, "batch_size": 320, "max_lag_versions": 32, "entropy_coef": 0.01},
+        ),
+        ({"name": "appo"}, {"reward_clip": 1, "batch_size": 512, "entropy_coef": "auto"}),
+        ({"name": "apex_dqn"}, {"reward_clip": 1}),
+        ({"name": "r2d2"}, {"reward_clip": None}),
+        ({"name": "mine:Own"}, {"reward_clip": 1, "batch_size": 640}),
+    ],
+)
+def test_the_preset_atari_brings_what_goes_with_its_games_where_the_spec_says_nothing(
+    algorithm: dict[str, object], meant: dict[str, object]
+) -> None:
+    for sections in (
+        {"algorithm": algorithm},
+        {"policies": {"main": {"algorithm": algorithm}, "other": {"like": "main"}}},
+    ):
+        spec = small(**sections, env=ATARI)
+        stored = Spec.model_validate(filled(spec).model_dump(mode="json"))
+        assert changes(stored, spec) == []
+        for one in (spec, stored):
+            for policy in one.policy_names:
+                found = one.policy(policy).algorithm.model_dump()
+                assert {name: found[name] for name in meant} == meant
+    elsewhere = small(algorithm=algorithm).policy().algorithm
+    assert elsewhere.reward_clip is None
 
 
 def test_no_field_changed_is_no_change() -> None:
