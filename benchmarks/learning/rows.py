@@ -6,6 +6,7 @@ import ast
 import hashlib
 import json
 import re
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
@@ -32,6 +33,8 @@ row sets it, so they decide nothing of what is learned."""
 PRECISION = "models/precision.py"
 """File below AGENTS that has networks compute in bfloat16, which only those for large images do, as of Atari games. For
 other rows nothing in it decides what is learned."""
+CARRIED = Path(__file__).with_name("carried.toml")
+"""Changes of files below AGENTS that stored seeds outlive, each with its reason: what they learned would be the same."""
 READERS = ("actor", "learner")
 """Roles whose parts of the resolved spec decide what is learned. The actor's comes first: it knows the environment."""
 SEEDS = 5
@@ -228,8 +231,26 @@ def code(algorithm: str, named: frozenset[Path] = frozenset(), *, bf16: bool = F
     digest = hashlib.sha256()
     for path in sorted(set(_sources(algorithm, named)) - (set() if bf16 else {AGENTS / PRECISION})):
         name = path.relative_to(AGENTS if path.is_relative_to(AGENTS) else REPOSITORY)
-        digest.update(f"{name}\0{_syntax(path.read_text())}\0".encode())
+        digest.update(f"{name}\0{_carried_from(str(name), file_digest(path))}\0".encode())
     return digest.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """12 hex digits of a module's syntax, without docstrings and comments."""
+    return hashlib.sha256(_syntax(path.read_text()).encode()).hexdigest()[:12]
+
+
+def _carried_from(name: str, digest: str) -> str:
+    """Digest of a file before all changes that stored seeds outlive."""
+    while earlier := carried().get((name, digest)):
+        digest = earlier["before"]
+    return digest
+
+
+@lru_cache(1)
+def carried() -> dict[tuple[str, str], dict[str, str]]:
+    """(file below AGENTS, its digest after a change) -> that entry of CARRIED."""
+    return {(one["file"], one["after"]): one for one in tomllib.loads(CARRIED.read_text())["change"]}
 
 
 def _sources(algorithm: str, named: frozenset[Path]) -> Iterator[Path]:
