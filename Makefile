@@ -61,7 +61,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python -m benchmarks all --form $(FORM)
 
 bench-regression: $(VENV)/.dev
-	$(BIN)/python -m benchmarks regression --form short --out build/bench --document build/bench/performance.md
+	$(BIN)/python -m benchmarks regression --form $(FORM) --out build/bench --document build/bench/performance.md
 
 bench-%: $(VENV)/.dev
 	$(BIN)/python -m benchmarks $* --form $(FORM)

@@ -45,6 +45,7 @@ def tree(tmp_path: Path) -> Path:
         "def test_does_not():\n    assert double(0) == 0\n"
         "def test_is_red():\n    assert double(1) == 1\n"
     )
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:schemathesis\n")  # seconds of each of seven starts
     return tmp_path
 
 

@@ -46,6 +46,9 @@ Admit = Callable[[str], Person]
 def pytest_configure(config: pytest.Config) -> None:
     for name, meaning in (TIERS | NEEDS).items():
         config.addinivalue_line("markers", f"{name}: {meaning}")
+    config.addinivalue_line(
+        "markers", "fresh: its commands are `python -m rlctl`, as people run it, not forks of a process"
+    )
     config.addinivalue_line("markers", "early: begins before others: it takes long, or makes what they wait for")
 
 
@@ -154,7 +157,7 @@ def person(namespace: str, witness: Witness, tmp_path: Path, request: pytest.Fix
     people: list[Person] = []
 
     def make(name: str) -> Person:
-        quick = _tier(request.node) in ("api", "faults")  # those of `smoke` are `python -m rlctl`, as people run it
+        quick = request.node.get_closest_marker("fresh") is None
         people.append(admit(witness, name, namespace, tmp_path / name, quick=quick))
         return people[-1]
 

@@ -76,7 +76,7 @@ SETTINGS = {
         {
             "rlctl up spec.yaml\n": "rlctl up spec.yaml --set stop.agent_steps=2000\n$ cd ..\n",
             "return>=475": "return>=15",
-            "spec.yaml --seeds 5": "short.yaml --name few --seeds 1",
+            "spec.yaml --seeds 5 --set algorithm.lr=1e-4,3e-4": "short.yaml --name few --set algorithm.lr=1e-4",
             "compare pole": "compare few",
         },
     ),

@@ -53,5 +53,5 @@ def test_the_scaffold_trains_from_a_wheel_in_an_empty_folder(cli: Cli, tmp_path:
     assert found.count(str(site)) == 2, f"the wheel is not what runs: {found}"
 
     packaged("init", "hello")
-    Cli(empty / "hello", packaged.env)("up", "spec.yaml", timeout_s=200)
+    Cli(empty / "hello", packaged.env)("up", "spec.yaml", "--set", "stop.agent_steps=2000", timeout_s=200)
     assert packaged.status("hello")["phase"] == "finished"

@@ -13,6 +13,8 @@ from tests.end_to_end.conftest import Cli, wait_until
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 SPECS = sorted((Path(__file__).parents[2] / "specs").glob("*.yaml"))
 LIMIT_S = 240.0
+FEW = ("--set", "evaluation.episodes=2", "--set", "evaluation.envs=2")
+"""A hundred episodes of a policy that can do nothing yet show nothing more."""
 SOONER = {"ALE/Pong-v5": ["--set", "replay.learning_starts=1500", "--set", "replay.capacity=5000"]}
 """Settings by environment that bring the first update into the time of a test."""
 
@@ -25,7 +27,7 @@ def test_there_is_a_spec_for_each_algorithm() -> None:
 def test_a_spec_that_is_worth_starting_from_runs_and_learns(cli: Cli, path: Path) -> None:
     stated = yaml.safe_load(path.read_text())
     run = stated["run"]
-    cli("up", str(path), "-d", *(SOONER.get(stated["env"]["id"], []) if "replay" in stated else []))
+    cli("up", str(path), "-d", *FEW, *(SOONER.get(stated["env"]["id"], []) if "replay" in stated else []))
 
     def learns() -> bool:
         told = cli.status(run)

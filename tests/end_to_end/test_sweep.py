@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,7 +36,9 @@ def test_a_sweep_killed_in_the_middle_goes_on_and_trains_no_run_twice(cli: Cli) 
     with subprocess.Popen(
         command, cwd=cli.folder, env=cli.env, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as first:
-        wait_until(lambda: trials().get("pole-2") == "running", timeout_s=240, what="the second trial")
+        begun = Path(cli.env["XDG_STATE_HOME"]) / "rlctl" / "index" / "pole-2.json"
+        wait_until(begun.exists, timeout_s=240, what="the second trial")  # cheap: what runs needs the processor
+        wait_until(lambda: trials().get("pole-2") == "running", timeout_s=60, what="the second trial to run")
         first.kill()
     assert trials()["pole-1"] == "finished"
     before = {run: cli.status(run)["uid"] for run in ("pole-1", "pole-2")}

@@ -65,7 +65,7 @@ def test_up_converges_after_a_kill_at_any_write(counted: Person, gateway: Gatewa
         assert not gateway.writes, "the third up writes"
         assert _objects(witness, counted, run) == there
 
-    kills = killed_at_every_step("up", 10, whole, killed)
+    kills = killed_at_every_step("up", 5, whole, killed)
     assert kills.steps > 40
     told("`up`", kills)
 
@@ -90,7 +90,7 @@ def test_a_change_converges_after_a_kill_at_any_write(counted: Person, gateway: 
         counted(*after, *name)
         assert not gateway.writes, "the third up writes"
 
-    kills = killed_at_every_step("a changed up", 6, whole, killed)
+    kills = killed_at_every_step("a changed up", 3, whole, killed)
     assert kills.steps > 4
     told("a changed `up`", kills)
 
@@ -114,7 +114,7 @@ def test_down_converges_after_a_kill_at_any_write(counted: Person, gateway: Gate
         )  # fmt: skip
         assert not _objects(witness, counted, run)
 
-    kills = killed_at_every_step("down", 10, whole, killed)
+    kills = killed_at_every_step("down", 5, whole, killed)
     assert kills.steps > 30
     told("`down --volumes`", kills)
 

@@ -1,4 +1,4 @@
-"""Changes to a run that trains: the uids of its pods tell what each one does."""
+"""Changes to one run that trains, in this order: the uids of its pods tell what each one does."""
 
 import re
 from pathlib import Path
@@ -8,19 +8,30 @@ import pytest
 from tests.cluster.support.contract import Contract
 from tests.cluster.support.images import with_code
 from tests.cluster.support.people import Person
-from tests.cluster.support.training import start
+from tests.cluster.support.training import Training, start
 from tests.cluster.support.witness import Object, Witness
 from tests.end_to_end.conftest import wait_until
 
-pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+pytestmark = [pytest.mark.smoke, pytest.mark.early, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
 ALL = ("manager", "modelpool", "learner", "actor", "evaluator")
+TWO = ("--set", "roles.actor.replicas=2")
 
 
-def test_more_actors_restart_nothing(ana: Person, witness: Witness, images: dict[str, str]) -> None:
-    run = start(ana, witness, images)
+@pytest.fixture(scope="module")
+def started(resident: Person, witness: Witness, images: dict[str, str]) -> Training:
+    return start(resident, witness, images)
+
+
+@pytest.fixture
+def run(started: Training, explained: None) -> Training:
+    """With the actors that the test before has left: each says what it begins with."""
+    return started
+
+
+def test_more_actors_restart_nothing(run: Training) -> None:
     before = run.uids(*ALL)
-    ana("scale", "actor=3", "--run", "train")
+    run.who("scale", "actor=3", "--run", "train")
     run.until("actor", 3)
     after = run.uids(*ALL)
     assert before.items() <= after.items()
@@ -28,7 +39,7 @@ def test_more_actors_restart_nothing(ana: Person, witness: Witness, images: dict
 
     run.up()  # keeps what was scaled
     assert run.uids(*ALL) == after
-    run.up("--set", "roles.actor.replicas=2")
+    run.up(*TWO)
     run.until("actor", 2)
     assert run.uids("manager", "modelpool", "learner", "evaluator").items() <= before.items()
     run.goes_on()
@@ -36,21 +47,22 @@ def test_more_actors_restart_nothing(ana: Person, witness: Witness, images: dict
 
 
 def test_changed_code_of_the_actors_rolls_out_while_training_goes_on_and_rolls_back(
-    ana: Person, witness: Witness, images: dict[str, str], contract: Contract, tmp_path: Path
+    run: Training, images: dict[str, str], contract: Contract, tmp_path: Path
 ) -> None:
     other = with_code(contract, tmp_path, images)
     assert other != images["actor"]
-    run = start(ana, witness, images, actors=2)
+    run.up(*TWO)
+    run.until("actor", 2)
     core, actors = run.uids("manager", "modelpool", "learner"), run.uids("actor")
 
-    run.up("--set", f"images.actor={other}")
+    run.up(*TWO, "--set", f"images.actor={other}")
     run.until("actor", 2, other_than=actors, timeout_s=180)
     run.goes_on()
     assert run.uids("manager", "modelpool", "learner") == core
     assert _images(run.pods("actor")) == {other}
 
     newer = run.uids("actor")
-    ana("rollback", "--run", "train")
+    run.who("rollback", "--run", "train")
     run.until("actor", 2, other_than=newer, timeout_s=180)
     run.goes_on()
     assert run.uids("manager", "modelpool", "learner") == core
@@ -58,21 +70,18 @@ def test_changed_code_of_the_actors_rolls_out_while_training_goes_on_and_rolls_b
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
-def test_learners_of_changed_settings_begin_together_when_those_of_old_have_left(
-    ana: Person, witness: Witness, images: dict[str, str]
-) -> None:
-    run = start(ana, witness, images, actors=2)
-    run.up("--set", "roles.learner.replicas=2")
+def test_learners_of_changed_settings_begin_together_when_those_of_old_have_left(run: Training) -> None:
+    run.up(*TWO, "--set", "roles.learner.replicas=2")
     run.until("learner", 2, timeout_s=180)
     run.goes_on()
     before = run.uids("learner")
-    run.up("--set", "roles.learner.replicas=2", "--set", "algorithm.lr=0.0007")
+    run.up(*TWO, "--set", "roles.learner.replicas=2", "--set", "algorithm.lr=0.0007")
     run.until("learner", 2, other_than=before, timeout_s=300)
     run.goes_on()
 
     def groups() -> list[str]:
         """Numbers of learners that stepped together, from the time on when one began to wait."""
-        told = ana("logs", "manager", "--run", "train", "--grep", "a learner waits|group [0-9]+ of").stdout
+        told = run.who("logs", "manager", "--run", "train", "--grep", "a learner waits|group [0-9]+ of").stdout
         found = re.findall(r"group [0-9]+ of ([0-9]+) learner", told.partition("a learner waits")[2])
         return [str(one) for one in found]
 
@@ -81,11 +90,10 @@ def test_learners_of_changed_settings_begin_together_when_those_of_old_have_left
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
-def test_down_and_up_go_on_from_the_newest_generation(ana: Person, witness: Witness, images: dict[str, str]) -> None:
-    run = start(ana, witness, images, steps=20000)
-    ana("wait", "train", "--for", "updates=60", "--timeout", "2m", timeout_s=150)
+def test_down_and_up_go_on_from_the_newest_generation(run: Training) -> None:
+    run.who("wait", "train", "--for", "updates=60", "--timeout", "2m", timeout_s=150)
     generation = int((run.status()["checkpoint"] or {"number": 0})["number"])
-    ana("down", "train")
+    run.who("down", "train")
     assert not run.pods()
     assert run.status()["phase"] == "stopped"
     run.up("--wait", "--timeout", "4m")

@@ -8,7 +8,7 @@ from tests.cluster.support.specs import spec
 from tests.cluster.support.training import Training
 from tests.cluster.support.witness import Object, Witness
 
-pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+pytestmark = [pytest.mark.smoke, pytest.mark.fresh, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
 VAIN = "stop.wall_time of 3 s is over, and nothing was ever learned from"
 

@@ -1,4 +1,4 @@
-"""A sweep of two settings and two seeds on real pods."""
+"""A sweep of two settings on real pods."""
 
 import pytest
 
@@ -8,17 +8,17 @@ from tests.cluster.support.specs import spec
 pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
 
-def test_a_sweep_of_two_by_two_trains_on_the_cluster_and_is_compared(ana: Person, images: dict[str, str]) -> None:
+def test_a_sweep_of_two_trains_on_the_cluster_and_is_compared(ana: Person, images: dict[str, str]) -> None:
     file = ana.writes("pole.yaml", spec("pole", images=images, stop={"agent_steps": 4000}))
-    sweep = ("sweep", file, "--set", "algorithm.lr=1e-3,1e-4", "--seeds", "2", "--parallel", "2")
+    sweep = ("sweep", file, "--set", "algorithm.lr=1e-3,1e-4", "--seeds", "1", "--parallel", "2")
     told = ana(*sweep, "-o", "json", timeout_s=540).json()
-    assert [one["state"] for one in told["trials"]] == ["finished"] * 4
-    assert [len(group["runs"]) for group in told["comparison"]["groups"]] == [2, 2]
+    assert [one["state"] for one in told["trials"]] == ["finished"] * 2
+    assert [len(group["runs"]) for group in told["comparison"]["groups"]] == [1, 1]
     assert ana("models", "pole-2", "-o", "json").json()["models"]
-    assert "4 finished" in ana(*sweep).stderr
+    assert "2 finished" in ana(*sweep).stderr
 
     before = [[run["value"] for run in group["runs"]] for group in told["comparison"]["groups"]]
-    assert ana("sweep", "stop", "pole", "-o", "json").json()["stopped"] == ["pole-1", "pole-2", "pole-3", "pole-4"]
+    assert ana("sweep", "stop", "pole", "-o", "json").json()["stopped"] == ["pole-1", "pole-2"]
     after = ana("compare", "pole", "-o", "json").json()["groups"]  # from the last words of managers that are gone
     assert [[run["value"] for run in group["runs"]] for group in after] == before
     ana("sweep", "clean", "pole", "--yes", timeout_s=120)

@@ -11,7 +11,7 @@ from tests.cluster.support.training import Training, start
 from tests.cluster.support.witness import Witness
 from tests.end_to_end.conftest import wait_until
 
-pytestmark = [pytest.mark.smoke, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+pytestmark = [pytest.mark.smoke, pytest.mark.fresh, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
 SPEC = Path(__file__).parents[3] / "specs/cartpole-impala.yaml"
 

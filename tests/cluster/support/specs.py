@@ -26,7 +26,7 @@ CARTPOLE: Final[Mapping[str, Any]] = {
         "optimizer": "rmsprop", "lr": 1e-3, "entropy_coef": 0, "max_grad_norm": 0.1, "max_lag_versions": 4,
     },
     "model": {"hidden": [64, 64], "activation": "tanh"},
-    "evaluation": {"episodes": 50, "every": "2s", "envs": 50},
+    "evaluation": {"episodes": 10, "every": "20s", "envs": 10},
     "checkpoint": {"every": "5s"},
     "storage": {"size": "1Gi"},
 }  # fmt: skip
