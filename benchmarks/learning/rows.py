@@ -34,7 +34,7 @@ PRECISION = "models/precision.py"
 """File below AGENTS that has networks compute in bfloat16, which only those for large images do, as of Atari games. For
 other rows nothing in it decides what is learned."""
 CARRIED = Path(__file__).with_name("carried.toml")
-"""Changes of files below AGENTS that stored seeds outlive, each with its reason: what they learned would be the same."""
+"""Changes of files below AGENTS that stored seeds outlive, each with its reason: they would have learned the same."""
 READERS = ("actor", "learner")
 """Roles whose parts of the resolved spec decide what is learned. The actor's comes first: it knows the environment."""
 SEEDS = 5

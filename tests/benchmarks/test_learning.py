@@ -139,6 +139,43 @@ def test_what_computes_in_bf16_counts_for_rows_that_may(agents: Path) -> None:
     assert (image.fingerprint(0) == before[0], vector.fingerprint(0) == before[1]) == (False, True)
 
 
+def test_a_seed_outlives_the_very_change_that_is_listed_with_its_reason(
+    agents: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row, file = rows.find("cartpole-ppo"), agents / "ops/gae.py"
+    digests = [rows.file_digest(file)]
+    before = row.fingerprint(0)
+    for text in ("x = 2\n", "x = 3\n"):
+        file.write_text(text)
+        digests.append(rows.file_digest(file))
+    listed = tmp_path / "carried.toml"
+    listed.write_text(
+        "".join(
+            f'[[change]]\nfile = "ops/gae.py"\nbefore = "{old}"\nafter = "{new}"\nwhy = "a message"\n'
+            for old, new in itertools.pairwise(digests)
+        )
+    )
+    monkeypatch.setattr(rows, "CARRIED", listed)
+    rows.carried.cache_clear()
+    try:
+        assert row.fingerprint(0) == before
+        file.write_text("x = 4\n")
+        assert row.fingerprint(0) != before
+    finally:
+        rows.carried.cache_clear()
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="NOT TESTED: digests of syntax trees are Python 3.11's")
+def test_every_listed_change_leads_to_the_code_as_it_is_and_says_why() -> None:
+    changes = rows.carried()
+    for (file, after), change in changes.items():
+        assert after != change["before"]
+        assert change["why"]
+        now = rows.file_digest(rows.AGENTS / file)
+        later = {one["before"] for (name, _), one in changes.items() if name == file}
+        assert after == now or after in later, f"{file} has changed since: nothing is carried by this entry any more"
+
+
 FP32 = {(row.environment, row.spec.policy().model.torso): row.name for row in ALL if not row.may_be_bf16}
 """Rows that cannot compute in bf16: one of each environment and torso."""
 

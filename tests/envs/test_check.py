@@ -109,6 +109,7 @@ BENDS: list[tuple[str, Callable[[Decisions, int], Decisions]]] = [
     (r"step returned NaN reward \(Bent, seed 1, step 3\)", nan_reward),
     (r"observations must be \['obs'\], got \['sight'\]", lambda d, _: replace(d, obs={"sight": d.obs["obs"]})),
     (r"observation obs must be float32 \[4, 7\]", lambda d, _: replace(d, obs={"obs": d.obs["obs"][:, :6]})),
+    (r"observation obs must be a NumPy array, got list", lambda d, _: replace(d, obs={"obs": d.obs["obs"].tolist()})),
     (r"is not marked as first", lambda d, step: replace(d, first=d.first & (step < 2))),
     (r"is marked as first, but its episode goes on", lambda d, step: replace(d, first=d.first | (step == 2))),
     (r"has a reward or an end", lambda d, step: replace(d, reward=d.reward + (step == 6), first=d.first)),

@@ -12,6 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
+from rlctl_agents.envs.base import Rests
 from rlctl_agents.envs.check import check_env
 from rlctl_agents.envs.convert import to_ours
 from rlctl_agents.envs.masks import MaskError, flattened
@@ -74,6 +75,35 @@ class Pair(SyncVectorEnv):
 
     def reset(self, *, seed: Any = None, options: Any = None) -> Any:
         return super().reset(seed=None if seed is None else list(range(self.num_envs)), options=options)
+
+
+class Board(gymnasium.Env[Any, Any]):
+    """A game of one step, then of two: at its end nothing is legal."""
+
+    observation_space, action_space = Box(0, 9, (1,), np.float32), Discrete(2)
+
+    def __init__(self) -> None:
+        self.games = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.games, self.left = self.games + 1, 1 + (seed or 0) % 2
+        return np.zeros(1, np.float32), {"action_mask": np.ones(2, I8)}
+
+    def step(self, action: Any) -> Step:
+        self.left -= 1
+        return np.zeros(1, np.float32), 1.0, not self.left, False, {"action_mask": np.full(2, self.left > 0, I8)}
+
+
+def test_a_game_that_ended_without_a_legal_action_rests_while_others_go_on() -> None:
+    env = envs.make(f"{HERE}:Board", envs=2, seeds=[0, 1])
+    assert isinstance(env, Rests)
+    slot = env.reset().slot
+    decisions = env.step(slot, {"action": np.zeros(2, np.int64)})
+    assert decisions.terminated.tolist() == [True, False]
+    env.rest(np.array([0]))
+    decisions = env.step(slot, {"action": np.zeros(2, np.int64)})
+    assert decisions.terminated.tolist() == [False, True]
 
 
 @pytest.mark.parametrize("name", ["Masked", "Pair"])

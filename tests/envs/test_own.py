@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gymnasium
 import msgspec
 import numpy as np
 import pytest
@@ -53,6 +54,56 @@ def short_of_bounds(envs: int) -> Any:
     env: Any = Turns(envs)
     env.spaces = Spaces(env.spaces.obs, Box((3,), "float32", (-1.0, 0.0), 1.0))
     return env
+
+
+def foreign_space(envs: int) -> Any:
+    env: Any = Turns(envs)
+    env.spaces = Spaces(gymnasium.spaces.Discrete(2), env.spaces.action)  # type: ignore[arg-type]
+    return env
+
+
+class Reach(Duel):
+    """Keeps the actions that it is given; the second number has no upper bound."""
+
+    def __init__(self, envs: int, answers: str = "") -> None:
+        super().__init__(envs)
+        self.spaces = msgspec.structs.replace(self.spaces, action=Box((2,), "float32", -1.0, (1.0, None)))
+        self.answers, self.given = answers, np.zeros(0)
+
+    def step(self, slot: Any, action: Any) -> Any:
+        self.given = action["action"]
+        decisions = super().step(slot, {"action": np.zeros(len(slot), np.int64)})
+        if self.answers == "tuple":
+            return 0.0, False
+        if self.answers:
+            setattr(decisions, self.answers, getattr(decisions, self.answers).tolist())
+        return decisions
+
+
+def test_numbers_of_an_action_lie_within_their_bounds() -> None:
+    env: Any = envs.make(f"{HERE}:Reach", envs=1, seeds=[0])
+    decisions = env.reset()
+    sampled = np.array([[-3.0, 7.0], [0.5, -1.5]], np.float32)
+    env.step(decisions.slot, {"action": sampled})
+    assert env._env.given.tolist() == [[-1.0, 7.0], [0.5, -1.0]]
+    assert env._env.given.dtype == np.float32
+    assert sampled[0, 0] == -3.0, "what is recorded is the sample"
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ("tuple", "step returned tuple, not rlctl_agents.types.experience.Decisions"),
+        ("slot", "slot must be a NumPy array, got list"),
+        ("reward", "reward must be a NumPy array, got list"),
+        ("first", "first must be a NumPy array, got list"),
+    ],
+)
+def test_answers_of_another_kind_are_refused_with_seed_and_step(answers: str, words: str) -> None:
+    env = envs.make(f"{HERE}:Reach", envs=1, seeds=[5], kwargs={"answers": answers})
+    decisions = env.reset()
+    with pytest.raises(EnvError, match=rf"{words} .*seed 5, step 1"):
+        env.step(decisions.slot, {"action": np.zeros((2, 2), np.float32)})
 
 
 def test_bounds_that_do_not_fit_the_shape_are_refused() -> None:
@@ -120,6 +171,7 @@ def test_a_fault_of_ones_own_environment_names_seed_and_step(how: str, words: st
         ("Bare", {}, "Bare has no spaces, frame_skip, reset, step, close; see rlctl_agents.envs.base.Env"),
         ("fewer", {}, "asked for 2 environments, its envs says 1"),
         ("strange_spaces", {}, "spaces must be rlctl_agents.types.spaces.Spaces, got dict"),
+        ("foreign_space", {}, r"spaces.obs must be one of rlctl_agents.types.spaces, got gymnasium.spaces.discrete"),
         ("Wobbly", {}, "TypeError: .*missing 1 required positional argument: 'how'"),
         ("fewer", {"max_episode_steps": 9}, "cuts its own episodes: give it their length in env.kwargs"),
     ],

@@ -105,6 +105,7 @@ def test_a_window_has_no_frames(kwargs: dict[str, Any]) -> None:
         ({"id": f"{__name__}:Undrawn"}, "render_mode"),
         ({"id": "tests.envs.test_frames:Stacked"}, "steps all its environments itself"),
         ({"id": "ALE/Breakout-v5", "preset": "atari", "kwargs": {"use_fire_reset": True}}, "cannot be looked at"),
+        ({"id": "ALE/Breakout-v5", "preset": "atari", "kwargs": {"maxpool": False}}, "maxpool: false cannot be looked"),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused(section: dict[str, Any], why: str) -> None:

@@ -88,6 +88,18 @@ class Batch(Same):
         return *answer, info
 
 
+class Listed(Next):
+    """Observations that are no arrays, or not of the space's shape."""
+
+    def __init__(self, num_envs: int, how: str) -> None:
+        super().__init__(num_envs)
+        self.how = how
+
+    def step(self, actions: Any) -> Any:
+        obs, *rest = super().step(actions)
+        return {"list": obs.tolist(), "short": obs[:, :0], "none": None}[self.how], *rest
+
+
 class Lost(Same):
     def step(self, actions: Any) -> Any:
         *answer, info = super().step(actions)
@@ -193,6 +205,21 @@ def test_taxi_tells_its_masks() -> None:
     legal = env.reset().legal
     assert legal is not None
     assert 0 < legal.sum() < legal.size
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("list", "step returned observation obs as list, not a NumPy array of shape"),
+        ("short", r"step returned observation obs as float32 \[2, 0\], not a NumPy array of shape"),
+        ("none", "step returned observation obs as NoneType"),
+    ],
+)
+def test_observations_of_a_vector_are_arrays_of_its_space(how: str, words: str) -> None:
+    env = envs.make(f"{HERE}:Listed", envs=2, seeds=[0, 1], kwargs={"how": how})
+    env.reset()
+    with pytest.raises(EnvError, match=rf"{words}.*seed 0, step 1"):
+        drive(env, 1)
 
 
 def test_an_end_without_its_observation_or_a_vector_without_a_mode_is_refused() -> None:

@@ -71,11 +71,11 @@ def test_squashed_gradient_is_right_where_parameters_are_bent_too() -> None:
 
 
 def test_actions_go_to_their_bounds_and_back() -> None:
-    bounds = Bounds(Dict({"a": Box((2, 1), "float64", -2.0, 4.0), "b": Box((1,), "float32", 0.0, 10.0)}))
+    bounds = Bounds(Dict({"a": Box((2, 1), "float64", -2.0, 4.0), "b": Box((), "float32", 0.0, 10.0)}))
     action = bounds.to_action(torch.tensor([[-1.0, 0.0, 1.0]]))
     assert action["action.a"].tolist() == [[[-2.0], [1.0]]]
     assert action["action.a"].dtype == torch.float64
-    assert action["action.b"].tolist() == [[10.0]]
+    assert action["action.b"].tolist() == [10.0]
     assert torch.equal(bounds.to_units(action), torch.tensor([[-1.0, 0.0, 1.0]]))
 
 

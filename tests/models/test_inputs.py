@@ -79,6 +79,16 @@ def test_auto_refuses_what_may_be_an_image_or_a_table_and_names_the_choices(spac
     assert set(nets(space, "mlp").values()) == {"mlp"}
 
 
+@pytest.mark.parametrize("torso", ["small_cnn", "nature_cnn", "impala_cnn"])
+def test_pixels_that_would_be_seen_unscaled_are_refused(torso: str) -> None:
+    image = Box((84, 84, 3), "int64", 0, 255)
+    with pytest.raises(
+        ModelError, match=rf"obs, int64 \[84, 84, 3\], holds integers, which {torso} would see unscaled"
+    ):
+        nets(image, torso)
+    assert nets(image, "mlp") == {"obs": "mlp"}
+
+
 def test_a_stated_torso_takes_the_image_or_table_that_auto_refuses() -> None:
     table = Box((40, 40), "float32")
     assert [nets(table, torso)["obs"] for torso in ("mlp", "nature_cnn", "impala_cnn")] == [

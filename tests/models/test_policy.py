@@ -26,6 +26,7 @@ from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDis
 MIXED = Dict(
     {
         "camera": Box((2, 40, 44), "uint8", 0, 255),
+        "depth": Box((), "float32"),
         "flags": MultiBinary(3),
         "room": Discrete(5),
         "slots": MultiDiscrete((2, 3)),

@@ -11,6 +11,7 @@ Source: Mnih et al. 2015 (doi:10.1038/nature14236), methods; Machado et al. 2018
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,11 +85,12 @@ def make_shown(
         The environments, and how many of their frames are stacked.
 
     Raises:
-        EnvRefused: as `make`; or FIRE at reset, which the wrapper has not.
+        EnvRefused: as `make`; or FIRE at reset, or frames that are not pooled, which the wrapper has not.
     """
     _, options, frames = _options(id, kwargs, max_episode_steps, frame_stack, wrapping)
-    if options["use_fire_reset"]:
-        raise EnvRefused("env.kwargs.use_fire_reset: cannot be looked at")
+    for name in ("use_fire_reset", "maxpool"):
+        if options[name] != STANDARD[name]:
+            raise EnvRefused(f"env.kwargs.{name}: {json.dumps(options[name])} cannot be looked at")
 
     def one() -> Any:
         made = gymnasium.make(

@@ -111,6 +111,7 @@ class Env(Protocol):
         Args:
             slot: [K] those of the last decisions, in their order.
             action: leaf name (`action`, or `action.0` ...) -> [K, ...]. The row of a slot that has ended is ignored.
+                Numbers of a Box lie within its bounds.
 
         Returns:
             The slots that wait now. When a slot's episode ends, it appears once with its final observation and a flag;

@@ -35,6 +35,9 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
     Returns:
         The fault in words and the environment that it concerns; None when there is none.
     """
+    for name in ("slot", "reward", "terminated", "truncated", "first"):
+        if not isinstance(value := getattr(decisions, name), np.ndarray):
+            return f"{name} must be a NumPy array, got {type(value).__name__}", 0
     slot = decisions.slot
     if slot.dtype != np.int64 or slot.ndim != 1 or not slot.size or (slot[1:] <= slot[:-1]).any():
         return f"slots must be int64 and ascending, got {slot.dtype} {slot.tolist()}", 0
@@ -69,6 +72,8 @@ def _obs_fault(decisions: Decisions, spaces: Spaces) -> tuple[str, int] | None:
     for name, leaf in expected.items():
         array = decisions.obs[name]
         dtype, shape = leaf_array(leaf)
+        if not isinstance(array, np.ndarray):
+            return f"observation {name} must be a NumPy array, got {type(array).__name__}", 0
         if array.dtype != np.dtype(dtype) or array.shape != (count, *shape):
             return f"observation {name} must be {dtype} {[count, *shape]}, got {_looks(array)}", 0
         bad = outside(leaf, array).reshape(count, -1).any(axis=1)
@@ -88,8 +93,10 @@ def _legal_fault(decisions: Decisions, spaces: Spaces, ended: NDArray[np.bool_])
     if not sizes:
         return f"spaces.legal needs a Discrete or a MultiDiscrete in the action, got {spaces.action}", 0
     shape = (len(decisions.slot), sum(sizes))
-    if legal is None or legal.dtype != np.bool_ or legal.shape != shape:
-        return f"legal must be bool {list(shape)}, got {'None' if legal is None else _looks(legal)}", 0
+    if not isinstance(legal, np.ndarray):
+        return f"legal must be bool {list(shape)}, got {type(legal).__name__}", 0
+    if legal.dtype != np.bool_ or legal.shape != shape:
+        return f"legal must be bool {list(shape)}, got {_looks(legal)}", 0
     stuck = ~each_choice_has_one(legal, sizes) & ~ended
     if stuck.any():
         return "no action is legal", int(decisions.slot[stuck.argmax()]) // spaces.seats

@@ -271,7 +271,7 @@ class Batched(_Vector):
             raise self._fault(raised("reset", self._vector, error), 0) from error
         self._must_hold("reset", answer, 0)
         self._info = answer[1]
-        return self._observed(answer[0])
+        return self._observed("reset", answer[0])
 
     def _answered(self, action: Arrays) -> tuple[Arrays, NDArray[Any], Flags, Flags]:
         """Observations, rewards and flags of a step of the vector."""
@@ -288,7 +288,7 @@ class Batched(_Vector):
             self._write_masks(self._slot, terminated | truncated)
         elif self._steps == 1:
             self._no_mask(self._info, 0)
-        return self._observed(value), self._column("reward", reward), terminated, truncated
+        return self._observed("step", value), self._column("reward", reward), terminated, truncated
 
     def _write_masks(self, slot: NDArray[np.int64], ended: Flags | None = None) -> None:
         for index in slot.tolist() if self._legal is not None else ():
@@ -302,12 +302,20 @@ class Batched(_Vector):
     def _told(self, index: int) -> Any:
         return of_one(self._info, index, self.envs)
 
-    def _observed(self, value: Any) -> Arrays:
-        picked = [leaf.pick(value) for leaf in self._obs.leaves]
+    def _observed(self, verb: str, value: Any) -> Arrays:
+        try:
+            picked = [leaf.pick(value) for leaf in self._obs.leaves]
+        except (KeyError, IndexError, TypeError) as error:
+            what = f"observation that lacks a part of its space: {type(error).__name__}: {error}"
+            raise self._fault(f"{verb} returned an {what}", 0) from error
         for leaf, one in zip(self._obs.leaves, picked, strict=True):
-            if isinstance(one, np.ndarray) and one.dtype != leaf.dtype and not leaf.holds(one):
+            if not isinstance(one, np.ndarray) or one.shape != (self.envs, *leaf.raw):
+                got = f"{one.dtype} {list(one.shape)}" if isinstance(one, np.ndarray) else type(one).__name__
+                what = f"observation {leaf.name} as {got}, not a NumPy array of shape {[self.envs, *leaf.raw]}"
+                raise self._fault(f"{verb} returned {what}", 0)
+            if one.dtype != leaf.dtype and not leaf.holds(one):
                 what = f"observation {leaf.name} of {one.dtype} that {leaf.dtype} of its space cannot hold"
-                raise self._fault(f"{self._verb(0)} returned {what}", 0)
+                raise self._fault(f"{verb} returned {what}", 0)
         return self._obs.observations(picked)
 
     def _column(self, name: str, values: Any) -> NDArray[Any]:
@@ -450,6 +458,8 @@ class Singles(_Vector):
 
     def rest(self, env: NDArray[np.int64]) -> None:
         self._rest[env] = True
+        if self._legal is not None:
+            self._legal[env] = True  # at its end an episode may leave nothing to do
 
     @property
     def frames_per_s(self) -> float:

@@ -14,7 +14,7 @@ from rlctl_agents.envs.frames import Frames
 from rlctl_agents.envs.order import Order
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.figures import info_numbers
-from rlctl_agents.types.spaces import Spaces
+from rlctl_agents.types.spaces import Box, Space, Spaces, leaves
 
 STACKS_CHECKED = 300
 """Number of answers in which all stacks are checked; later, beginnings of episodes and samples are."""
@@ -46,6 +46,10 @@ def make(
         raise EnvRefused(f"{id}: {type(env).__name__} has no {', '.join(lacking)}; see rlctl_agents.envs.base.Env")
     if not isinstance(env.spaces, Spaces):
         raise EnvRefused(f"{id}: spaces must be rlctl_agents.types.spaces.Spaces, got {type(env.spaces).__name__}")
+    for name, space in (("obs", env.spaces.obs), ("action", env.spaces.action)):
+        if not isinstance(space, Space):
+            kind = f"{type(space).__module__}.{type(space).__name__}"
+            raise EnvRefused(f"{id}: spaces.{name} must be one of rlctl_agents.types.spaces, got {kind}")
     if env.envs != envs:
         raise EnvRefused(f"{id}: asked for {envs} environments, its envs says {env.envs}")
     return Own(id, env, seeds)
@@ -61,6 +65,11 @@ class Own:
         self._steps = 0
         self._order = Order(env.envs, env.spaces.seats)
         self._frames = Frames(env.spaces, env.envs, whole=STACKS_CHECKED)
+        self._bounds = {
+            name: _bounds(leaf)
+            for name, leaf in leaves(env.spaces.action, "action")
+            if isinstance(leaf, Box) and leaf.dtype.startswith("float")
+        }
         self.spaces = env.spaces
         self.envs = env.envs
         self.frame_skip = env.frame_skip
@@ -73,21 +82,25 @@ class Own:
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
         self._steps += 1
-        return self._checked(lambda: self._env.step(slot, action))
+        within = {name: np.clip(action[name], low, high) for name, (low, high) in self._bounds.items()}
+        return self._checked(lambda: self._env.step(slot, {**action, **within}))
 
     def close(self) -> None:
         self._env.close()
 
     def _checked(self, call: Callable[[], Decisions]) -> Decisions:
+        verb = "step" if self._steps else "reset"
         try:
             decisions = call()
         except EnvError:
             raise
         except Exception as error:
-            verb = "step" if self._steps else "reset"
             raise EnvError.at(
                 f"{verb} raised {type(error).__name__}: {error}", self._name, self._seeds[0], self._steps
             ) from error
+        if not isinstance(decisions, Decisions):
+            what = f"{verb} returned {type(decisions).__name__}, not rlctl_agents.types.experience.Decisions"
+            raise EnvError.at(what, self._name, self._seeds[0], self._steps)
         found = fault(decisions, self.spaces, self.envs) or self._order.fault(decisions)
         found = found or self._frames.fault(decisions)
         if found is not None:
@@ -95,3 +108,10 @@ class Own:
         if decisions.info:
             decisions.info = {slot: info_numbers(told) for slot, told in decisions.info.items()}
         return decisions
+
+
+def _bounds(leaf: Box) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Low and high of each number of an action, infinite where it has none."""
+    pairs = [(-np.inf if low is None else low, np.inf if high is None else high) for low, high in leaf.bounds()]
+    both = np.array(pairs, leaf.dtype).reshape(*leaf.shape, 2)
+    return both[..., 0], both[..., 1]

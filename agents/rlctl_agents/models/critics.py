@@ -59,7 +59,7 @@ class Bounds(nn.Module):
 
     def to_units(self, action: dict[str, Tensor]) -> Tensor:
         """Actions as the space has them -> [N, A]; those beyond the bounds are at them, as the environment clips."""
-        parts = [action[name].flatten(1).to(torch.float32) for name, _ in self._leaves]
+        parts = [action[name].unsqueeze(-1).flatten(1).to(torch.float32) for name, _ in self._leaves]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return ((flat - self.centre) / self.scale).clamp(-1.0, 1.0)
 

@@ -111,6 +111,11 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
                 f"{name}: small_cnn needs images of at least {KERNEL}x{KERNEL}, got {image.height}x{image.width}: "
                 "use mlp"
             )
+        if image is not None and leaf.dtype != "uint8" and not leaf.dtype.startswith("float"):
+            raise ModelError(
+                f"{name}, {described(leaf)}, holds integers, which {torso} would see unscaled: return pixels as uint8, "
+                "other numbers as float32; or use mlp"
+            )
         return "mlp" if image is None else torso
     assert image is not None
     if not _bytes(leaf):

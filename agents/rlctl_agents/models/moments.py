@@ -43,7 +43,7 @@ class RunningMoments(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[N, ...] -> the same shape, float32, mean 0 and deviation 1 in each entry, clipped."""
         scale = (self.variance + SMALLEST_VARIANCE).rsqrt()
-        flat = (x.flatten(1) - self.mean.to(torch.float32)) * scale.to(torch.float32)
+        flat = (x.unsqueeze(-1).flatten(1) - self.mean.to(torch.float32)) * scale.to(torch.float32)
         return flat.clamp(-LARGEST, LARGEST).view(x.shape)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ class RunningMoments(nn.Module):
         """[1 + 2 width] float64 for `merge`, of rows [N, width]; zeros for none."""
         if x is None or len(x) == 0:
             return torch.zeros(1 + 2 * len(self.mean), dtype=torch.float64, device=self.mean.device)
-        from_mean = x.flatten(1).to(torch.float64) - self.mean
+        from_mean = x.unsqueeze(-1).flatten(1).to(torch.float64) - self.mean
         count = torch.full((1,), float(len(x)), dtype=torch.float64, device=x.device)
         return torch.cat([count, from_mean.sum(0), from_mean.square().sum(0)])
 

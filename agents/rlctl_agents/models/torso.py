@@ -273,7 +273,7 @@ class VectorLeaf(NamedTuple):
         """[N, ...] -> [N, width] float32."""
         if not self.sizes:
             factor = self.factor if x.dtype == torch.uint8 else 1.0
-            x = x.flatten(1).to(torch.float32)
+            x = x.unsqueeze(-1).flatten(1).to(torch.float32)  # of a number alone, a column
             return x if factor == 1.0 else x * factor
         columns = x.reshape(len(x), -1).unbind(1)
         codes = [functional.one_hot(column, size) for column, size in zip(columns, self.sizes, strict=True)]
