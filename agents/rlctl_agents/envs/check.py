@@ -70,7 +70,7 @@ def _obs_fault(decisions: Decisions, spaces: Spaces) -> tuple[str, int] | None:
     if decisions.obs.keys() != expected.keys():
         return f"observations must be {sorted(expected)}, got {sorted(decisions.obs)}", 0
     for name, leaf in expected.items():
-        array = decisions.obs[name]
+        array: Any = decisions.obs[name]
         dtype, shape = leaf_array(leaf)
         if not isinstance(array, np.ndarray):
             return f"observation {name} must be a NumPy array, got {type(array).__name__}", 0

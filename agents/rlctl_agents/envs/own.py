@@ -46,7 +46,8 @@ def make(
         raise EnvRefused(f"{id}: {type(env).__name__} has no {', '.join(lacking)}; see rlctl_agents.envs.base.Env")
     if not isinstance(env.spaces, Spaces):
         raise EnvRefused(f"{id}: spaces must be rlctl_agents.types.spaces.Spaces, got {type(env.spaces).__name__}")
-    for name, space in (("obs", env.spaces.obs), ("action", env.spaces.action)):
+    parts: dict[str, Any] = {"obs": env.spaces.obs, "action": env.spaces.action}
+    for name, space in parts.items():
         if not isinstance(space, Space):
             kind = f"{type(space).__module__}.{type(space).__name__}"
             raise EnvRefused(f"{id}: spaces.{name} must be one of rlctl_agents.types.spaces, got {kind}")
@@ -91,7 +92,7 @@ class Own:
     def _checked(self, call: Callable[[], Decisions]) -> Decisions:
         verb = "step" if self._steps else "reset"
         try:
-            decisions = call()
+            decisions: Any = call()
         except EnvError:
             raise
         except Exception as error:
