@@ -93,8 +93,8 @@ class ActorCritic(Algorithm):
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
     entropy_coef: Annotated[Literal["auto"] | Annotated[float, Field(ge=0)], restart("learner"), MUTABLE] = "auto"
-    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001, with the preset atari 0.01) where every action is one of
-    finitely many; 0 where one holds real numbers, whose entropy grows without end as the deviation does."""
+    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001, with the preset atari 0.01) where every action is one
+    of finitely many; 0 where one holds real numbers, whose entropy grows without end as the deviation does."""
     entropy_schedule: Schedule | None = None
     """Of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False

@@ -96,7 +96,7 @@ def main(arguments: Sequence[str]) -> int:
         return INVALID
     base = loaded.base.resolve()
     code = None if loaded.spec.code is None else (base / loaded.spec.code.path).resolve()
-    go_to(code)
+    go_to(code, telling)
     try:
         return run(loaded.spec, telling, updates=options.updates, episodes=options.episodes, base=base)
     except KeyboardInterrupt:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import pdb
+import site
 import sys
+import sysconfig
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,15 +65,31 @@ def answers(as_json: bool) -> TextIO:
     return out
 
 
-def go_to(code: Path | None) -> None:
-    """Enter the folder in which actors and learners of this machine run: `code.path`, with its modules and no others of
-    the user's."""
+def go_to(code: Path | None, telling: Telling) -> None:
+    """Enter the folder in which actors and learners of this machine run: `code.path`, in the place of PYTHONPATH."""
     if sys.path[:1] == [os.getcwd()]:  # as `python -m` has put it
         del sys.path[0]
-    if code is not None:
-        sys.path.insert(0, str(code))
-        os.environ["PYTHONPATH"] = str(code)  # of what an environment starts
-        os.chdir(code)
+    if code is None:
+        return
+    given = os.environ.get("PYTHONPATH", "")
+    shells = {os.path.abspath(part) for part in given.split(os.pathsep)} - _searched_anyway() if given else set()
+    left_out = [folder for folder in sys.path if folder in shells and folder != str(code)]
+    sys.path[:] = [str(code), *(folder for folder in sys.path if folder not in shells)]
+    os.environ["PYTHONPATH"] = str(code)  # of what an environment starts
+    os.chdir(code)
+    if left_out:
+        telling.note(f"note: as in a run, code.path is in the place of PYTHONPATH: {', '.join(left_out)} left out")
+
+
+def _searched_anyway() -> set[str]:
+    """Folders in which this interpreter looks for modules without PYTHONPATH: what is installed, also as editable."""
+    found = set(sysconfig.get_paths().values())
+    for folder in (*site.getsitepackages(), site.getusersitepackages()):
+        found.add(folder)
+        for file in Path(folder).glob("*.pth"):
+            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+            found |= {os.path.abspath(os.path.join(folder, line.strip())) for line in lines}
+    return found
 
 
 def stay_there(error: BaseException, telling: Telling) -> None:

@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
         header, chunks = unpack(read(options.record))
         if not header.starts:
             raise RecordError(f"it cannot be played again: {header.why_not}")
-        go_to(None if options.code is None else options.code.resolve())
+        go_to(None if options.code is None else options.code.resolve(), telling)
         telling.note(described(options.name, header))
         outcome = play(header, chunks, telling)
         code = tell(options.name, header, outcome, telling)

@@ -25,8 +25,9 @@ from rlctl_agents.policies.evaluate import ENVS, NOISE_ROWS, outside_of_a_run
 from rlctl_agents.policies.recording import Unwanted, recorded
 from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
+from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import PLAYS, Process
+from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS, Process
 from rlctl_agents.types.control import EvalResult, Match, Recording, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
@@ -157,6 +158,9 @@ class Evaluator:
         return player
 
     def _recorded(self, env: Env) -> Recorder:
+        """The environments as they are played. It is known from here on how long they may take to reset."""
+        self._process.metrics.set(ENVIRONMENTS, env.envs)
+        self._process.pulse.silent_s = SIMULATOR_S + resets_s(env.envs)
         return Recorder(env, self._process.spec.env.model_dump(), training=False)
 
     def _acted(self, match: Match) -> tuple[ModelRef, str]:

@@ -25,6 +25,17 @@ SILENT_S = 60.0
 """After so long without a turn of its loop a process is not alive; it says so itself, and Kubernetes restarts it."""
 SIMULATOR_S = 900.0
 """The same for an actor or evaluator: its loop stands still during a step or a reset, and a reset may load a world."""
+RESET_S, RESETS_S = 120.0, 3000.0
+"""Time more for each environment of an evaluator beyond the first, and the most for all of them."""
+
+
+def resets_s(envs: int) -> float:
+    """Time more that the loop of an evaluator may stand still: most vectors reset one environment after the other.
+
+    Example:
+        `resets_s(1)` is 0, `resets_s(25)` is 2880.
+    """
+    return min(RESET_S * max(envs - 1, 0), RESETS_S)
 
 
 class Pulse:

@@ -1,7 +1,8 @@
 """Lines of one process to records.
 
 A role writes one JSON object per line. Any other line is raw text (a print, a traceback of the interpreter): it takes
-the time of the record before it, and a traceback is one record, of level ERROR.
+the time of the record before it, and a traceback is one record, of level ERROR. Text that an environment prints without
+a line end stands before a record on its line: it is a line of its own here.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ _LONGEST_TRACE = 2000
 TRACE_STARTS = (b"Traceback (most recent call last):", b"Fatal Python error:", b"Current thread 0x", b"Thread 0x")
 _TRACE_LINK = (b"During handling of the above exception", b"The above exception was the direct cause")
 TIMESTAMP = re.compile(rb'\{"ts": ?"([0-9T:.-]{19,26}Z)"')
+_RECORD = re.compile(TIMESTAMP.pattern + rb', ?"level": ?"')
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,27 @@ class Entry:
     @property
     def text(self) -> bytes:
         return b"\n".join((self.head, *self.rest))
+
+
+def parted(line: bytes) -> list[bytes]:
+    """The line, or the text before the record that it ends with, and that record.
+
+    The text may hold braces, JSON and beginnings of records: what is a record is JSON up to the end of the line.
+
+    Example:
+        `parted(b'step {{"ts": "2026-11-21T03:00:00Z", "level": "INFO"}')` is
+        `[b'step {', b'{"ts": "2026-11-21T03:00:00Z", "level": "INFO"}']`.
+    """
+    starts = [found.start() for found in _RECORD.finditer(line)]
+    if not starts or starts == [0]:
+        return [line]
+    for start in reversed(starts):
+        try:
+            json.loads(line[start:])
+        except (ValueError, RecursionError):
+            continue
+        return [line[:start], line[start:]] if start else [line]
+    return [line]
 
 
 def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
@@ -50,6 +73,9 @@ class Grouper:
 
     def add(self, line: bytes) -> list[Entry]:
         """The records that are complete with this line."""
+        return [entry for part in parted(line) for entry in self._add(part)]
+
+    def _add(self, line: bytes) -> list[Entry]:
         if self._trace and self._continues(line):
             if len(self._trace) < _LONGEST_TRACE:
                 self._trace.append(line)

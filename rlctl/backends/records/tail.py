@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from datetime import datetime
+
+from rlctl.backends.records.entries import parted
 
 _LONGEST_LINE = 500
 _RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fatal Python error|supervisor: ")
@@ -16,7 +19,7 @@ def last_error(lines: list[str], started: float) -> str:
     A record of level ERROR says it best; else the last line of a traceback; else what supervisor wrote for the child.
     """
     raw = ""
-    for line in reversed(lines):
+    for line in reversed(whole(lines)):
         record = record_of(line)
         if record is None:
             if not raw and _RAW_ERROR.match(line):
@@ -40,7 +43,7 @@ def _with_exception(record: dict[str, object]) -> str:
 def readable(lines: list[str]) -> list[str]:
     """Log lines as a person reads them: JSON records as time, level and message, tracebacks on lines of their own."""
     shown: list[str] = []
-    for line in lines:
+    for line in whole(lines):
         record = record_of(line)
         if record is None:
             shown.append(_short(line))
@@ -54,6 +57,11 @@ def readable(lines: list[str]) -> list[str]:
 def _short(text: str) -> str:
     text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", " ", text)  # a log line must not steer the user's terminal
     return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
+
+
+def whole(lines: Iterable[str]) -> list[str]:
+    """Lines of which each is a record or text: one that ends with a record after text becomes two."""
+    return [part.decode("utf-8", "replace") for line in lines for part in parted(line.encode("utf-8", "replace"))]
 
 
 def record_of(line: str) -> dict[str, object] | None:

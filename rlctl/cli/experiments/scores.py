@@ -6,6 +6,7 @@ import json
 from bisect import insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -14,13 +15,15 @@ from rlctl.cli.display.text import count, number
 from rlctl.cli.experiments.record import flat
 from rlctl.cli.models.listing import whole
 from rlctl.cli.run.target import as_now, find
-from rlctl.errors import UsageError
+from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
 
 _NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint", "trackers")
 """Sections and fields in which runs of one group may differ: they do not change what is learned."""
+_NO_CHANGE: Final = ("stop.", "evaluation.every", "evaluation.envs", "evaluation.video_every")
+"""Beginnings of fields that a run may change while it runs: its evaluations stay what they would have been."""
 _MOST_NAMED: Final = 4
 _WIDEST_NAME: Final = 60
 _NEAR: Final = 0.05
@@ -52,6 +55,7 @@ class Scored:
     wanted: int | None  # stop.agent_steps
     goal: float | None = None  # stop.eval_return
     left_out: int = 0  # evaluations whose figures are no numbers
+    changed: Sequence[str] = ()  # notes of settings that it has not had from its beginning
 
     @property
     def env(self) -> str:
@@ -121,7 +125,6 @@ def scored(world: World, run: str, target: str | None) -> Scored:
     state = as_now(backend, state)
     spec = dict(state.spec)
     mode = (spec.get("evaluation") or {}).get("mode", "greedy")
-    settings = flat({key: value for key, value in _whole(spec).items() if key not in _NO_SETTINGS})
     stop = spec.get("stop") or {}
     told = _told(backend, state, mode)
     sound = [
@@ -129,9 +132,40 @@ def scored(world: World, run: str, target: str | None) -> Scored:
         if isinstance(lineage, int) and _sound(at, MOST_STEPS) and _sound(mean, MOST_RETURN)
     ]  # fmt: skip
     return Scored(
-        run, int(spec.get("seed", 0)), mode, state.phase, settings, curve(sound),
-        stop.get("agent_steps"), stop.get("eval_return"), len(told) - len(sound),
+        run, int(spec.get("seed", 0)), mode, state.phase, _settings(spec), curve(sound),
+        stop.get("agent_steps"), stop.get("eval_return"), len(told) - len(sound), _changed(backend, state),
     )  # fmt: skip
+
+
+def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings that may change what is learned, by dotted path."""
+    return flat({key: value for key, value in _whole(spec).items() if key not in _NO_SETTINGS})
+
+
+def _changed(backend: Backend, state: RunState) -> list[str]:
+    """Notes of settings that a run has not had from its beginning: its group is that of its last ones.
+
+    A field that was changed and changed back is one: what was learned meanwhile stays.
+    """
+    if state.revision == 1:
+        return []
+    try:
+        kept = backend.revisions(state.run)[::-1]
+    except RlctlError as error:
+        return [f"whether the settings of {state.run} changed while it ran is not known: {error.message}"]
+    had = [*(_settings(one.spec) for one in kept), _settings(state.spec)]
+    notes, fields = list[str](), list[str]()
+    for path in dict.fromkeys(path for one in had for path in one if not path.startswith(_NO_CHANGE)):
+        values = [value for value, _ in groupby([one.get(path) for one in had])]
+        if len(values) > 1:
+            fields.append(f"{_short(path)} ({', then '.join(map(_value, values))})")
+    if fields:
+        more = f" and {len(fields) - _MOST_NAMED} more" if len(fields) > _MOST_NAMED else ""
+        named = ", ".join(fields[:_MOST_NAMED]) + more
+        notes.append(f"{state.run} was trained with other settings before, its last ones count: {named}")
+    if (gone := min((one.number for one in kept), default=state.revision) - 1) > 0:
+        notes.append(f"the settings of {state.run} before revision {gone + 1} are not kept: they may have been others")
+    return notes
 
 
 def _whole(spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -296,6 +330,7 @@ def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) ->
         f"{one.run}: evaluations left out, of NaN, infinite or too large figures: {one.left_out}"
         for one in runs if one.left_out
     ]  # fmt: skip
+    told += [note for one in runs for note in one.changed]
     told += [note for one in runs if (note := _unfinished(one, steps))]
     told += [*_seeds(groups), *_unlike(groups), *_apart(groups, steps)]
     if any(len(group.points) == 1 for group in groups):

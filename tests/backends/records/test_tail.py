@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 
+import pytest
+
 from rlctl.backends.records.tail import last_error, readable
 
 
@@ -30,6 +32,21 @@ def test_the_last_line_of_a_raw_traceback_is_the_error() -> None:
         "ModuleNotFoundError: No module named 'x'",
     ]
     assert last_error(lines, 0.0) == "ModuleNotFoundError: No module named 'x'"
+
+
+@pytest.mark.parametrize("text", ["step 3 ", "{", '{"score": 1}', '{"ts": "2026-11-21T03:54:09Z", "level": "', "..é.."])
+def test_a_record_after_text_without_a_line_end_is_the_error_and_the_text_is_shown(text: str) -> None:
+    record = line("EnvError: NaN reward", "ERROR")
+    assert last_error([text + record], 0.0) == "EnvError: NaN reward"
+    assert readable([text + record]) == [text, "03:54:09 ERROR EnvError: NaN reward"]
+
+
+def test_a_record_that_is_quoted_within_text_or_within_another_record_is_none() -> None:
+    record = line("EnvError: NaN reward", "ERROR")
+    assert last_error([f"it said {record} before"], 0.0) == ""
+    other = json.dumps({"ts": "2026-11-21T03:54:09Z", "level": "INFO", "msg": record, "kv": json.loads(record)})
+    assert last_error([other], 0.0) == ""
+    assert len(readable([other])) == 1
 
 
 def test_an_error_of_an_earlier_life_is_not_blamed() -> None:

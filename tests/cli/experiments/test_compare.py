@@ -101,6 +101,31 @@ def test_what_makes_figures_unequal_is_told(rlctl: Rlctl) -> None:
     assert [one["best_improves"] for one in rlctl("compare", "one", "two", "-o", "json").json["groups"]] == [None, None]
 
 
+def test_settings_that_a_run_has_not_had_from_its_beginning_are_told(rlctl: Rlctl) -> None:
+    trained(rlctl, "a0")
+    trained(rlctl, "a1", "algorithm.lr=1e-4", seed=1, end="")
+    trained(rlctl, "a1", "stop.agent_steps=2000", seed=1, end="")
+    trained(rlctl, "a1", seed=1)
+    told = rlctl("compare", "a0", "a1", "-o", "json").json
+    assert len(told["groups"]) == 1
+    (note,) = told["notes"]
+    told = "a1 was trained with other settings before, its last ones count: algorithm.lr (0.0001, then 0.001)"
+    assert note == told
+
+
+def test_settings_that_were_changed_back_are_told_and_so_are_revisions_that_are_not_kept(rlctl: Rlctl) -> None:
+    for lr in ("1e-3", "1e-2", "1e-3", "1e-2", "1e-3"):
+        trained(rlctl, "a0", f"algorithm.lr={lr}", end="")
+    notes = rlctl("compare", "a0", "-o", "json").json["notes"]
+    told = "a0 was trained with other settings before, its last ones count: algorithm.lr (0.001, then 0.01, then "
+    assert notes[0].startswith(told)
+    assert not any("are not kept" in note for note in notes)
+    for lr in ("1e-2", "1e-4"):
+        trained(rlctl, "a0", f"algorithm.lr={lr}", end="")
+    notes = rlctl("compare", "a0", "-o", "json").json["notes"]
+    assert notes[1] == "the settings of a0 before revision 3 are not kept: they may have been others"
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from rlctl_agents.manager.accounting.counters import LagWindow, Rates, StoredTotals, Totals
+from rlctl_agents.manager.evaluation.matches import Standstill
 from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
 from rlctl_agents.manager.status.problems import NO_UPDATE_S, SILENT_S, Facts, find
 from rlctl_agents.types.control import Histogram
@@ -341,6 +342,22 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
         ({"lost": "x: torn", "now_s": 5}, "x: torn", "rlctl logs manager"),
         ({"broken": ("lock-step was broken", "actor/1")}, "lock-step was broken", "rlctl logs actor/1"),
         ({"endless_steps": 200_001}, "no episode has ended after 200001 steps: set env.max", "rlctl logs evaluator"),
+        (
+            {"standstill": Standstill(25, 0, 700.0)},
+            "an evaluator has made no step for 700 s: most environments are reset one after the other, here 25; fewer "
+            "evaluation.envs take less",
+            "rlctl logs evaluator",
+        ),
+        (
+            {"standstill": Standstill(25, 2)},
+            "2 evaluations were given up after 3480 s without a step, and none was done since: most environments",
+            "rlctl logs evaluator",
+        ),
+        (
+            {"standstill": Standstill(1, 1)},
+            "an evaluation was given up after 600 s without a step, and none was done since: its environment hangs in",
+            "rlctl logs evaluator",
+        ),
         ({"refused": "actor/0 does not fit actor/1"}, "refuses a process: actor/0 does not", "rlctl logs manager"),
     ],
 )

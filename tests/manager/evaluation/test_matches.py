@@ -15,6 +15,7 @@ from rlctl_agents.manager.evaluation.matches import (
     TRAINING,
     Evaluation,
     Quotas,
+    Standstill,
     Wanted,
     training,
 )
@@ -165,6 +166,37 @@ def test_an_evaluator_that_plays_its_match_may_take_minutes_to_reset_its_environ
     assert order(evaluations, "E", ref(9)) is match
     evaluations.hear("E", ref(5), 0, match.id - 1)
     assert order(evaluations, "E", ref(9)) is not match, "it plays something else"
+
+
+def test_a_match_is_given_up_later_the_more_environments_are_reset_one_after_the_other(
+    evaluations: Quotas, time: Time
+) -> None:
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    evaluations.hear("E", ref(5), 0, match.id, envs=25)
+    time.now += 25 * 60
+    evaluations.hear("E", ref(5), 0, match.id, envs=25)
+    assert order(evaluations, "E", ref(9)) is match, "a minute for each"
+    assert evaluations.standstill == Standstill(25, given_up=0, still_s=1500)
+    evaluations.hear("E", ref(5), 25, match.id, envs=25)
+    assert evaluations.standstill is None
+    finish(evaluations, result(match))
+    assert evaluations.standstill is None
+
+
+def test_matches_that_are_given_up_are_counted_until_an_evaluation_is_done(evaluations: Quotas, time: Time) -> None:
+    for count in (1, 2):
+        match = order(evaluations, "E", ref(5))
+        assert match is not None
+        evaluations.hear("E", ref(5), 0, match.id, envs=25)
+        time.now += Standstill(25).limit_s
+        evaluations.hear("E", ref(5), 0, match.id, envs=25)
+        assert evaluations.playing("E") is None
+        assert evaluations.standstill == Standstill(25, given_up=count)
+    match = order(evaluations, "E", ref(5))
+    assert match is not None
+    finish(evaluations, result(match))
+    assert evaluations.standstill is None
 
 
 def test_an_evaluator_that_says_that_it_is_at_its_match_may_take_minutes_to_load_the_model(

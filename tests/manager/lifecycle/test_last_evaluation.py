@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager.evaluation.evaluations import JOIN_S, MEASURE_S, REST_S
+from rlctl_agents.manager.evaluation.matches import PLAY_S
 from rlctl_agents.manager.membership.leases import LEAVING_S
 from rlctl_agents.manager.timing import EXPIRES_S
 from tests.manager.world import (
@@ -248,8 +249,38 @@ def test_an_evaluator_that_takes_too_long_is_not_waited_for_and_the_remedy_is_sa
     (text,) = why_not(run)
     assert text == (
         "the last model, version 50, was not evaluated: no evaluator was done within 600 s; fewer evaluation.episodes "
-        "take less"
+        "take less, or of slow resets fewer evaluation.envs"
     )
+
+
+def test_an_evaluator_within_a_long_reset_is_at_its_match_and_its_status_tells_the_way_out(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 40)
+    assert match is not None
+    at_it = {"model": ref(40), "gauges": {"plays": float(match.id), "envs": 25.0}}
+    run.report("evaluator", JUDGE, **at_it)
+    run.time.now += 1500
+    for role, number in NO_JUDGE:
+        run.report(role, number)
+    assert run.report("evaluator", JUDGE, **at_it).match == match
+    told = [problem["text"] for problem in status(run)["problems"]]
+    assert any("no step for 1500 s" in text and "fewer evaluation.envs" in text for text in told)
+    assert play(run, match, 1.0, 1.0).ok
+
+
+def test_an_evaluator_gets_no_other_match_before_it_has_left_the_one_that_was_taken_from_it(run: Run) -> None:
+    everybody(run)
+    match = order_evaluation(run, 40)
+    assert match is not None
+    at_it = {"model": ref(40), "gauges": {"plays": float(match.id)}}
+    run.report("evaluator", JUDGE, **at_it)
+    run.time.now += PLAY_S
+    for _ in range(3):
+        run.time.now += 10
+        assert run.report("evaluator", JUDGE, **at_it).match is None
+    other = run.report("evaluator", JUDGE, model=ref(40)).match
+    assert other is not None
+    assert other.id == match.id + 1, "none was given and taken meanwhile"
 
 
 def test_who_asks_to_stop_meanwhile_does_not_wait_for_the_measurement(run: Run) -> None:

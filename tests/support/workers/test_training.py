@@ -14,6 +14,7 @@ import pytest
 from rlctl.spec.layout import Layout
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.roles import actor, evaluator, learner, modelpool
+from rlctl_agents.runtime.health import RESET_S, SIMULATOR_S
 from rlctl_agents.runtime.manager_session import Member
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.stored_policy import load_kept
@@ -312,6 +313,8 @@ def test_an_evaluator_leaves_off_when_the_manager_wants_something_else_of_it(
         manager.matches["evaluator"] = Match(2, {0: pool.newest}, (), 11, quota=Quota(10, "greedy"))
         wait_until(lambda: steps() > 0, "games without end")
         assert measures.metrics.values().gauges["plays"] == 2
+        assert measures.metrics.values().gauges["envs"] == 10
+        assert measures.pulse.silent_s == SIMULATOR_S + 9 * RESET_S, "its environments are reset one after the other"
         manager.matches["evaluator"] = None
         for wanted in ("to be told", "to leave off"):
             reports, before = len(manager.reports), steps()

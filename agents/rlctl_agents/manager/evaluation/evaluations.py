@@ -10,14 +10,14 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
-from rlctl_agents.manager.evaluation.matches import Quotas, Wanted
+from rlctl_agents.manager.evaluation.matches import Quotas, Standstill, Wanted
 from rlctl_agents.manager.evaluation.recordings import Recordings
 from rlctl_agents.manager.evaluation.selection import Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import Evaluation, StateStore
 from rlctl_agents.manager.timing import Clock
-from rlctl_agents.runtime.process import PLAYS
+from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS
 from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Recording, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 
@@ -121,6 +121,11 @@ class Evaluations:
         return reached(self.selection.goal, self._mode)
 
     @property
+    def standstill(self) -> Standstill | None:
+        """Evaluators that make no steps; None: they make some."""
+        return self._quotas.standstill
+
+    @property
     def taken(self) -> Taken | None:
         """Time from one evaluation to the next, and their share of the run's CPU."""
         return self._cadence.taken
@@ -138,9 +143,11 @@ class Evaluations:
             seats: of the environment.
         """
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
-        self._quotas.hear(report.boot, report.model, steps, plays)
+        self._quotas.hear(report.boot, report.model, steps, plays, int(report.gauges.get(ENVIRONMENTS, 1.0)))
         self._tell_unloadable()
         match = self._quotas.playing(report.boot)
+        if match is None and plays:
+            return None  # it has yet to leave a match that was taken from it, and may be within a reset
         for wanted in self._wanted() if match is None else ():
             # the modelpool may have gone on: the evaluator that has just played it has its weights
             if wanted.ref != self._other or report.model == wanted.ref:
@@ -336,7 +343,8 @@ class Evaluations:
         elif now - self._held >= JOIN_S:
             self.give_up(f"modelpool/0 has not been heard for {JOIN_S:.0f} s, and evaluators get models from it alone")
         elif waited_s >= MEASURE_S:
-            self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; fewer evaluation.episodes take less")
+            fewer = "fewer evaluation.episodes take less, or of slow resets fewer evaluation.envs"
+            self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; {fewer}")
 
     def give_up(self, why: str) -> None:
         """End the run without its last evaluation, if that is still waited for."""

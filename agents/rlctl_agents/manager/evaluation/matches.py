@@ -12,6 +12,7 @@ import msgspec
 
 from rlctl_agents.manager.evaluation.cadence import Cadence
 from rlctl_agents.manager.state_store import TRAINING, Evaluation
+from rlctl_agents.runtime.health import resets_s
 from rlctl_agents.types.control import EvalResult, Match, Mode, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import info_numbers
@@ -34,7 +35,8 @@ PULL_S = 120.0
 STUCK_S = 30.0
 """An evaluator that has not made a step for so long gets another match."""
 PLAY_S = 600.0
-"""The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes."""
+"""The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes.
+That is for one environment; `resets_s` is added for the others."""
 
 
 class Wanted(NamedTuple):
@@ -45,12 +47,26 @@ class Wanted(NamedTuple):
     confirms: bool = False  # on other seeds than the evaluation that chose the model
 
 
+class Standstill(NamedTuple):
+    """Evaluators that are at their matches and make no step."""
+
+    envs: int  # of such an evaluator
+    given_up: int = 0  # matches, for that reason, since an evaluation was done
+    still_s: float = 0.0  # time without a step in a match that is not given up; 0: less than PLAY_S
+
+    @property
+    def limit_s(self) -> float:
+        """Time without a step after which a match is given up."""
+        return PLAY_S + resets_s(self.envs)
+
+
 class _Open(msgspec.Struct):
     match: Match
     wanted: Wanted
     loaded: bool
     steps: float  # that the evaluator had counted when it was last seen to move
     moved: float  # when that was
+    envs: int = 1  # of the evaluator
 
 
 class Quotas:
@@ -73,13 +89,24 @@ class Quotas:
         self._open: dict[str, _Open] = {}  # boot of the evaluator -> what it plays
         self.not_loaded = Counter[Wanted]()
         """So often an evaluator could not load the model."""
+        self._given_up, self._given_up_envs = 0, 1  # matches without a step, and environments of the last one
 
     @property
     def plays(self) -> bool:
         """True if an evaluator has the weights of its match."""
         return any(one.loaded for one in self._open.values())
 
-    def hear(self, boot: str, model: ModelRef | None, steps: float, plays: int) -> None:
+    @property
+    def standstill(self) -> Standstill | None:
+        """None: they make steps, or did less than PLAY_S ago."""
+        now = self._clock()
+        still = [(now - one.moved, one.envs) for one in self._open.values() if one.loaded]
+        still_s, envs = max(still, default=(0.0, 1))
+        if still_s >= PLAY_S:
+            return Standstill(envs, self._given_up, still_s)
+        return Standstill(self._given_up_envs, self._given_up) if self._given_up else None
+
+    def hear(self, boot: str, model: ModelRef | None, steps: float, plays: int, envs: int = 1) -> None:
         """Take a report of an evaluator. A match that it cannot load, because the modelpool has gone on, or does not
         play, is taken from it.
 
@@ -87,19 +114,23 @@ class Quotas:
             model: of the weights that it has.
             steps: its total.
             plays: id of the match that it plays; 0: none.
+            envs: environments that it plays it in.
         """
         mine = self._open.get(boot)
         if mine is None:
             return
-        now = self._clock()
+        now, mine.envs = self._clock(), envs
         loaded = model in mine.match.seats.values()
         if steps > mine.steps or loaded != mine.loaded:
             mine.steps, mine.loaded, mine.moved = steps, loaded, now
         else:
             is_at_it = plays == mine.match.id
-            limit_s = (PLAY_S if is_at_it else STUCK_S) if loaded else (PULL_S if is_at_it else LOAD_S)
+            play_s = Standstill(envs).limit_s if is_at_it else STUCK_S
+            limit_s = play_s if loaded else (PULL_S if is_at_it else LOAD_S)
             if now - mine.moved < limit_s:
                 return
+            if loaded and is_at_it:
+                self._given_up, self._given_up_envs = self._given_up + 1, envs
             self.not_loaded[mine.wanted] += not loaded
             self.drop(boot)
 
@@ -167,6 +198,7 @@ class Quotas:
         if not all(map(math.isfinite, result.returns)):
             raise ValueError(f"match {result.match}: a return is not finite")
         del self._open[boot]
+        self._given_up = 0
         self._done = max(self._done or result.ref, result.ref)
         self.newest = max(self.newest or self._done, self._done)
         mean = math.fsum(result.returns) / len(result.returns)

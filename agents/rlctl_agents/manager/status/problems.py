@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rlctl_agents.manager.evaluation.matches import Standstill
+
 SILENT_S = 8.0
 NO_UPDATE_S = 30.0
 ABSENT_S = 60.0
@@ -66,6 +68,7 @@ class Facts:
     starved: Iterable[str] = ()  # learners that get no segments: the others go on without them
     apart: tuple[int, int] | None = None  # learners that step together, of how many that the spec names
     endless_steps: float = 0.0  # of an evaluator, in each environment, without any episode's end
+    standstill: Standstill | None = None  # of evaluators
 
 
 def find(facts: Facts, run: str) -> list[dict[str, str]]:
@@ -167,12 +170,28 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.endless_steps > ENDLESS_STEPS:
         text = f"no episode has ended after {facts.endless_steps:.0f} steps: set env.max_episode_steps"
         yield text, "rlctl logs evaluator"
+    if facts.standstill is not None:
+        yield _stands_still(facts.standstill), "rlctl logs evaluator"
     if facts.stale_share >= STALE_SHARE:
         share = f"{facts.stale_share * 100:.0f} % of the rows"
         yield (
             f"{share} are too old when they reach the learner: fewer actors, or a larger algorithm.max_lag_versions",
             "rlctl status -o json",
         )
+
+
+def _stands_still(found: Standstill) -> str:
+    """Evaluators without a step, in words, with the way out of slow resets."""
+    if found.still_s:
+        text = f"an evaluator has made no step for {found.still_s:.0f} s"
+    else:
+        how_many = f"{found.given_up} evaluations were" if found.given_up > 1 else "an evaluation was"
+        text = f"{how_many} given up after {found.limit_s:.0f} s without a step, and none was done since"
+    if found.envs == 1:
+        return f"{text}: its environment hangs in a reset or a step, or takes so long"
+    return (
+        f"{text}: most environments are reset one after the other, here {found.envs}; fewer evaluation.envs take less"
+    )
 
 
 def _experience(facts: Facts) -> Iterable[tuple[str, str]]:

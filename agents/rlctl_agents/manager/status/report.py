@@ -421,6 +421,7 @@ class StatusBuilder:
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],
             apart=(together, wanted) if 0 < together < wanted and view.stop.phase == "running" else None,
             endless_steps=max((one.gauges.get(ENDLESS, 0.0) for one in known.heard("evaluator")), default=0.0),
+            standstill=view.evaluations.standstill if view.stop.phase == "running" else None,
         )
 
 

@@ -21,7 +21,7 @@ from rlctl.backends.kubernetes.api.interface import Api, Object
 from rlctl.backends.kubernetes.diagnose import explain, listing
 from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of, restarts
 from rlctl.backends.kubernetes.run_state.inventory import role_of
-from rlctl.backends.records.entries import TIMESTAMP, Parser, entries
+from rlctl.backends.records.entries import TIMESTAMP, Parser, entries, parted
 from rlctl.backends.records.wanted import Filter
 from rlctl.errors import RlctlError
 
@@ -217,7 +217,8 @@ class _Reader:
         known = self._known(name, restarts(pod), lines) if query.follow else 0
         begun = moment((pod.get("status") or {}).get("startTime")) or datetime.fromtimestamp(self._clock(), UTC)
         role = role_of(pod)
-        ids = (found[1].decode() for line in lines if line.startswith('{"') and (found := _ID.search(line.encode())))
+        parts = (part for line in lines for part in parted(line.encode()))
+        ids = (found[1].decode() for part in parts if part.startswith(b'{"') and (found := _ID.search(part)))
         process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else next(ids, name)
         records = list(self._parsed(lines, process, lambda: begun, known))
         self._remember(lines)
@@ -262,7 +263,7 @@ class _Reader:
 
     def _remember(self, lines: Sequence[str]) -> None:
         """Only what the manager may have as well: raw text of two pods, or of two lives of one, may be the same."""
-        encoded = (line.encode() for line in lines)
+        encoded = (part for line in lines for part in parted(line.encode()))
         self._seen.update(dict.fromkeys(one for one in encoded if TIMESTAMP.match(one) and _BOOT.search(one)))
         while len(self._seen) > max(_REMEMBERED, len(lines)):
             del self._seen[next(iter(self._seen))]

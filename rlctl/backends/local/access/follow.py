@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rlctl.backends.base import LogRecord
-from rlctl.backends.local.access.logfiles import LONGEST_LINE, rotations
+from rlctl.backends.local.access.logfiles import rotations, shortened
 from rlctl.backends.local.access.names import shown
 from rlctl.backends.records.entries import Entry, Grouper, Parser
 
@@ -64,8 +64,8 @@ class Follower:
                 self._file.close()
                 self._file = self._open(self._path)
         *lines, self._partial = (self._partial + data).split(b"\n")
-        self._partial = self._partial[:LONGEST_LINE]
-        return [line.rstrip(b"\r")[:LONGEST_LINE] for line in lines]
+        self._partial = shortened(self._partial)
+        return [shortened(line.rstrip(b"\r")) for line in lines]
 
     def _open_first(self) -> None:
         inode, position = self._start

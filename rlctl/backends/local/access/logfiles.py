@@ -11,7 +11,7 @@ from typing import BinaryIO
 from rlctl.backends.records.entries import TIMESTAMP
 
 LONGEST_LINE = 1 << 20
-"""Bytes; what a line has beyond is dropped."""
+"""Bytes; what a longer line has in its middle is dropped: it may be text that ends with a record."""
 _BLOCK = 1 << 16
 
 
@@ -24,19 +24,26 @@ def rotations(path: Path) -> list[Path]:
     return [other for _, other in sorted(numbered, reverse=True)] + ([path] if path.exists() else [])
 
 
+def shortened(line: bytes) -> bytes:
+    """The line; of one that is too long, its beginning and its end."""
+    half = LONGEST_LINE // 2
+    return line if len(line) <= LONGEST_LINE else line[:half] + line[-half:]
+
+
 def read_lines(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
-    """Lines without their ends, up to position `end`; of one that is too long, the beginning."""
+    """Lines without their ends, up to position `end`, shortened."""
     position = file.tell()
     while end is None or position < end:
         line = file.readline(LONGEST_LINE)
         if not line:
             return
-        first = line
+        found = line
         position += len(line)
         while line and not line.endswith(b"\n"):
             line = file.readline(LONGEST_LINE)
             position += len(line)
-        yield first.rstrip(b"\r\n")
+            found = shortened(found + line)
+        yield found.rstrip(b"\r\n")
 
 
 def complete_size(path: Path) -> int:

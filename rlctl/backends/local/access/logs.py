@@ -14,7 +14,7 @@ from rlctl.backends.base import LogQuery, LogRecord
 from rlctl.backends.local.access.follow import Follower
 from rlctl.backends.local.access.logfiles import complete_size, first_time, read_lines, rotations
 from rlctl.backends.local.access.names import in_order, shown, split_name
-from rlctl.backends.records.entries import Parser, entries
+from rlctl.backends.records.entries import Parser, entries, parted
 from rlctl.backends.records.wanted import Filter
 
 _BOOT = re.compile(rb'"boot": ?"([^"]{1,64})"')
@@ -104,7 +104,7 @@ class ProcessLog:
     def boots(self) -> list[bytes]:
         """Every boot that wrote a record, oldest first."""
         seen: dict[bytes, None] = {}
-        for line in self._lines(self.parts, 0):
+        for line in (part for whole in self._lines(self.parts, 0) for part in parted(whole)):
             if line.startswith(b'{"') and (found := _BOOT.search(line)):
                 seen[found[1]] = None
         return list(seen)

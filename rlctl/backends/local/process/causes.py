@@ -13,7 +13,7 @@ from rlctl.backends.crashes import SIGNALS
 from rlctl.backends.local.access.names import split_name
 from rlctl.backends.local.process.proc import figure
 from rlctl.backends.local.process.restart_policy import Death
-from rlctl.backends.records.tail import last_error, readable, record_of, unix_of
+from rlctl.backends.records.tail import last_error, readable, record_of, unix_of, whole
 from rlctl.spec.words import clock
 
 LAST_LINES = 20
@@ -113,12 +113,12 @@ def signal_name(process: str, supervisor_log: list[str]) -> str:
 
 
 def read_tail(path: Path) -> list[str]:
-    """The last lines of a file, at most 256 KiB; empty when it cannot be read."""
+    """The last lines of a file, records and text apart, at most 256 KiB; empty when it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _TAIL_BYTES))
-            lines = file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines()
+            lines = whole(file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines())
     except OSError:
         return []
     return lines[1:] if size > _TAIL_BYTES else lines

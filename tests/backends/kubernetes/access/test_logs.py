@@ -120,6 +120,16 @@ def test_a_line_that_both_have_is_told_once() -> None:
     assert [record.message for record in read(api)] == ["one", "two", "three"]
 
 
+def test_a_record_after_text_without_a_line_end_is_told_once_too() -> None:
+    api = cluster(Manager([line(1, "one"), line(2, "two")]), *with_crash())
+    api.logs["pong-actor-0-0001"] = ["step {" + line(2, "two"), "step {" + line(3, "three")]
+
+    found = read(api)
+
+    assert [record.message for record in found if record.message != "step {"] == ["one", "two", "three"]
+    assert {record.process for record in found if record.message == "step {"} == {"actor/3"}
+
+
 CRASH = ["Traceback (most recent call last):", '  File "x.py", line 1', "ValueError: no"]
 
 

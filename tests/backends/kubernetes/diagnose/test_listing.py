@@ -216,6 +216,19 @@ def test_the_log_of_a_crash_is_read_when_kubernetes_kept_none() -> None:
     assert entry.first_cause_lines == ("RuntimeError: CUDA error: out of memory",)
 
 
+def test_the_error_of_a_crash_is_found_after_text_without_a_line_end_of_which_kubernetes_kept_the_end() -> None:
+    api = Reads(*core())
+    learner = api.objects[-1]
+    learner["status"]["conditions"][-1]["status"] = "False"
+    said = json.dumps({"ts": "2026-11-21T04:08:00Z", "level": "ERROR", "msg": "EnvError: bad"})
+    ended = {"exitCode": 1, "reason": "Error", "message": ("." * 2000 + said)[-2000:]}
+    learner["status"]["containerStatuses"][0] |= {
+        "restartCount": 2, "state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": {"terminated": ended},
+    }  # fmt: skip
+
+    assert look(api, manager=1, learner=1)[-1].reason == "exited 1: EnvError: bad"
+
+
 def test_a_claim_that_nobody_makes_is_the_reason_of_the_pods_that_wait_for_it() -> None:
     api = Reads(*core())
     learner = api.objects[-1]

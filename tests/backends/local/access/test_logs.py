@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from rlctl.backends.base import LogQuery, LogRecord
+from rlctl.backends.local.access.logfiles import LONGEST_LINE
 from rlctl.backends.local.access.logs import read
 from rlctl.errors import UsageError
 
@@ -88,6 +89,24 @@ def test_a_traceback_inside_a_json_line_belongs_to_its_record(logs: Path) -> Non
     (record,) = found(logs, LogQuery(grep="ValueError"))
     assert record.extra["exc"] == "Traceback\nValueError: bad"
     assert record.message == "failed"
+
+
+def test_a_record_after_text_without_a_line_end_is_found_and_the_text_is_one_of_its_own(logs: Path) -> None:
+    (logs / "actor-0.log").write_text(
+        "{" + line(1, "a") + "step 1 {step 2 " + line(2, "boom", "ERROR") + "{" + line(3, "new", boot="b2")
+    )
+    assert messages(logs) == ["{", "a", "step 1 {step 2 ", "boom", "{", "new"]
+    assert messages(logs, level="error") == ["boom"]
+    assert found(logs)[2].time == START + timedelta(seconds=1), "that of the record before"
+    assert messages(logs, previous=True) == ["a", "step 1 {step 2 ", "boom", "{"]
+
+
+def test_a_record_after_a_flood_without_a_line_end_is_found(logs: Path) -> None:
+    (logs / "actor-0.log").write_text(line(1, "a") + "." * (3 * LONGEST_LINE) + line(2, "boom", "ERROR"))
+    a, flood, boom = messages(logs)
+    assert (a, boom) == ("a", "boom")
+    assert 0 < len(flood) < LONGEST_LINE
+    assert messages(logs, level="error", tail=5) == ["boom"]
 
 
 def test_raw_text_before_any_record_has_the_time_of_the_first(logs: Path) -> None:
@@ -247,6 +266,18 @@ def test_following_survives_a_rotation_and_a_half_written_line(logs: Path) -> No
 
     writer = Writer(lambda: append(log, line(2, "b")[20:]), rotate, lambda: append(log, line(5, "e")))
     assert list(writer.follow(logs)) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_followed_record_after_a_flood_without_a_line_end_comes_though_it_is_written_in_two_parts(
+    logs: Path,
+) -> None:
+    log = logs / "actor-0.log"
+    log.write_text(line(1, "a"))
+    boom = line(2, "boom", "ERROR")
+    writer = Writer(
+        lambda: append(log, "." * (2 * LONGEST_LINE) + boom[:60]), lambda: append(log, boom[60:]), lambda: None
+    )
+    assert list(writer.follow(logs, level="ERROR")) == ["boom"]
 
 
 def test_a_followed_traceback_comes_whole_at_the_next_pause(logs: Path) -> None:

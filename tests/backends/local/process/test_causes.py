@@ -76,6 +76,17 @@ def test_startup_ends_with_the_lease_of_this_life_and_not_of_the_one_before(tmp_
     assert startup_s("actor-1", tmp_path, began) is None, "it has no log"
 
 
+def test_an_environment_that_prints_without_a_line_end_hides_neither_the_lease_nor_the_error(tmp_path: Path) -> None:
+    began = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC).timestamp()
+    path = tmp_path / "actor-0.log"
+    path.write_text("loading {" + line("lease granted", ts="2026-11-21T04:00:20Z") + "\n.")
+    assert startup_s("actor-0", tmp_path, began) == 20.0
+    flood = "." * 300_000
+    assert told(tmp_path, Death("actor-0", 1, 5.0), flood + line("EnvError: bad", "ERROR") + "\n") == (
+        "actor 0 exited 1 after 00:00:05: EnvError: bad"
+    )
+
+
 def test_the_manager_is_there_when_it_listens(tmp_path: Path) -> None:
     (tmp_path / "manager-0.log").write_text(line("listening", ts="2026-11-21T04:00:02Z"))
     began = datetime(2026, 11, 21, 4, 0, 0, tzinfo=UTC).timestamp()

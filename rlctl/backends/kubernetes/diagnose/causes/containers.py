@@ -23,7 +23,7 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     settled,
     stable,
 )
-from rlctl.backends.records.tail import last_error, readable
+from rlctl.backends.records.tail import last_error, readable, whole
 from rlctl.spec.words import duration
 
 LAST_LINES: Final = 5
@@ -246,7 +246,7 @@ def _lines(pod: Object, ended: Object, around: Around) -> list[str]:
     told = around.logs.get(name_of(pod))
     if told is None:
         kept = str(ended.get("message", ""))
-        told = kept.splitlines()[1 if len(kept.encode()) >= _KEPT_BYTES else 0 :]  # cut at its beginning
+        told = whole(kept.splitlines())[1 if len(kept.encode()) >= _KEPT_BYTES else 0 :]  # cut at its beginning
     return [line for line in told if line.strip()]
 
 
