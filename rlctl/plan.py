@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
@@ -14,9 +13,10 @@ from typing import Any, Final, Literal, NamedTuple
 from pydantic import ValidationError
 
 from rlctl import __version__
+from rlctl.image_names import Reference
 from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
-from rlctl.spec.cluster import IMAGE_OF, by_digest
+from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.fields import Leaf, as_written, leaves, normal, resolved
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.problems.later import not_built
@@ -25,6 +25,7 @@ from rlctl.spec.schema import Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import dotted, either, printable
 
+TargetName = Literal["local", "kubernetes"]
 RUN_FILE_FORMAT: Final = 1
 LOCAL_MAX_ACTORS: Final = 64
 PATCHED_BY: Final = ", patched by "
@@ -64,7 +65,7 @@ class Plan:
     run: str
     uid: str  # 32 hex digits, minted at the first `up`
     rlctl_version: str
-    target: Literal["local", "kubernetes"]
+    target: TargetName
     roles: tuple[RolePlan, ...]  # in start order
     live: dict[str, Any]  # the manager's live fields, in the shape of the spec; it reads them again on request
     code_path: str | None  # absolute folder for PYTHONPATH
@@ -133,7 +134,7 @@ def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
     image = getattr(spec.images, IMAGE_OF[role]) if on_cluster else None
     pods = fields.pick(lambda applies: role in applies.roles and not applies.in_run_file) if on_cluster else {}
     if image is not None:
-        image = by_digest(image)
+        image = str(Reference.parse(image).by_digest())
         pods["images"] = {
             IMAGE_OF[role]: image
         }  # a tag is no part of a pod: another one of the same image restarts none
@@ -286,7 +287,10 @@ def _lost_rows(before: Spec, after: Spec, path: tuple[str, ...], role: str, acti
 
 def _same_image(path: tuple[str, ...], was: Any, now: Any) -> bool:
     """Another name, as after a new tag, means the image that runs already."""
-    return path[0] == "images" and all(one and "@" in one for one in (was, now)) and by_digest(was) == by_digest(now)
+    if path[0] != "images" or not was or not now:
+        return False
+    before, after = Reference.parse(was), Reference.parse(now)
+    return bool(before.digest and after.digest) and before.by_digest() == after.by_digest()
 
 
 def _shown(spec: Spec, path: tuple[str, ...]) -> str:
@@ -299,13 +303,14 @@ def _was_now(spec: Spec, path: tuple[str, ...], was: Any, now: Any) -> str:
 
 
 def _written(value: Any) -> str:
-    if isinstance(value, str) and (image := _OF_AN_IMAGE.fullmatch(value)):
-        return f"{printable(image[1])}{image[2]}..."
+    image = Reference.try_parse(value) if isinstance(value, str) else None
+    if image is not None and image.digest:
+        return f"{image.by_tag}@{image.digest[:_SHOWN_OF_DIGEST]}..."
     text = printable(value) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-_OF_AN_IMAGE: Final = re.compile(r"([^@]+)(@sha256:[0-9a-f]{12})[0-9a-f]{52}")
+_SHOWN_OF_DIGEST: Final = len("sha256:") + 12
 """As much of a digest as a person compares."""
 
 

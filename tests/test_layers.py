@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 # a module may import what stands above it in its own column; modules of one row do not import each other
 LAYERS = [
     ["rlctl.errors", "rlctl.waiting", "rlctl.statistics"],
+    ["rlctl.image_names"],
     ["rlctl.spec", "rlctl.signing"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],

@@ -13,7 +13,8 @@ def load(where: str | Path, *, seed: int = 0, verify: str | Path | None = None) 
     """A policy that a run of this machine has stored, or that `rlctl pull` has copied.
 
     Args:
-        where: `RUN@best`, `RUN@goal`, `RUN@last` or `RUN@NUMBER`, of this machine; or a folder.
+        where: `RUN@best`, `RUN@goal`, `RUN@last` or `RUN@NUMBER`, of this machine; or a folder, as a path or
+            with a `/` in its name, as in `./model`: a name without one is a run.
         seed: of what `act` samples.
         verify: public key, a PEM file, whose owner must have signed the folder (`rlctl pull --sign`).
 

@@ -13,7 +13,7 @@ from rlctl.errors import RlctlError
 from rlctl.plan import Document as Document
 from rlctl.plan import Plan
 from rlctl.spec.base import Role
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import RunPlace
 
 Say = Callable[[str], object]
 """Callback that is given one line of text for the user of the command."""
@@ -152,22 +152,6 @@ class LogRecord:
     message: str
     extra: Mapping[str, Any] = field(default_factory=dict)
     raw: str = ""
-
-
-class RunPlace(Protocol):
-    """Folders of a run, or those that a new run would have."""
-
-    @property
-    def uid(self) -> str:
-        """Recorded at its first `up`, or minted just now."""
-
-    @property
-    def layout(self) -> Layout:
-        """Its folders."""
-
-    @property
-    def sockets(self) -> Path:
-        """Its private folder for sockets, named by the first eight digits of the uid."""
 
 
 Folder = Literal["models", "checkpoints", "results", "init", "episodes"]

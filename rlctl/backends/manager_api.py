@@ -1,18 +1,41 @@
-"""One JSON request to the manager of a run, whatever carries it there."""
+"""One JSON request to the manager of a run, whatever carries it there, and its repetition while the manager is away."""
 
 from __future__ import annotations
 
 import http.client
 import json
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 
 LARGEST_ANSWER_BYTES: Final = 64 * 2**20
 
+PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Pauses before each further try: a manager that is started again answers within a minute."""
+
+Answer = TypeVar("Answer")
 Send = Callable[[str, str, str | None, dict[str, str]], tuple[int, bytes]]
 """Sender of a request: method, target, body and headers to status and content, which it reads up to a limit at most."""
+
+
+def persist(request: Callable[[], Answer], sleep: Callable[[float], None]) -> Answer:
+    """The answer to a request of a manager that has answered before, made again for a minute while there is none.
+
+    Args:
+        request: has the same effect however often it is made.
+
+    Raises:
+        RlctlError: of the request; BackendUnreachable of the last one.
+    """
+    pauses = iter(PAUSES_S)
+    while True:
+        try:
+            return request()
+        except BackendUnreachable:
+            if (pause_s := next(pauses, None)) is None:
+                raise
+            sleep(pause_s)
 
 
 def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send: Send, timeout_s: float) -> Any:

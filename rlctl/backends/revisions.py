@@ -6,13 +6,13 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, cast, get_args
 
 from pydantic import ValidationError
 
 from rlctl.backends.base import Revision, RunState
 from rlctl.errors import Conflict
-from rlctl.plan import Plan, RolePlan, changes
+from rlctl.plan import Plan, RolePlan, TargetName, changes
 from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 
@@ -76,11 +76,21 @@ def plan_of(
 
     Args:
         code: folder of the user's modules on this machine.
+
+    Raises:
+        Conflict: the run is recorded for a target that this release does not have.
     """
+    if state.target not in get_args(TargetName):
+        raise Conflict(
+            f"run {state.run} was started by rlctl {state.rlctl_version} for target {state.target}, which this release "
+            "does not have",
+            hint="use that release",
+            objects=(state.run,),
+        )
     roles = tuple(
         RolePlan(role, replicas[role], cpu=0.0, memory_mib=0.0, gpu=0, threads=1, run_file={}, hash=hashes[role])
         for role in ROLES
         if role in replicas
     )
-    target: Literal["local", "kubernetes"] = "kubernetes" if state.target == "kubernetes" else "local"
+    target = cast(TargetName, state.target)
     return Plan(state.run, state.uid, rlctl_version, target, roles, live={}, code_path=code)

@@ -1,13 +1,16 @@
-"""The state of a run, alike for every target: its stored form, its next form after an `up`, and checks of requests."""
+"""The state of a run, alike for every target: its stored form, its next form after an `up`, its readiness, and checks
+of requests."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Final
 
-from rlctl.backends.base import Phase, RunState
+from rlctl.backends.base import Phase, Process, RunState
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 
 FORMAT: Final = 1
@@ -98,6 +101,58 @@ def has_joined(told: Mapping[str, Any], wrote: float | None, started: datetime |
     if not told.get("joined") or wrote is None or started is None:
         return False
     return bool(wrote - told.get("age_s", 0.0) >= started.timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Readiness of a run: a replica is ready once it runs and has joined, and a run once every wanted replica is.
+
+    Args:
+        state: of a run that is not over.
+        processes: as the target tells.
+        status: of its manager.
+        answered: the status is that of a live manager, now; else it is a stored one, or empty.
+    """
+
+    state: RunState
+    processes: Sequence[Process]
+    status: Mapping[str, Any]
+    answered: bool
+
+    def lacking(self) -> str:
+        """The first part that is not ready yet, in words; empty when the run is ready."""
+        for role, wanted in self.state.replicas.items():
+            if (run := sum(one.count for one in self._running(role))) < wanted:
+                return f"{role}: {run} of {wanted} run"
+        if not self.answered or self.status.get("phase", "starting") == "starting":
+            return "the manager has not reported"
+        for role, wanted in self.state.replicas.items():
+            if self.count(role) < wanted:
+                absent = next(one for one in self._running(role) if not self.joined(one))
+                return f"{role}/{absent.index} has not joined"
+        return ""
+
+    def count(self, role: str) -> int:
+        """Replicas of a role that are ready."""
+        return sum(one.count for one in self._running(role) if self.joined(one))
+
+    def joined(self, process: Process) -> bool:
+        """It has reported to the manager since its own start, which has to be known."""
+        if process.role == "manager":
+            return self.answered
+        if self.state.target == "kubernetes":  # a pod is ready, and so runs, only once it has joined
+            return True
+        return has_joined(self.reported(process.role, process.index), self.status.get("time"), process.started)
+
+    def reported(self, role: str, index: int) -> Mapping[str, Any]:
+        """The manager's report on one process; empty when there is none."""
+        # by index, as the manager lists them: there may be thousands
+        entries: Sequence[Mapping[str, Any]] = (self.status.get("roles") or {}).get(role) or ()
+        at = bisect_left(entries, index, key=itemgetter("index"))
+        return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
+
+    def _running(self, role: str) -> Iterable[Process]:
+        return (one for one in self.processes if one.role == role and one.state == "running")
 
 
 def check_role(known: RunState, role: str) -> None:

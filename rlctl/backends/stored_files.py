@@ -6,15 +6,13 @@ import base64
 import binascii
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Any
 from urllib.parse import urlencode
 
 from rlctl.backends.base import Folder
+from rlctl.backends.manager_api import persist
 from rlctl.errors import BackendUnreachable
-
-_PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Pauses before each further try, once there has been an answer: a manager that is started again answers within a
-minute, and a piece is the same whenever it is asked for."""
 
 
 class FilesOfManager:
@@ -60,14 +58,7 @@ class FilesOfManager:
 
     def _ask(self, asked: Mapping[str, Any]) -> Any:
         """The answer; asked again while there is none, unless there never was one."""
-        pauses = iter(_PAUSES_S if self._answered else ())
-        while True:
-            try:
-                answer = self._get("/files?" + urlencode(asked))
-            except BackendUnreachable:
-                if (pause_s := next(pauses, None)) is None:
-                    raise
-                self._sleep(pause_s)
-            else:
-                self._answered = True
-                return answer
+        get = partial(self._get, "/files?" + urlencode(asked))
+        answer = persist(get, self._sleep) if self._answered else get()
+        self._answered = True
+        return answer

@@ -52,8 +52,8 @@ def serve(
     """
     read = _config(config, files=True)
     try:
-        from rlctl_ci.core.hands import of
         from rlctl_ci.core.service import Service
+        from rlctl_ci.core.wiring import of
         from rlctl_ci.web.serve import check as refuse
         from rlctl_ci.web.serve import serve as run
     except ModuleNotFoundError as error:

@@ -4,40 +4,37 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from rlctl.cli.context import TARGETS, Output, WideOutput
+from rlctl.errors import UsageError
+from rlctl.spec.layout import state_home
+from rlctl.spec.runs import run_index
+from rlctl.spec.runs.run_index import Torn
 
 ROLE_NAMES = ("manager", "modelpool", "replay", "learner", "actor", "evaluator")
 """Roles that a run of this release can have."""
 
 
-def _index() -> str:
-    """As rlctl.spec.layout.state_home says; importing that would import pydantic."""
-    said = os.environ.get("XDG_STATE_HOME", "")
-    home = said if os.path.isabs(said) else os.path.join(os.path.expanduser("~"), ".local", "state")
-    return os.path.join(home, "rlctl", "index")
-
-
 def run_names() -> list[str]:
     """Recorded runs, from the names of the index files alone: completion has to answer at once."""
     try:
-        return sorted(name[:-5] for name in os.listdir(_index()) if name.endswith(".json"))
-    except OSError:
+        return run_index.names()
+    except (OSError, UsageError):
         return []
 
 
 def sweep_names() -> list[str]:
     """Sweeps of this machine, from the names of their folders alone."""
     try:
-        return sorted(os.listdir(os.path.join(os.path.dirname(_index()), "sweeps")))
-    except OSError:
+        return sorted(os.listdir(state_home() / "sweeps"))
+    except (OSError, UsageError):
         return []
 
 
@@ -45,12 +42,9 @@ def _recorded(key: str) -> list[str]:
     """Contexts or namespaces of recorded runs, from the index."""
     found = set()
     for name in run_names():
-        try:
-            with open(os.path.join(_index(), f"{name}.json"), encoding="utf-8") as file:
-                found.add(json.load(file).get(key))
-        except (OSError, ValueError, AttributeError):
-            continue
-    return sorted(value for value in found if isinstance(value, str) and value)
+        with suppress(Torn):
+            found.add(getattr(run_index.read(name), key, ""))
+    return sorted(found - {""})
 
 
 def _completion(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.errors import UsageError
+from rlctl.image_names import DIGEST, Reference
 from rlctl.images.code import BASE_LABEL, FOLDER, UID, CodeArchive, Sink, tar_into
 from rlctl.images.registry.client import Registry, sha256
-from rlctl.images.registry.reference import Reference
 
 _LAYERS: Final = {
     "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.layer.v1.tar+gzip",
@@ -24,7 +24,6 @@ _CONFIGS: Final = {
     "application/vnd.oci.image.manifest.v1+json": "application/vnd.oci.image.config.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json": "application/vnd.docker.container.image.v1+json",
 }
-_DIGEST: Final = re.compile("sha256:[0-9a-f]{64}")
 EPOCH: Final = "1970-01-01T00:00:00Z"
 
 
@@ -85,7 +84,7 @@ def read_base(registry: Registry, image: Reference, platform: str, check: Callab
                 return read_base(registry, replace(image, digest=one["digest"]), platform, check)
         raise UsageError(f"{image} is not for {platform}", hint="platform: in ci.yaml", objects=(str(image),))
     digests = [str(one.get("digest")) for one in (manifest.get("config") or {}, *(manifest.get("layers") or ()))]
-    if strange := next((one for one in digests if not _DIGEST.fullmatch(one)), None):
+    if strange := next((one for one in digests if not re.fullmatch(DIGEST, one)), None):
         raise UsageError(f"{image} names {strange!r}, which is no digest", objects=(str(image),))
     if kind not in _LAYERS:
         raise UsageError(f"{image} is {kind}, which nothing can be laid over", objects=(str(image),))

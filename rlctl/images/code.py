@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import IO, Final, cast
 
 from rlctl.errors import UsageError
+from rlctl.image_names import Reference
 from rlctl.images.bounded import read_bounded
 from rlctl.images.builders.base import OVERLAY_MARK
 from rlctl.images.ignore import Ignore
 from rlctl.images.sbom import FILE
-from rlctl.spec.cluster import by_digest
 
 UID: Final = 10001
 """User id that every role runs as; see the Dockerfiles."""
@@ -192,7 +192,8 @@ def stage(code: CodeArchive, base: str, folder: Path) -> Path:
     archive = f"code-{code.digest[:12]}.tar"
     shutil.copyfile(code.archive, folder / archive)
     # builders take a tag or a digest; the label keeps both, so that the next push knows which tag was meant
-    lines = [f"FROM {by_digest(base) if '@' in base else base}", "USER 0"]
+    named = Reference.parse(base)
+    lines = [f"FROM {named.by_digest() if named.digest else named}", "USER 0"]
     if code.requirements is not None:
         (folder / "requirements.txt").write_bytes(code.requirements)
         lines += [

@@ -9,13 +9,13 @@ from typing import Final, Literal
 
 from rlctl import __version__
 from rlctl.errors import BackendUnreachable, UsageError
+from rlctl.image_names import LOCAL, Reference
 from rlctl.images import code as layers
 from rlctl.images import context
 from rlctl.images.builders.base import Build, Builder, Name
 from rlctl.images.code import CodeArchive
 from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Manifest, Registry
-from rlctl.images.registry.reference import LOCAL, Reference
 from rlctl.images.sbom import FILE
 
 CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
@@ -109,7 +109,7 @@ class Maker:
             given = {"BASE": self._own_base(self.wish.bases[name])} if name in self.wish.bases else {}
             base = {**given, **self.wish.args}.get("BASE") or context.usual_base(folder / recipe.file)
             known = Reference.parse(base)
-            about = {"BASE_NAME": str(replace(known, digest="")), "BASE_DIGEST": known.digest}
+            about = {"BASE_NAME": str(known.by_tag), "BASE_DIGEST": known.digest}
             reference = self.wish.reference(name, self.wish.tag)
             args = {"VERSION": __version__, **about, **given, **self.wish.args}
             build = self.wish.build(reference, folder, folder / recipe.file, recipe.target, args)

@@ -38,7 +38,7 @@ _SHM_SHARE: Final = 0.25
 """Of a learner's memory: what passes between its threads and a loader's processes."""
 
 
-def documents(plan: Plan, spec: Spec) -> list[Document]:
+def cluster_documents(plan: Plan, spec: Spec) -> list[Document]:
     """Objects of a run on a cluster, one document each, in the order in which they are sent.
 
     Args:

@@ -18,7 +18,7 @@ _WATCH = "watch.conf"
 _VOLUME_ROLES = ("manager", "modelpool", "replay", "learner")
 
 
-def documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list[Document]:
+def local_documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -> list[Document]:
     """Files below `run/` of a run on this machine, in a stable order.
 
     Args:

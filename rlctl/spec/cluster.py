@@ -7,20 +7,11 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema
 
+from rlctl.image_names import IMAGE, IMAGE_BY_DIGEST
 from rlctl.spec.base import Model, Role, live, new_run, restart
 from rlctl.spec.units import Memory
 from rlctl.spec.words import show
 
-_NAMED: Final = (
-    r"(?:(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::[0-9]{1,5})?|[A-Za-z0-9-]+:[0-9]{1,5}|localhost)/)?"
-    r"[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*"
-)
-_TAG: Final = r":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
-_DIGEST: Final = r"@sha256:[0-9a-f]{64}"
-IMAGE: Final = f"^{_NAMED}(?:{_TAG}(?:{_DIGEST})?|{_DIGEST})$"
-"""Reference of an image: by tag, by digest, or both; of both the digest counts."""
-IMAGE_BY_DIGEST: Final = f"^{_NAMED}(?:{_TAG})?{_DIGEST}$"
-"""Reference with a digest, for images whose tag is not resolved: a tag could be another image on every node."""
 OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 QUEUE_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
 """It becomes the value of a label."""
@@ -41,19 +32,6 @@ IMAGE_OF: Final[dict[Role, Literal["core", "actor", "learner"]]] = {
 }
 """Image that each role runs from. TensorBoard runs from core, because the other two may hold code of a commit."""
 DEFAULT_SIZE: Final = "50Gi"
-
-
-def by_digest(image: str) -> str:
-    """The name that pods get: without a tag, which says nothing beside a digest.
-
-    Raises:
-        ValueError: it has no digest.
-    """
-    name, _, digest = image.partition("@")
-    if not digest:
-        raise ValueError(f"an image without a digest: {image}")
-    folder, slash, last = name.rpartition("/")
-    return f"{folder}{slash}{last.partition(':')[0]}@{digest}"
 
 
 def network(value: str) -> str:

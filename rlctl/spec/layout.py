@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rlctl.errors import UsageError
 
@@ -70,3 +71,19 @@ class Layout:
         """Create all of them, readable by their owner only."""
         for folder in (self.run, self.models, self.checkpoints, self.logs, self.results):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+class RunPlace(Protocol):
+    """Folders of a run, or those that a new run would have."""
+
+    @property
+    def uid(self) -> str:
+        """Recorded at its first `up`, or minted just now."""
+
+    @property
+    def layout(self) -> Layout:
+        """Its folders."""
+
+    @property
+    def sockets(self) -> Path:
+        """Its private folder for sockets, named by the first eight digits of the uid."""

@@ -14,6 +14,7 @@ from rlctl.spec.algorithms import AnyAlgorithm, Impala, Replayed
 from rlctl.spec.base import Model, live, new_run, restart
 from rlctl.spec.cluster import Images, Kubernetes, Storage
 from rlctl.spec.roles import Roles
+from rlctl.spec.runs.model_names import is_folder
 from rlctl.spec.units import Seconds
 from rlctl.spec.words import CLASS_PATH, show
 
@@ -41,11 +42,6 @@ def _wrapper(value: object) -> object:
     if fault := wrappers.fault(one["name"]):
         raise ValueError(fault)
     return {"name": one["name"], "kwargs": kwargs}
-
-
-def is_folder(model: str) -> bool:
-    """A folder is meant, not a run or one of its models."""
-    return "/" in model or model.startswith(".")
 
 
 def _stored(model: str) -> str:
@@ -96,8 +92,8 @@ class Env(Model):
     kwargs: Annotated[dict[str, Any], new_run("actor", "evaluator")] = {}
     """Passed to the environment's constructor as they are."""
     preset: Annotated[Literal["none", "atari"], new_run("actor", "evaluator")] = "none"
-    """atari: 84x84 grey, skip 4, stack 4, up to 30 no-ops at reset, no sticky actions; and defaults of the algorithm that
-    go with its games, reward_clip 1 before all."""
+    """atari: 84x84 grey, skip 4, stack 4, up to 30 no-ops at reset, no sticky actions; and defaults of the algorithm
+    that go with its games, reward_clip 1 before all."""
     max_episode_steps: Annotated[int | None, Field(ge=1), new_run("actor", "evaluator")] = None
     """Cut episodes here; null: what the environment registers."""
     wrappers: Annotated[list[Wrapper], Field(max_length=32), new_run("actor", "evaluator")] = []
@@ -371,7 +367,7 @@ class Trackers(Model):
 
 
 class Code(Model):
-    """The user's own package: put on PYTHONPATH on one machine, added to the image on a cluster."""
+    """The user's own package: in the place of PYTHONPATH on one machine, added to the image on a cluster."""
 
     path: Annotated[str, Field(min_length=1), restart("learner", "actor", "evaluator")] = "."
     """A folder, relative to the spec file."""

@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from rlctl_ci.config.settings import Config, Project
-from rlctl_ci.core.hands import maker
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import TERMINAL
+from rlctl_ci.core.wiring import maker
 from rlctl_ci.core.work import Hands, Job
 from rlctl_ci.forges.github import GitHub
 from rlctl_ci.git.repository import Git

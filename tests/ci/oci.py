@@ -16,8 +16,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from rlctl.image_names import Reference
 from rlctl.images.registry.client import sha256
-from rlctl.images.registry.reference import Reference
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 

@@ -18,8 +18,7 @@ from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.backends.local import LocalBackend
 from rlctl.errors import BackendUnreachable
 from rlctl.plan import Plan, make
-from rlctl.render import documents as for_machine
-from rlctl.render.kubernetes import documents as for_cluster
+from rlctl.render import for_target
 from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 from tests.backends.kubernetes.fakes.api import FakeApi
@@ -109,7 +108,7 @@ class Memory(Target):
     def rendered(self, spec: Spec) -> tuple[Plan, list[Document]]:
         place = self.backend.place(spec.run, None)
         plan = make(spec, uid=place.uid, base=Path("/"))
-        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
+        return plan, for_target(plan, spec, place, sys.executable)
 
     def up(self, **changes: Any) -> list[Applied]:
         done = super().up(**changes)
@@ -130,7 +129,7 @@ class Local(Target):
     def rendered(self, spec: Spec) -> tuple[Plan, list[Document]]:
         place = self.backend.place(spec.run, None)
         plan = replace(make(spec, uid=place.uid, base=Path("/")), code_path=str(FAKES))
-        return plan, for_machine(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
+        return plan, for_target(plan, spec, place, sys.executable)
 
     def up(self, **changes: Any) -> list[Applied]:
         self._ran.add(changes.get("run", RUN))
@@ -167,7 +166,7 @@ class Namespace(Target):
 
     def rendered(self, spec: Spec) -> tuple[Plan, list[Document]]:
         plan = make(spec, uid=self.backend.place(spec.run, None).uid, base=self._folder)
-        return plan, for_cluster(plan, spec)
+        return plan, for_target(plan, spec, None, sys.executable)
 
     def clean(self) -> None:
         """It goes with its namespace."""

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from rlctl.errors import BackendUnreachable
+from rlctl.image_names import Reference
 from rlctl.images.registry.client import Manifest, Registry
 from rlctl.images.registry.logins import logins
-from rlctl.images.registry.reference import Reference
 from tests.images.fakes import CONFIG_DIGEST, DIGEST, LABELS, FakeRegistry, encoded
 
 

@@ -272,7 +272,12 @@ TRAINS = ("learner", "actor")
         ("actor", [PROCESS, f"{ROLES}.actor", f"{ROLES}.evaluator"]),
         (
             "ci",
-            ["rlctl_ci.web.serve", "rlctl_ci.core.hands", "rlctl_ci.deploy.act", "rlctl.backends.kubernetes.backend"],
+            [
+                "rlctl_ci.web.serve",
+                "rlctl_ci.core.wiring",
+                "rlctl_ci.deploy.deployment",
+                "rlctl.backends.kubernetes.backend",
+            ],
         ),
     ],
 )

@@ -16,11 +16,11 @@ import referencing
 from jsonschema import Draft7Validator
 from referencing.jsonschema import DRAFT7
 
+from rlctl.image_names import Reference
 from rlctl.images.make import Maker, Wish
 from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Registry as Client
 from rlctl.images.registry.client import sha256
-from rlctl.images.registry.reference import Reference
 from rlctl.images.sbom import FILE, document, main, of_image
 from rlctl_ci.builders.append import Append
 from rlctl_ci.config.settings import Config

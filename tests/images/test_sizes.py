@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from rlctl.image_names import Reference
 from rlctl.images.registry.client import USUAL, Registry
-from rlctl.images.registry.reference import Reference
 from rlctl.images.registry.sizes import sizes
 from tests.images.fakes import DIGEST, FakeRegistry, encoded
 

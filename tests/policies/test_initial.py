@@ -158,3 +158,13 @@ def test_a_folder_beside_the_spec_is_begun_from_with_nothing_in_between(tmp_path
     assert alike(new, source) == set(source.net.state_dict())
     with pytest.raises(NotInitial, match=r"init\.run: .*holds no policy\.json"):
         begin_from_stored(tmp_path, new, Init(run="./none"))
+
+
+def test_a_name_without_a_slash_is_a_run_though_a_folder_is_called_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    stored(tmp_path / "model", trained(SHARED), SHARED)
+    with pytest.raises(NotInitial, match=r"init\.run: there is no run model on this machine; the folder is \./model"):
+        begin_from_stored(tmp_path, made(SHARED), Init(run="model"))

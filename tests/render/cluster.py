@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from rlctl.plan import Document, make
-from rlctl.render.kubernetes import documents
+from rlctl.render import cluster_documents
 from rlctl.spec import names
 from rlctl.spec.schema import Spec
 from tests.spec.full import IMAGES, image
@@ -43,7 +43,7 @@ def spec_of(**more: Any) -> Spec:
 
 
 def rendered(spec: Spec, base: Path = Path("/nowhere")) -> list[Document]:
-    return documents(make(spec, uid=UID, base=base), spec)
+    return cluster_documents(make(spec, uid=UID, base=base), spec)
 
 
 def load(text: str) -> Any:

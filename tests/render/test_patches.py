@@ -11,8 +11,8 @@ import yaml
 from rlctl import __version__
 from rlctl.errors import SpecError
 from rlctl.plan import make
+from rlctl.render import cluster_documents
 from rlctl.render.engine import templates
-from rlctl.render.kubernetes import documents
 from rlctl.render.merging import merged
 from tests.render.cluster import UID, Run, role_of, spec_of
 
@@ -275,7 +275,7 @@ def test_a_patch_beside_the_spec_comes_after_one_beside_the_code(tmp_path: Path)
     write(code, "actor.patch.yaml", "spec: {minReadySeconds: 1, paused: false}")
     write(spec_folder, "actor.patch.yaml", "spec: {minReadySeconds: 2}")
     spec = spec_of(code={"path": "../code"})
-    made = documents(make(spec, uid=UID, base=spec_folder), spec)
+    made = cluster_documents(make(spec, uid=UID, base=spec_folder), spec)
     document = next(it for it in made if it.name == "deployment-pong-actor-0.yaml")
     found = yaml.safe_load(document.text)["spec"]
     assert (found["minReadySeconds"], found["paused"]) == (2, False)

@@ -17,9 +17,20 @@ from supervisor.datatypes import dict_of_key_value_pairs
 from supervisor.options import UnhosedConfigParser
 
 from rlctl.errors import SpecError
-from rlctl.plan import Plan, RolePlan
-from rlctl.render import documents, environment, render, templates, to_ini, to_yaml
+from rlctl.plan import Plan, RolePlan, make
+from rlctl.render import (
+    cluster_documents,
+    environment,
+    for_target,
+    local_documents,
+    render,
+    templates,
+    to_ini,
+    to_yaml,
+)
 from rlctl.spec.layout import Layout
+from tests.render.cluster import spec_of
+from tests.support.memory import MemoryPlace
 
 GOLDEN = Path(__file__).parent / "golden"
 UID = "0123456789abcdef" * 2
@@ -36,7 +47,7 @@ def make_plan(**fields: Any) -> Plan:
 
 
 def rendered(plan: Plan, root: str = "/data/runs/cartpole-01234567") -> dict[str, str]:
-    made = documents(
+    made = local_documents(
         plan, layout=Layout(Path(root)), sockets=Path("/tmp/rlctl-1000/01234567"), python="/venv/bin/python"
     )
     return {document.name: document.text for document in made}
@@ -59,6 +70,18 @@ def test_documents_come_in_a_stable_order_and_twice_the_same() -> None:
         "supervisord.conf", "watch.conf", "programs/manager.conf", "programs/learner.conf", "programs/actor.conf",
         "manager-bbbbbbbbbbbb.json", "learner-cccccccccccc.json", "actor-aaaaaaaaaaaa.json", "live.json",
     ]  # fmt: skip
+
+
+def test_a_target_has_the_documents_of_its_own_renderer_and_this_machine_needs_a_place() -> None:
+    spec = spec_of()
+    on_cluster = make(spec, uid=UID, base=Path("/nowhere"))
+    assert for_target(on_cluster, spec, None, "/venv/bin/python") == cluster_documents(on_cluster, spec)
+
+    place = MemoryPlace(UID, Layout(Path("/data/runs/cartpole-01234567")), Path("/tmp/rlctl-1000/01234567"))
+    here = for_target(make_plan(), spec, place, "/venv/bin/python")
+    assert {document.name: document.text for document in here} == rendered(make_plan())
+    with pytest.raises(AssertionError, match="without a place"):
+        for_target(make_plan(), spec, None, "/venv/bin/python")
 
 
 def test_another_number_of_replicas_changes_no_document() -> None:

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.images.registry.reference import Reference
+from rlctl.image_names import IMAGE, Reference
 from rlctl.plan import changes, make
 from rlctl.spec import names
-from rlctl.spec.cluster import IMAGE
 from rlctl.spec.schema import Spec
 from tests.spec.conftest import Lint, Load
 from tests.spec.full import IMAGES, image

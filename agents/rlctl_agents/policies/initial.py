@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from rlctl.spec.problems.initial import misfits, taken, unknown_parts
-from rlctl.spec.schema import Init, is_folder
+from rlctl.spec.runs.model_names import is_folder
+from rlctl.spec.schema import Init
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.parts import PartError, read_part
 from rlctl_agents.checkpoint.policy import unpack_policy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,9 +14,12 @@ from numpy.typing import NDArray
 
 from rlctl import signing
 from rlctl.errors import BadSignature, UsageError
-from rlctl.spec.layout import Layout, state_home
+from rlctl.spec.layout import Layout
+from rlctl.spec.runs import run_index
+from rlctl.spec.runs.model_names import is_folder, split
+from rlctl.spec.runs.run_index import Torn
 from rlctl_agents.algorithms.base import ActInputs, Algorithm, AlgorithmError
-from rlctl_agents.checkpoint.parts import PartError
+from rlctl_agents.checkpoint.parts import PartError, read_part
 from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.envs.masks import flattened
@@ -216,13 +218,11 @@ def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
         LookupError, ValueError: as `rlctl_agents.load`.
     """
     try:
-        text = str(where)
-        name, at, which = text.partition("@")
-        if isinstance(where, str) and "/" not in text and not (Path(text) / DESCRIPTION).is_file():
-            if at and not re.fullmatch(r"goal|best|last|[0-9]{1,9}", which):
-                raise LookupError(f"{text} names no model, as {name}@best, @goal, @last and @7 do")
-            return _of_run(name, which if at else None)
+        if isinstance(where, str) and not is_folder(where):
+            return _of_run(*split(where))
         return load_kept(_file(Path(where)))
+    except UsageError as error:
+        raise LookupError(f"{error.message}, {error.hint}") from error
     except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError, RecursionError) as error:
         raise ValueError(f"{where}: {error}") from error
 
@@ -258,7 +258,7 @@ def _of_run(run: str, which: str | None) -> tuple[PolicyFile, Algorithm]:
     for name in ("goal", "best"):
         file = layout.models / f"{name}.json"
         if which in (None, name) and file.is_file():
-            return load_kept(layout.models / str(json.loads(file.read_bytes())["policy"]))
+            return load_kept(_selected(file))
     numbers = {int(path.stem.rpartition("-")[2]): path for path in layout.checkpoints.glob("generation-*.json")}
     wanted = max(numbers, default=0) if which in (None, "last") else int(which) if which.isdigit() else 0
     if wanted not in numbers:
@@ -267,15 +267,37 @@ def _of_run(run: str, which: str | None) -> tuple[PolicyFile, Algorithm]:
     return load_policy(layout.checkpoints, msgspec.convert(stored, Generation))
 
 
+def _selected(file: Path) -> Path:
+    """Description of the model that was kept as goal or best, which has not changed since.
+
+    Raises:
+        PartError: it is missing, or its sha256 is another.
+        ValueError: the file does not name one.
+    """
+    try:
+        selected = json.loads(file.read_bytes())
+        policy, stated = str(selected["policy"]), selected.get("sha256")
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{file} names no model: {type(error).__name__}: {error}") from error
+    if stated:  # release 0.1 did not state it
+        read_part(file.parent, policy, str(stated))
+    return file.parent / policy
+
+
 def _layout(run: str) -> Layout:
     """Folders of a run of this machine."""
     try:
-        entry = json.loads((state_home() / "index" / f"{run}.json").read_bytes())
-    except OSError as error:
-        raise LookupError(f"there is no run {run} on this machine, and no folder of that name") from error
-    if entry.get("target", "local") != "local":
+        entry = run_index.read(run)
+    except Torn as error:
+        raise ValueError(error.message) from error
+    if entry is None:
+        beside = f"; the folder is ./{run}" if Path(run).is_dir() else ""
+        raise LookupError(f"there is no run {run} on this machine{beside}")
+    if entry.target != "local":
         raise LookupError(f"run {run} is on a cluster: `rlctl pull {run}@best DIR`, then load DIR")
-    return Layout.of(Path(entry["storage"]), entry["run"], entry["uid"])
+    if not entry.uid or not entry.storage:
+        raise ValueError(Torn(run, "uid or storage is missing").message)
+    return Layout.of(Path(entry.storage), run, entry.uid)
 
 
 def _at(obs: Any, name: str) -> Any:

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.errors import UsageError
+from rlctl.image_names import Reference
 from rlctl.images import append as appending
 from rlctl.images.append import Base, Layer
 from rlctl.images.builders.base import Name
 from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN
 from rlctl.images.registry.client import sha256
-from rlctl.images.registry.reference import Reference
 from rlctl.images.registry.referrers import sbom as listed
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read

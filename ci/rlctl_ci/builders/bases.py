@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
+from rlctl.image_names import LOCAL, Reference
 from rlctl.images.code import BASE_LABEL
 from rlctl.images.registry.pinning import held
-from rlctl.images.registry.reference import LOCAL, Reference
 from rlctl_ci.builders.registry import registry_of
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+from rlctl.image_names import Reference
 from rlctl.images.builders.base import Run
 from rlctl.images.builders.choose import choose
 from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN, Maker, Wish
-from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement

@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rlctl.image_names import Reference, registry_of_folder
 from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Registry, sha256
 from rlctl.images.registry.logins import logins
-from rlctl.images.registry.reference import Reference
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.work import Job
 from rlctl_ci.git.refs import slug
@@ -21,7 +21,7 @@ PROVENANCE: Final = "application/vnd.in-toto+json"
 
 def plain(project: Project) -> str | None:
     """The one registry that speaks plain HTTP: that of the project, on loopback; the configuration sees to it."""
-    return (project.registry or "").partition("/")[0] if project.plain_http else None
+    return registry_of_folder(project.registry or "") if project.plain_http else None
 
 
 def registry_of(project: Project) -> Registry:

@@ -7,7 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from rlctl.errors import UsageError
-from rlctl.images.registry.reference import Reference
+from rlctl.image_names import Reference
 from rlctl.render.engine import environment, render
 from rlctl.spec import names
 from rlctl.spec.units import mebibytes

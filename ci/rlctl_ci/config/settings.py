@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
-from rlctl.errors import Problem, SpecError, UsageError
+from rlctl.errors import Problem, SpecError
+from rlctl.image_names import LOCAL, loopback, registry_of_folder
 from rlctl.images.ignore import Ignore
-from rlctl.images.registry.reference import Reference
 from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
@@ -128,11 +128,7 @@ class Project(Model):
     @classmethod
     def _registries(cls, value: list[str]) -> list[str]:
         for name in value:
-            try:
-                known = Reference.parse(f"{name}/x").registry
-            except UsageError:
-                known = ""
-            if not known:
+            if not registry_of_folder(name):
                 raise ValueError(f"{name!r} must be host[:port][/path], as in ghcr.io/team, without a tag")
         return value
 
@@ -163,7 +159,8 @@ class Project(Model):
     @field_validator("plain_http")
     @classmethod
     def _nearby(cls, value: bool, told: ValidationInfo) -> bool:
-        if value and (told.data.get("registry") or "").partition("/")[0].rpartition(":")[0] not in LOOPBACK:
+        registry = registry_of_folder(told.data.get("registry") or "")
+        if value and (registry == LOCAL or not loopback(registry)):
             raise ValueError("only for a registry on loopback, as in 127.0.0.1:5000")
         return value
 

@@ -11,7 +11,7 @@ from typing import Final
 from rlctl.backends.base import Backend
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.local import LocalBackend
-from rlctl.images.registry.reference import Reference
+from rlctl.image_names import Reference
 from rlctl_ci.builders.folder import remove as remove_folder
 from rlctl_ci.builders.registry import proofs, registry_of
 from rlctl_ci.config.settings import Config
@@ -153,7 +153,10 @@ def _remove_code(path: Path, listed: float) -> bool:
 
 def _content(reference: str) -> str:
     """Equal for names of one image, whatever its tag; a folder is named by its content."""
-    return (reference if reference.startswith("/") else reference.partition("@sha256:")[2]).rpartition("/")[2]
+    if reference.startswith("/"):
+        return reference.rpartition("/")[2]
+    found = _DIGEST.findall(reference)  # not parsed: a run may name an image as another release of rlctl takes it
+    return str(found[-1]) if found else ""
 
 
 def asked(config: Config, reading: Reading, gone: Collection[tuple[str, str]] = ()) -> Iterable[Backend]:

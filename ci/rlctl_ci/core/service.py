@@ -46,7 +46,7 @@ class Service:
 
     Args:
         config: of it.
-        hands: of a project; see `rlctl_ci.core.hands`.
+        hands: of a project; see `rlctl_ci.core.wiring`.
         now: seconds since the epoch.
         clock: seconds that no administrator sets.
 

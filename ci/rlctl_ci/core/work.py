@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.ignore import Ignore
 from rlctl_ci.config.settings import Project
-from rlctl_ci.core.beat import BEAT_S, Beat
 from rlctl_ci.core.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
+from rlctl_ci.core.lease_heartbeat import BEAT_S, Beat
 from rlctl_ci.core.states import MAX_ATTEMPTS, State
 from rlctl_ci.store.inbox import SUPERSEDED
 from rlctl_ci.store.queue import Queue

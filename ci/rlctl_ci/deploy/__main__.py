@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from rlctl_ci.deploy.act import handle
+from rlctl_ci.deploy.deployment import handle
 
 
 def main() -> None:

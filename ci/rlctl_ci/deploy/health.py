@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlctl.backends.base import Backend, Process, RunState
-from rlctl.backends.run_states import has_joined
+from rlctl.backends.base import Backend, Process
+from rlctl.backends.run_states import Readiness
 from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFailed
 
 POLL_S = 0.5
@@ -68,9 +68,10 @@ def look(backend: Backend, run: str) -> Look:
     status = report(backend, run)
     died = max((one for one in processes if one.trouble), key=lambda one: one.restarts, default=None)
     steps = float(((status or {}).get("totals") or {}).get("consumed_steps") or 0)
+    lacking = Readiness(state, processes, status or {}, answered=status is not None).lacking()
     return Look(
-        ready=not (missing := _missing(state, processes, status)),
-        missing=missing,
+        ready=not lacking,
+        missing=lacking,
         steps=steps,
         restarts=sum(one.restarts for one in processes),
         finished=False,
@@ -96,18 +97,6 @@ def _of(process: Process) -> str:
     return f"{process.role}/{process.index}: {process.reason or process.state}"
 
 
-def _missing(state: RunState, processes: list[Process], status: Mapping[str, Any] | None) -> str:
-    """Processes that are not ready yet; empty when all are."""
-    for role, wanted in state.replicas.items():
-        well = sum(one.count for one in processes if one.role == role and one.state == "running")
-        if well < wanted:
-            return f"{role}: {well} of {wanted} run"
-    if status is None or status.get("phase") != "running":
-        return "the manager has not reported"
-    absent = _not_joined(processes, status) if state.target == "local" else ""
-    return f"{absent} has not joined" if absent else ""
-
-
 def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
     """Status of its manager, now; None when it does not answer."""
     try:
@@ -120,20 +109,6 @@ def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
 def throughput(status: Mapping[str, Any] | None) -> float:
     """Rows that the learner consumes a second."""
     return float(((status or {}).get("throughput") or {}).get("consumed_steps_per_s") or 0.0)
-
-
-def _not_joined(processes: list[Process], status: Mapping[str, Any]) -> str:
-    """A process that has not reported since its own start."""
-    roles, wrote = status.get("roles") or {}, status.get("time")
-    for one in processes:
-        if one.role == "manager" or one.started is None:
-            continue
-        told: Mapping[str, Any] = next(
-            (entry for entry in roles.get(one.role) or () if entry.get("index") == one.index), {}
-        )
-        if not has_joined(told, wrote, one.started):
-            return f"{one.role}/{one.index}"
-    return ""
 
 
 def await_ready(

@@ -21,11 +21,11 @@ from rlctl_ci.git.refs import HEADS, fault, is_sha
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
-from rlctl_ci.web.asked import document, number
 from rlctl_ci.web.html import render
 from rlctl_ci.web.limits.streams import Streams
+from rlctl_ci.web.masked_reading import Shown
+from rlctl_ci.web.request_parts import document, number
 from rlctl_ci.web.sessions import Refused, Sessions
-from rlctl_ci.web.shown import Shown
 
 MAX_PAGE: Final = 200
 _BUILD: Final = (

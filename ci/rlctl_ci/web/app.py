@@ -20,8 +20,8 @@ from rlctl.errors import RlctlError
 from rlctl_ci.core.service import Service
 from rlctl_ci.web.api import Api, refused
 from rlctl_ci.web.hooks import Hooks
+from rlctl_ci.web.limits.connection_limits import Places
 from rlctl_ci.web.limits.guard import Guard
-from rlctl_ci.web.limits.places import Places
 from rlctl_ci.web.limits.rate import Rate
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.metrics import ServiceMetrics

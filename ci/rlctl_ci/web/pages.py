@@ -21,11 +21,11 @@ from rlctl_ci.core.states import ACTIVE, WAITING
 from rlctl_ci.store.people import Scope
 from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
-from rlctl_ci.web.asked import address, number
 from rlctl_ci.web.html import MARKS, render
 from rlctl_ci.web.limits.streams import Streams
+from rlctl_ci.web.masked_reading import Shown
+from rlctl_ci.web.request_parts import address, number
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
-from rlctl_ci.web.shown import Shown
 
 SHOWN: Final = 50
 LOG_SHOWN: Final = 96 << 10

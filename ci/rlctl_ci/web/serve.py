@@ -20,7 +20,7 @@ from rlctl.errors import Refused
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.service import Service
 from rlctl_ci.web.app import make
-from rlctl_ci.web.limits.places import CONNECTIONS, Places
+from rlctl_ci.web.limits.connection_limits import CONNECTIONS, Places
 from rlctl_ci.web.limits.sources import source
 from rlctl_ci.web.limits.streams import Streams
 

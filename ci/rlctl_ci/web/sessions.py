@@ -11,8 +11,8 @@ from typing import Final
 from starlette.requests import Request
 
 from rlctl_ci.store.people import People, Person, Scope
-from rlctl_ci.web.asked import address
 from rlctl_ci.web.limits.rate import Rate
+from rlctl_ci.web.request_parts import address
 
 COOKIE: Final = "rlctl_ci"
 VALID_S: Final = 8 * 3600.0

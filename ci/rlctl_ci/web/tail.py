@@ -16,8 +16,8 @@ from rlctl_ci.core import logs
 from rlctl_ci.core.service import Service
 from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build
-from rlctl_ci.web.asked import address, number
 from rlctl_ci.web.limits.streams import Streams
+from rlctl_ci.web.request_parts import address, number
 
 FOLLOW_S: Final = 0.5
 PING_S: Final = 15.0

@@ -48,6 +48,8 @@ from rlctl.backends.stored_files import FilesOfManager
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
+from rlctl.spec.runs import run_index
+from rlctl.spec.runs.run_index import IndexEntry
 from rlctl.waiting import steady
 
 
@@ -137,14 +139,14 @@ class KubernetesBackend:
         self._recorded(api, run)
         return api
 
-    def _recorded(self, api: Api, run: str) -> index.IndexEntry | None:
+    def _recorded(self, api: Api, run: str) -> IndexEntry | None:
         """Entry of the index for the run of that name, when it is in this namespace."""
         return index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
 
     def _session(self, run: str) -> Session:
         api = self._api
         here = self._recorded(api, run)
-        entry = index.find(run)
+        entry = run_index.read(run)
         record = lost.find(api, run) if entry is not None else None
         return Session(
             api=api,
@@ -211,11 +213,12 @@ class KubernetesBackend:
         """
         index.check_free(plan.run)
         api = self._reach(plan.run)
-        entry = index.IndexEntry(plan.run, plan.uid, api.context, api.namespace, api.server, images=images_of(spec))
-        others: list[index.IndexEntry] = []  # where the name led before
+        there = {"context": api.context, "namespace": api.namespace, "server": api.server}
+        entry = IndexEntry(plan.run, plan.uid, "kubernetes", **there, images=images_of(spec))
+        others: list[IndexEntry] = []  # where the name led before
 
         def led_here() -> None:
-            before = index.find(plan.run)
+            before = run_index.read(plan.run)
             if before is not None and before.uid != entry.uid:
                 others.append(before)
             index.record(entry)
@@ -227,11 +230,11 @@ class KubernetesBackend:
             self._forget_unless_there(api, entry, others)
             raise
 
-    def _forget_unless_there(self, api: Api, entry: index.IndexEntry, others: list[index.IndexEntry]) -> None:
+    def _forget_unless_there(self, api: Api, entry: IndexEntry, others: list[IndexEntry]) -> None:
         """Take the name from the index if the run was not made, and enter the run again that had the name before."""
         with suppress(RlctlError):
             record = records.find(api, entry.run)
-            if (record is None or record.state.uid != entry.uid) and index.find(entry.run) == entry:
+            if (record is None or record.state.uid != entry.uid) and run_index.read(entry.run) == entry:
                 index.forget(entry.run, entry.uid)
                 if others:
                     index.record(others[-1])
@@ -272,7 +275,7 @@ class KubernetesBackend:
         session = self._session(run)
         yield from rollback.rollback(session, run, number)
         with suppress(RlctlError):  # `render` asks no cluster what runs now
-            record, entry = records.find(session.api, run), index.find(run)
+            record, entry = records.find(session.api, run), run_index.read(run)
             if record is not None and entry is not None and entry.uid == record.state.uid:
                 index.record(replace(entry, images=images_of(record.state.spec)))
 
@@ -344,7 +347,7 @@ class KubernetesBackend:
         if volumes and record is not None:
             index.forget(run, record.state.uid)
         elif volumes:  # a `down` that was killed just before it came to this
-            entry, api = index.find(run), session.api
+            entry, api = run_index.read(run), session.api
             if entry is not None and (entry.server, entry.namespace) == (api.server, api.namespace):
                 index.forget(run, entry.uid)
 

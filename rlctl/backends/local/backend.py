@@ -39,6 +39,7 @@ from rlctl.backends.run_states import check_count, check_role, newest_first
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.problems.findings import simulator_missing
+from rlctl.spec.runs import run_index
 from rlctl.waiting import quiet
 
 CONTROL_TIMEOUT_S = 3.0
@@ -318,7 +319,7 @@ class LocalBackend:
 
 @contextmanager
 def _locked(run: str, verb: str) -> Iterator[None]:
-    places.index_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    run_index.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     with lock.held(places.lock_file(run), run, verb):
         yield
 

@@ -56,10 +56,10 @@ def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
     new = prepared.state is None or any(change.path == CORE for change in prepared.changes)
     if image is None or not new:
         return
+    from rlctl.image_names import Reference, loopback
     from rlctl.images.code import BASE_LABEL
     from rlctl.images.registry.client import Registry
     from rlctl.images.registry.logins import logins
-    from rlctl.images.registry.reference import Reference, loopback
 
     asked = Reference.parse(image).asked
     registry = Registry(not loopback(asked.registry), logins(world.environ), _REGISTRY_S)

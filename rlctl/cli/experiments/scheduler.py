@@ -17,10 +17,10 @@ from rlctl.cli.models.initial import initial
 from rlctl.cli.run.applied import follow
 from rlctl.cli.run.attach import Interrupts, poll_every_s
 from rlctl.cli.run.clusters import backend_of
-from rlctl.cli.run.hopeless import Hope
 from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Prepared, beside, refuse
 from rlctl.cli.run.snapshot import AWAY_S, Snapshot, take
+from rlctl.cli.run.stuck import Hope
 from rlctl.cli.verbs.up import apply
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, WorkloadFailed
 from rlctl.waiting import HEARTBEAT_S

@@ -15,12 +15,13 @@ import typer
 
 from rlctl import signing
 from rlctl.cli.context import World
-from rlctl.cli.models.listing import chosen, split, stored_models, warn
+from rlctl.cli.models.listing import chosen, stored_models, warn
 from rlctl.cli.models.pull import DESCRIPTION, ORIGIN
 from rlctl.cli.models.pull import pull as copy
 from rlctl.cli.options import complete_run
 from rlctl.cli.run.target import find
 from rlctl.errors import UsageError
+from rlctl.spec.runs.model_names import is_folder, split
 
 LARGEST_SEED = 2**31
 _NAME = re.compile("[a-z0-9][-a-z0-9]{0,39}")
@@ -76,8 +77,6 @@ def fetched(
         UsageError: the folder is none that `rlctl pull` has made, or a run's own model is to be verified.
         BadSignature: it was not signed so.
     """
-    from rlctl.spec.schema import is_folder
-
     if is_folder(model):
         folder = Path(model).resolve()
         if verify is not None and not folder.is_dir():

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from rlctl.backends.files import copy_policy
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.models.fetched import fetched
-from rlctl.cli.models.listing import split
 from rlctl.cli.models.pull import read
 from rlctl.cli.models.tensors import NoWeights, arrays
 from rlctl.cli.run.target import look_up, recorded_target
 from rlctl.errors import RlctlError, SpecError, UsageError
+from rlctl.spec.runs.model_names import is_folder, split
 
 if TYPE_CHECKING:
     from rlctl.spec import Loaded
@@ -59,7 +59,6 @@ class Initial:
     def _fetched(self) -> Path:
         from rlctl.spec.problems.initial import part_of, taken, unknown_parts
         from rlctl.spec.problems.messages import Fault
-        from rlctl.spec.schema import is_folder
 
         init, base = self._init, self._loaded.base
         try:
@@ -103,8 +102,6 @@ def initial(
         only_here: ask no cluster, for `lint`.
         kept: as of `Initial`.
     """
-    from rlctl.spec.schema import is_folder
-
     spec = loaded.spec
     if spec.init is None:
         yield None

@@ -140,20 +140,6 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
     raise UsageError(f"run {run} has no model {which}", hint=f"it has {whole}; see `rlctl models {run}`")
 
 
-def split(text: str) -> tuple[str, str | None]:
-    """Run and model of `RUN` or `RUN@WHICH`.
-
-    Raises:
-        UsageError: neither.
-    """
-    run, at, which = text.partition("@")
-    if not run or (at and not re.fullmatch(r"goal|best|last|[0-9]{1,9}", which)):
-        raise UsageError(
-            f"{text!r} names no model", hint="as in cartpole@best, cartpole@goal, cartpole@last, cartpole@7"
-        )
-    return run, (str(int(which)) if which.isdigit() else which) or None
-
-
 def _selected(files: StoredFiles, name: str, sizes: Mapping[str, int]) -> StoredModel:
     selected = json.loads(whole(files, "models", f"{name}.json"))
     policy = selected["policy"]

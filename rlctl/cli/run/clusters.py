@@ -6,14 +6,14 @@ imported, and a verb never reaches a run of the same name elsewhere because the 
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlctl.cli.context import ON_CLUSTERS, Cluster, World
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+from rlctl.spec.runs import run_index
+from rlctl.spec.runs.run_index import IndexEntry, Torn
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -22,39 +22,21 @@ IN_CLUSTER = "in-cluster"
 """Context that is recorded by a pod that reaches its own cluster."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Target, context and namespace of a run, from the index of runs; empty: not recorded."""
-
-    run: str
-    target: str
-    uid: str = ""
-    context: str = ""
-    namespace: str = ""
-    server: str = ""
-    images: Mapping[str, str] = field(default_factory=dict)  # as applied last, by digest
-
-    @property
-    def cluster(self) -> Cluster:
-        context = self.context if self.context != IN_CLUSTER else ""
-        return Cluster(context or None, self.namespace or None)
+def cluster_of(entry: IndexEntry) -> Cluster:
+    """Context and namespace that a run is recorded in."""
+    context = entry.context if entry.context != IN_CLUSTER else ""
+    return Cluster(context or None, entry.namespace or None)
 
 
-def recorded(run: str) -> Recorded | None:
+def recorded(run: str) -> IndexEntry | None:
     """Entry of the run in the index; None when it is not there, or cannot be read."""
-    from rlctl.spec.layout import state_home
-
     try:
-        entry: dict[str, Any] = json.loads((state_home() / "index" / f"{run}.json").read_text(encoding="utf-8"))
-        names = ("target", "uid", "context", "namespace", "server")
-        texts = {name: value if isinstance(value := entry.get(name), str) else "" for name in names}
-        images = {name: image for name, image in (entry.get("images") or {}).items() if isinstance(image, str)}
-    except (OSError, ValueError, AttributeError, RecursionError):
+        return run_index.read(run)
+    except Torn:
         return None
-    return Recorded(run, **texts, images=images) if texts["target"] else None
 
 
-def all_recorded() -> list[Recorded]:
+def all_recorded() -> list[IndexEntry]:
     """Every run of the index."""
     from rlctl.cli.options import run_names
 
@@ -82,8 +64,8 @@ def backend_of(world: World, run: str, target: str | None) -> Backend:
     return _recorded_backend(world, entry)
 
 
-def _recorded_backend(world: World, entry: Recorded) -> Backend:
-    said, usual, was = world.cluster, world.usual_cluster, entry.cluster
+def _recorded_backend(world: World, entry: IndexEntry) -> Backend:
+    said, usual, was = world.cluster, world.usual_cluster, cluster_of(entry)
     for what, option in (("context", "--context"), ("namespace", "-n")):
         meant, there = getattr(usual, what), getattr(was, what)
         if meant and there and meant != there and not getattr(said, what):
@@ -159,7 +141,7 @@ def runs_everywhere(
     mine: dict[tuple[str, Cluster], set[str]] = {}
     for entry in all_recorded():
         if entry.target in ON_CLUSTERS and entry.target in world.target_names():
-            mine.setdefault((entry.target, entry.cluster), set()).add(entry.uid)
+            mine.setdefault((entry.target, cluster_of(entry)), set()).add(entry.uid)
     for (name, cluster), uids in mine.items():
         try:
             backend = world.backend(name, cluster)

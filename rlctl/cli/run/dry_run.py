@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run import differing, trial
+from rlctl.cli.run import diff_lines, trial
 from rlctl.cli.run.force import force
 from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
@@ -50,8 +50,8 @@ def dry_run(
         world.say(f"{prepared.plan.run} has already finished; `rlctl up` would start nothing")
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
-    differing.say_changes(world, prepared.changes)
-    found = [] if idle else differing.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
+    diff_lines.say_changes(world, prepared.changes)
+    found = [] if idle else diff_lines.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
     world.say("dry run: nothing was changed")
     world.document(
         {

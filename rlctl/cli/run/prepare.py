@@ -14,10 +14,11 @@ from rlctl.cli.run.target import recorded_target
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Backend, Document, RunPlace, RunState
+    from rlctl.backends.base import Backend, Document, RunState
     from rlctl.images.registry.pinning import Pinned
     from rlctl.plan import Change, Plan
     from rlctl.spec import Loaded
+    from rlctl.spec.layout import Layout, RunPlace
     from rlctl.spec.schema import Spec
 
 NO_UID = "0" * 32
@@ -126,8 +127,8 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
         state = backend.find(spec.run)
     place = backend.place(spec.run, storage)
     spec, asked = _with_digests(world, loaded, spec, {} if state is None else _images_of(state), pull=pull)
-    new = state is None and not mint
-    plan, documents = _rendered(loaded, spec, NO_UID if new else place.uid, place, new=new)
+    uid = NO_UID if state is None and not mint else place.uid
+    plan, documents = _rendered(loaded, spec, uid, place)
     return Prepared(
         loaded=loaded,
         spec=spec,
@@ -173,7 +174,7 @@ def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
     else:
         uid, images = entry.uid, dict(entry.images)
     spec, asked = _with_digests(world, loaded, _with_storage(loaded, storage_of(loaded)), images, pull=pull)
-    return Offline(loaded, spec, asked, *_rendered(loaded, spec, uid, None, new=uid == NO_UID))
+    return Offline(loaded, spec, asked, *_rendered(loaded, spec, uid, None))
 
 
 def _with_digests(
@@ -185,13 +186,16 @@ def _with_digests(
         SpecError: a registry has no such image; with the place of its name.
         BackendUnreachable: a registry does not say what a tag is, and it is recorded nowhere.
     """
+    if spec.target not in ON_CLUSTERS:
+        return spec, frozenset()
+    from rlctl.image_names import Reference, loopback
+
     given: dict[str, str | None] = spec.images.model_dump()
-    if spec.target not in ON_CLUSTERS or all("@" in image for image in given.values() if image is not None):
+    if all(Reference.parse(image).digest for image in given.values() if image is not None):
         return spec, frozenset()
     from rlctl.images.registry.client import Registry
     from rlctl.images.registry.logins import logins
     from rlctl.images.registry.pinning import pin
-    from rlctl.images.registry.reference import loopback
 
     known = logins(world.environ)
     try:
@@ -216,26 +220,26 @@ def _with_storage(loaded: Loaded, storage: str | None) -> Spec:
     return loaded.spec.model_copy(update={"storage": loaded.spec.storage.model_copy(update={"path": storage})})
 
 
-def _rendered(
-    loaded: Loaded, spec: Spec, uid: str, place: RunPlace | None, *, new: bool
-) -> tuple[Plan, list[Document]]:  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Unstarted:
+    """Place of a run that has not been started, as if it had another uid than the one that was minted for it."""
+
+    uid: str
+    layout: Layout
+    sockets: Path
+
+
+def _rendered(loaded: Loaded, spec: Spec, uid: str, place: RunPlace | None) -> tuple[Plan, list[Document]]:
     """Plan and documents; only those of a cluster need no place."""
     from rlctl.plan import make
-
-    plan = make(spec, uid=uid, base=loaded.base)
-    if plan.target == "kubernetes":
-        from rlctl.render.kubernetes import documents as for_cluster
-
-        return plan, for_cluster(plan, spec)
-    from rlctl.render import documents as for_machine
+    from rlctl.render import for_target
     from rlctl.spec.layout import Layout
 
-    assert place is not None, "only a cluster is rendered for without a place"
-    layout, sockets = place.layout, place.sockets
-    if new:
-        layout = Layout(layout.root.with_name(f"{spec.run}-{uid[:8]}"))
-        sockets = sockets.with_name(uid[:8])
-    return plan, for_machine(plan, layout=layout, sockets=sockets, python=sys.executable)
+    plan = make(spec, uid=uid, base=loaded.base)
+    if place is not None and place.uid != uid:
+        root = place.layout.root.with_name(f"{spec.run}-{uid[:8]}")
+        place = _Unstarted(uid, Layout(root), place.sockets.with_name(uid[:8]))
+    return plan, for_target(plan, spec, place, sys.executable)
 
 
 def storage_of(loaded: Loaded) -> str | None:
@@ -274,9 +278,11 @@ def say_images(world: World, prepared: Prepared | Offline) -> None:
     """Tag and digest of each image that the spec names by tag, where they mean something."""
     if prepared.spec.target not in ON_CLUSTERS:
         return
+    from rlctl.image_names import Reference
+
     for name, image in prepared.loaded.spec.images.model_dump().items():
-        if image is not None and "@" not in image:
-            digest = getattr(prepared.spec.images, name).partition("@")[2]
+        if image is not None and not Reference.parse(image).digest:
+            digest = Reference.parse(getattr(prepared.spec.images, name)).digest
             how = "" if name in prepared.asked else " (recorded; `up --pull` asks the registry again)"
             world.say(f"images.{name}: {image} is {digest}{how}")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from rlctl.cli.context import ON_CLUSTERS
@@ -16,6 +14,7 @@ from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process, RunState
+    from rlctl.backends.run_states import Readiness
     from rlctl.cli.context import World
 
 _WORDS_OF_0_1 = {
@@ -60,9 +59,7 @@ class Snapshot:
     @property
     def ready(self) -> bool:
         """It runs, and every wanted replica of every role does and has joined."""
-        return self.phase == "running" and all(
-            self.ready_of(role) >= wanted for role, wanted in self.state.replicas.items()
-        )
+        return not self.over and not self._readiness.lacking()
 
     @property
     def healthy(self) -> bool:
@@ -79,28 +76,14 @@ class Snapshot:
 
     def ready_of(self, role: str) -> int:
         """Replicas of a role that run and have joined."""
-        ready = [one for one in self.members(role) if one.state == "running" and self.joined(one)]
-        return sum(one.count for one in ready)
-
-    def joined(self, process: Process) -> bool:
-        """It has reported to the manager since its own start."""
-        if process.role == "manager":
-            return self.answered
-        if self.state.target in ON_CLUSTERS:  # a pod is ready, and so runs, only once it has joined
-            return True
-        from rlctl.backends.run_states import has_joined
-
-        return has_joined(self.reported(process.role, process.index), self.status["time"], process.started)
+        return self._readiness.count(role)
 
     def members(self, role: str) -> list[Process]:
         return [process for process in self.processes if process.role == role]
 
     def reported(self, role: str, index: int) -> Mapping[str, Any]:
         """The manager's report on one process."""
-        # by index, as the manager lists them: there may be thousands
-        entries: list[Mapping[str, Any]] = self.status["roles"].get(role) or []
-        at = bisect_left(entries, index, key=itemgetter("index"))
-        return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
+        return self._readiness.reported(role, index)
 
     def problems(self, *, past: bool = True) -> list[dict[str, Any]]:
         """Problems in words, each with the next command: `text`, `next`, perhaps `evidence` and `lines`.
@@ -182,9 +165,16 @@ class Snapshot:
         if not self.answered:
             return "manager/0 (no answer yet)"
         # a process that is not even known comes first: the others may wait for what it tells
-        absent = [process for process in self.processes if not self.joined(process)]
-        absent.sort(key=lambda process: bool(self.reported(process.role, process.index)))
+        readiness = self._readiness
+        absent = [process for process in self.processes if not readiness.joined(process)]
+        absent.sort(key=lambda process: bool(readiness.reported(process.role, process.index)))
         return f"{absent[0].role}/{absent[0].index} (has not joined yet)" if absent else ""
+
+    @property
+    def _readiness(self) -> Readiness:
+        from rlctl.backends.run_states import Readiness
+
+        return Readiness(self.state, self.processes, self.status, self.answered)
 
     @property
     def _should_answer(self) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rlctl.cli.context import ON_CLUSTERS, Cluster, World
 from rlctl.cli.display import checks
 from rlctl.cli.options import Target, verb
-from rlctl.cli.run.clusters import all_recorded, wanted_target, where
+from rlctl.cli.run.clusters import all_recorded, cluster_of, wanted_target, where
 from rlctl.errors import RlctlError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def _targets(world: World, target: str | None) -> list[tuple[str, Cluster | None
     if chosen is not None:
         return [(chosen, None)]
     here: list[tuple[str, Cluster | None]] = [(name, None) for name in world.target_names() if name not in ON_CLUSTERS]
-    away = {(entry.target, entry.cluster): None for entry in all_recorded() if entry.target in ON_CLUSTERS}
+    away = {(entry.target, cluster_of(entry)): None for entry in all_recorded() if entry.target in ON_CLUSTERS}
     return [*here, *away]
 
 

@@ -25,7 +25,7 @@ from rlctl.cli.run.clusters import backend_of, recorded, where
 from rlctl.cli.run.force import force, owner_of
 from rlctl.cli.run.target import find, known, look_up, looked_at, one_name, wanted_run
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
-from rlctl.spec.layout import state_home
+from rlctl.spec.runs import run_index
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend
@@ -132,7 +132,7 @@ def _forget(world: World, name: str | None) -> int:
     else:
         index.forget(name, entry.uid)
         if recorded(name) is not None:
-            raise BackendUnreachable(f"the record of run {name} cannot be removed from {state_home() / 'index'}")
+            raise BackendUnreachable(f"the record of run {name} cannot be removed from {run_index.folder()}")
         there = " ".join(
             f"{option} {value}" for option, value in (("--context", entry.context), ("-n", entry.namespace))
         )

@@ -17,7 +17,7 @@ from rlctl.cli.options import (
     verb,
 )
 from rlctl.cli.run.applied import follow
-from rlctl.cli.run.differing import say_changes
+from rlctl.cli.run.diff_lines import say_changes
 from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
@@ -142,9 +142,13 @@ def _changes(state: RunState, wanted: Revision) -> list[Change]:
 
 def _short(image: str) -> str:
     """Tag and digest of an image, as far as a person compares them."""
-    name, at, digest = image.rpartition("@sha256:")
-    tag = name.rpartition("/")[2].partition(":")[2]
-    return f"{tag}{'@' if tag else ''}{digest[:_SHOWN_DIGITS]}" if at else name or image
+    from rlctl.image_names import Reference
+
+    named = Reference.try_parse(image)
+    if named is None or not named.digest:
+        return image
+    digest = named.digest.removeprefix("sha256:")[:_SHOWN_DIGITS]
+    return f"{named.tag}@{digest}" if named.tag else digest
 
 
 def _as_plain(revision: Revision) -> dict[str, Any]:

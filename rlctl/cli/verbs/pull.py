@@ -9,11 +9,12 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.models.fetched import Sign
-from rlctl.cli.models.listing import chosen, split, stored_models, warn
+from rlctl.cli.models.listing import chosen, stored_models, warn
 from rlctl.cli.models.pull import pull as copy
 from rlctl.cli.options import Target, complete_run, verb
 from rlctl.cli.run.target import find
 from rlctl.cli.verbs.models import as_plain
+from rlctl.spec.runs.model_names import split
 
 ModelArgument = Annotated[
     str,

@@ -18,7 +18,7 @@ from rlctl.cli.options import (
     complete_role,
     verb,
 )
-from rlctl.cli.run import differing
+from rlctl.cli.run import diff_lines
 from rlctl.cli.run.prepare import Offline, Prepared, beside, load, offline, prepare, say_findings, say_images
 from rlctl.errors import Refused, UsageError
 
@@ -146,8 +146,8 @@ def diff(
     say_images(world, prepared)
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
-    differing.say_changes(world, prepared.changes)
-    found = differing.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
+    diff_lines.say_changes(world, prepared.changes)
+    found = diff_lines.tell(world, prepared.backend.differences(prepared.plan, prepared.documents))
     world.document(
         {
             "run": prepared.plan.run,
@@ -157,4 +157,4 @@ def diff(
             "objects": found,
         }
     )
-    return int(bool(prepared.state is None or prepared.changes or differing.differ(found)))
+    return int(bool(prepared.state is None or prepared.changes or diff_lines.differ(found)))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Literal, Protocol
 
 from rlctl.errors import BackendUnreachable, WorkloadFailed
+from rlctl.image_names import Reference
 
 Name = Literal["core", "actor", "learner", "ci"]
 NAMES: Final[tuple[Name, ...]] = ("core", "actor", "learner")
@@ -105,7 +106,7 @@ class PushFailed(BackendUnreachable):
     """A registry does not answer, or refuses."""
 
     def __init__(self, builder: str, image: str, ended: Ended) -> None:
-        registry = image.partition("/")[0]
+        registry = Reference.parse(image).registry
         self.details = _last(ended)
         said = "\n".join(self.details)
         if _PLAIN.search(said):

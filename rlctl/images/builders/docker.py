@@ -7,10 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rlctl.errors import UsageError
+from rlctl.image_names import DIGEST
 from rlctl.images.builders.base import Build, PushFailed
 from rlctl.images.builders.buildah import Buildah
 
-_PUSHED = re.compile(r"digest: (sha256:[0-9a-f]{64})")
+_PUSHED = re.compile(f"digest: ({DIGEST})")
 
 
 class Docker(Buildah):

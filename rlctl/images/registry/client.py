@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import IO, Any, Final, NamedTuple
 
 from rlctl.errors import BackendUnreachable
+from rlctl.image_names import Reference, host
 from rlctl.images.registry import redirects
-from rlctl.images.registry.reference import Reference, host
 
 TIMEOUT_S: Final = 20.0
 _TRANSFER_S: Final = 60.0

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from rlctl.images.registry.reference import HUB
+from rlctl.image_names import HUB
 
 _HUB_LOGIN: Final = "https://index.docker.io/v1/"
 """Key that `docker login` without a name writes."""

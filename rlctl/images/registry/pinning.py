@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from rlctl.errors import BackendUnreachable, Problem, RlctlError, SpecError
+from rlctl.image_names import LOCAL, Reference
 from rlctl.images.registry.client import Registry
-from rlctl.images.registry.reference import LOCAL, Reference
 
 GIVE_A_DIGEST: Final = "give a digest (NAME@sha256:..., as `rlctl image push` prints it), or check network and login"
 
@@ -39,7 +39,7 @@ def pin(
         SpecError: a registry has no such image.
     """
     given = {name: image for name, image in images.items() if image is not None}
-    found = {name: image for name, image in given.items() if "@" in image}
+    found = {name: image for name, image in given.items() if Reference.parse(image).digest}
     if not pull:
         found |= {name: recorded[name] for name, image in given.items() if _is(recorded.get(name, ""), image)}
     tags = {name: image for name, image in given.items() if name not in found}
@@ -50,7 +50,7 @@ def pin(
 
 def held(image: Reference, known: Reference) -> bool:
     """An image that is known by digest was named by this tag."""
-    return bool(image.tag and known.digest) and not image.digest and replace(known, digest="") == image
+    return bool(image.tag and known.digest) and not image.digest and known.by_tag == image
 
 
 def _is(recorded: str, image: str) -> bool:

@@ -16,7 +16,8 @@ from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
+from rlctl.image_names import loopback
+
 NOWHERE, HERE, NEAR, FAR = range(4)
 """Distances: of a place that is never meant (link-local, where clouds tell secrets), of this machine, of a private
 network, of everywhere else."""
@@ -44,7 +45,7 @@ def certificates() -> ssl.SSLContext:
 
 def trusted(scheme: str, host: str | None, asked_by: str, *, any_http: bool = False) -> bool:
     """A registry that was asked by one scheme may send us to this host."""
-    return scheme == "https" or (scheme == "http" == asked_by and (any_http or host in LOOPBACK))
+    return scheme == "https" or (scheme == "http" == asked_by and (any_http or loopback(host or "")))
 
 
 def distance(address: str) -> int:

@@ -12,8 +12,8 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from rlctl.image_names import Reference
 from rlctl.images.registry.client import Registry
-from rlctl.images.registry.reference import Reference
 from rlctl.images.sbom import FILE, KIND, component
 
 SUBJECT: Final = "dev.rlctl.subject"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from rlctl.errors import RlctlError
+from rlctl.image_names import Reference, loopback
 from rlctl.images.registry.client import Registry
-from rlctl.images.registry.reference import Reference, loopback
 
 DEADLINE_S: Final = 3.0
 """Deadline for all registries together: a figure that only warns is not waited for longer."""

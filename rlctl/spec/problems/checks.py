@@ -24,7 +24,8 @@ from rlctl.spec.algorithms import (
 )
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.schema import Network, Spec, is_folder
+from rlctl.spec.runs.model_names import is_folder
+from rlctl.spec.schema import Network, Spec
 from rlctl.spec.words import CLASS_PATH, both, closest, either, number, printable, show
 
 Keys = tuple[str, ...]

@@ -9,9 +9,10 @@ from typing import Any, Final, NamedTuple
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from rlctl.image_names import IMAGE, IMAGE_BY_DIGEST
 from rlctl.spec import fields
 from rlctl.spec.algorithms import BUILT, Algorithm
-from rlctl.spec.cluster import IMAGE, IMAGE_BY_DIGEST, OBJECT_NAME, QUEUE_NAME
+from rlctl.spec.cluster import OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.problems import other_words
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
 from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, Path, closest, dotted, either, number, show

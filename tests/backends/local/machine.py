@@ -22,7 +22,7 @@ from rlctl.backends.base import Applied, Process
 from rlctl.backends.local import LocalBackend
 from rlctl.errors import BackendUnreachable
 from rlctl.plan import Plan, RolePlan
-from rlctl.render import documents
+from rlctl.render import local_documents
 from rlctl.spec.base import Role
 
 FAKES = Path(__file__).parent / "fakes"
@@ -57,7 +57,7 @@ class Machine:
         plan = self.plan(run, roles, live)
         if plan.uid != place.uid:  # a new run: both were minted
             plan = Plan(run, place.uid, "0.0", "local", plan.roles, plan.live, plan.code_path)
-        made = documents(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
+        made = local_documents(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
         self.applied.add(run)
         spec = {"run": run, "storage": {"path": self.storage}, "roles": {role.role: {} for role in plan.roles}}
         return list(self.backend.apply(plan, made, spec))

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from rlctl.errors import BackendUnreachable, UsageError
+from rlctl.image_names import HOSTS, Reference, host
 from rlctl.images import append as appending
 from rlctl.images.code import BASE_LABEL, CodeArchive, collect
 from rlctl.images.registry.client import Registry as Client
 from rlctl.images.registry.client import sha256
-from rlctl.images.registry.reference import HOSTS, Reference, host
 from tests.ci.oci import Registry, elsewhere, registry
 
 __all__ = ["elsewhere", "registry"]

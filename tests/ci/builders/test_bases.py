@@ -13,12 +13,12 @@ import pytest
 from pydantic import ValidationError
 
 from rlctl.errors import BackendUnreachable
+from rlctl.image_names import Reference
 from rlctl.images.append import read_base
 from rlctl.images.code import BASE_LABEL, collect, stage
 from rlctl.images.registry import redirects as places
 from rlctl.images.registry.client import Registry as Client
 from rlctl.images.registry.client import sha256
-from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.program import Program, base_of

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from rlctl.errors import BackendUnreachable
+from rlctl.image_names import Reference
 from rlctl.images.make import Wish
-from rlctl.images.registry.reference import Reference
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.program import Program
 from rlctl_ci.builders.registry import plain, registry_of

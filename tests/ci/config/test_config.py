@@ -219,3 +219,19 @@ def test_nothing_is_warned_of_where_no_code_of_a_commit_runs_as_the_service(tmp_
     content["projects"]["two"]["builder"] = "buildah"  # its steps run here
     path.write_text(yaml.safe_dump(content))
     assert "pushed to two runs as this user" in load(path).sharing
+
+
+@pytest.mark.parametrize(
+    ("registry", "near"),
+    [
+        ("127.0.0.1:5000/team", True), ("localhost:5000", True), ("127.0.0.2:5000", True),
+        ("localhost/team", False), ("r.example.org:5000", False), ("10.0.0.1:5000", False), (None, False),
+    ],
+)  # fmt: skip
+def test_only_a_registry_on_this_machine_may_speak_plain_http(registry: str | None, near: bool) -> None:
+    fields = {**PROJECT, "registry": registry, "plain_http": True}
+    if near:
+        assert Config.model_validate({"projects": {"pole": fields}}).projects["pole"].plain_http
+    else:
+        with pytest.raises(ValueError, match="only for a registry on loopback"):
+            Config.model_validate({"projects": {"pole": fields}})

@@ -12,7 +12,7 @@ from rlctl.backends.base import Failure
 from rlctl.backends.kubernetes.api.interface import ApiError
 from rlctl.errors import Conflict, PartlyApplied, TimedOut, WorkloadFailed
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.deploy.act import Act, Step
+from rlctl_ci.deploy.deployment import Act, Step
 from tests.ci.deploy.test_deploy import acting, cluster, made, source, step, target, templates
 from tests.conformance.targets import Memory, Pretended, Target
 

@@ -18,15 +18,15 @@ from rlctl.backends.base import Check, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
+from rlctl.image_names import Reference
 from rlctl.images.code import BASE_LABEL
 from rlctl.images.registry.client import sha256
-from rlctl.images.registry.reference import Reference
 from rlctl.render import interpreter
 from rlctl.render import templates as ours
 from rlctl.spec.schema import Spec
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.deploy.act import Act, Step, backend_of, handle
+from rlctl_ci.deploy.deployment import Act, Step, backend_of, handle
 from rlctl_ci.deploy.policy import reach
 from tests.ci.oci import Registry, registry
 from tests.ci.world import project
@@ -330,7 +330,7 @@ def test_a_template_of_a_commit_is_refused_before_it_is_rendered(
 ) -> None:
     before, folder = cluster.state(), source(tmp_path, cluster)
     replaced(folder, HOG)
-    monkeypatch.setattr("rlctl_ci.deploy.act._rendered", lambda *_: pytest.fail("it is rendered"))
+    monkeypatch.setattr("rlctl_ci.deploy.deployment.for_target", lambda *_: pytest.fail("it is rendered"))
     with pytest.raises(BuildStopped, match=r"templates/kubernetes/tensorboard\.yaml\.j2 is a template of its own"):
         acting(cluster).apply(step(cluster), folder, {})
     assert cluster.state() == before

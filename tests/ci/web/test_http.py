@@ -22,7 +22,7 @@ from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
 from rlctl_ci.web.html import render
-from rlctl_ci.web.limits import guard, places
+from rlctl_ci.web.limits import connection_limits, guard
 from rlctl_ci.web.serve import check, local_token
 from tests.ci.world import MAIN, no_file_beyond, no_hands, sha
 
@@ -142,7 +142,7 @@ def test_bodies_that_are_under_way_at_once_have_a_limit_together(
         await guarded(scope, receive, send)
 
     async def all_of_them() -> None:
-        guarded = guard.Guard(app, config(tmp_path), places.Places())
+        guarded = guard.Guard(app, config(tmp_path), connection_limits.Places())
         first = asyncio.create_task(post(guarded, 700))
         await asyncio.sleep(0)
         await post(guarded, 400)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from rlctl.images.registry.reference import Reference
+from rlctl.image_names import Reference
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.client import Client
 from rlctl_ci.config.settings import Config

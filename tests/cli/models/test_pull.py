@@ -19,7 +19,7 @@ import torch
 import rlctl_agents
 from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.cli.models import fetched
-from rlctl.cli.models.listing import Stored, StoredModel, chosen, split, stored_models, whole
+from rlctl.cli.models.listing import Stored, StoredModel, chosen, stored_models, whole
 from rlctl.cli.models.pull import pull
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, UsageError
@@ -101,17 +101,6 @@ def test_a_run_without_models_says_so(layout: Layout) -> None:
     for which in (None, "last", "best"):
         with pytest.raises(UsageError, match="has stored no model yet"):
             chosen(Stored([], {}), "pole", which)
-
-
-@pytest.mark.parametrize("text", ["@best", "", "pole@", "pole@first", "pole@-1", "pole@1.5", "pole@best@best"])
-def test_a_name_that_is_none_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="names no model"):
-        split(text)
-
-
-def test_numbers_of_generations_may_have_zeros_in_front() -> None:
-    assert split("pole@000007") == ("pole", "7")
-    assert split("pole") == ("pole", None)
 
 
 SHALLOW = json.dumps({"generation": {"number": 4}})

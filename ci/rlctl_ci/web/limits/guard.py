@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from rlctl_ci.config.settings import LOOPBACK, Config
-from rlctl_ci.web.limits.places import Places
+from rlctl_ci.web.limits.connection_limits import Places
 from rlctl_ci.web.limits.sources import Sources
 
 Scope = MutableMapping[str, Any]

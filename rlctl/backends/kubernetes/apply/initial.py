@@ -12,6 +12,7 @@ from rlctl.backends.base import Applied, RunState
 from rlctl.backends.files import POLICY_FILES, reported
 from rlctl.backends.kubernetes.api.refusals import GO_ON, lasting
 from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.manager_api import persist
 from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
 
 PIECE_BYTES: Final = 2**18
@@ -21,8 +22,6 @@ PATIENCE_S: Final = 600.0
 _LOOK_S: Final = 2.0
 _TROUBLE_S: Final = 15.0
 """Between two looks at why it does not run."""
-_TRIES: Final = 3
-"""For each piece."""
 
 
 def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
@@ -87,11 +86,4 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
 
 
 def _post(session: Session, state: RunState, body: dict[str, object]) -> None:
-    for left in reversed(range(_TRIES)):
-        try:
-            session.ask(state, "/init", body)
-        except BackendUnreachable:
-            if not left:
-                raise
-        else:
-            return
+    persist(lambda: session.ask(state, "/init", body), session.sleep)

@@ -15,6 +15,7 @@ from rlctl.backends.kubernetes.preflight import doctor, fleet
 from rlctl.backends.kubernetes.preflight.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.run_state import inventory, keys, wanted
 from rlctl.backends.kubernetes.run_state.inventory import role_of
+from rlctl.image_names import Reference
 from rlctl.spec.roles import serving
 
 POOL_MB_PER_S: Final = 1_000.0
@@ -196,7 +197,7 @@ def _images(run: Fleet, nodes: Sequence[Object]) -> Check:
     told_by_registry = run.sizes([image for image in pods if lack[image] and not held[image]])
     total, told, unknown = 0.0, [], []
     for image, missing in lack.items():
-        name = image.partition("@")[0]
+        name = image if (named := Reference.try_parse(image)) is None else str(named.by_tag)
         size = max(held[image], default=float(told_by_registry.get(image, 0)))
         if not size:
             unknown.append(f"{name} on up to {missing:,} nodes")
@@ -216,7 +217,8 @@ def _images(run: Fleet, nodes: Sequence[Object]) -> Check:
 
 def _held(nodes: Sequence[Object], image: str) -> list[float]:
     """Its size on each node that has it."""
-    digest = image.partition("@")[2] or image
+    named = Reference.try_parse(image)
+    digest = named.digest if named is not None and named.digest else image
     return [size for node in nodes if (size := _size(node, digest)) is not None]
 
 

@@ -13,9 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.backends.files import broken, read_json, reported, to_json, write_changed
+from rlctl.backends.files import read_json, reported, to_json, write_changed
 from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout, state_home
+from rlctl.spec.runs import run_index
+from rlctl.spec.runs.run_index import IndexEntry, Torn
 
 _RUN = re.compile(r"[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?")
 _UID = re.compile(r"[0-9a-f]{32}")
@@ -55,13 +57,9 @@ class Place:
         return self.layout.run / "supervisord.lock"
 
 
-def index_folder() -> Path:
-    return state_home() / "index"
-
-
 def lock_file(run: str) -> Path:
     """The lock file of a run, beside the index: waiting commands need it while `down --volumes` removes the folder."""
-    return index_folder() / f"{run}.lock"
+    return run_index.folder() / f"{run}.lock"
 
 
 def find(run: str) -> Place | None:
@@ -73,7 +71,7 @@ def find(run: str) -> Place | None:
     """
     try:
         return _entered(run)
-    except BackendUnreachable as error:
+    except Torn as error:
         raise _unreadable(run, error) from error
 
 
@@ -85,7 +83,7 @@ def find_at_least(run: str) -> Place | None:
     """
     try:
         return _entered(run)
-    except BackendUnreachable as error:
+    except Torn as error:
         found = _by_name(run)
         if len(found) != 1:
             raise _unreadable(run, error) from error
@@ -95,29 +93,20 @@ def find_at_least(run: str) -> Place | None:
 def _entered(run: str) -> Place | None:
     if not _RUN.fullmatch(run):
         return None
-    path = _entry_file(run)
-    what = f"the index entry of run {run}"
-    entry = read_json(path, what)
-    if entry is None:
+    entry = run_index.read(run)
+    if entry is None or entry.target != "local":
         return None
-    texts = [entry.get(key) for key in ("uid", "storage", "sockets", "target")]
-    uid, storage, sockets, target = (text if isinstance(text, str) else "" for text in texts)
-    if target and target != "local":
-        return None
-    if entry.get("run") != run or not _UID.fullmatch(uid) or not storage.startswith("/"):
-        raise broken(path, what, "run, uid or storage is missing or wrong")
+    uid, sockets = entry.uid, entry.sockets
+    if not _UID.fullmatch(uid) or not entry.storage.startswith("/"):
+        raise Torn(run, "uid or storage is missing or wrong")
     if not _made_here(sockets, uid):  # `down` clears that folder
-        raise broken(path, what, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
-    place = Place(run, uid, Path(storage), Path(sockets), recorded=True)
+        raise Torn(run, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
+    place = Place(run, uid, Path(entry.storage), Path(sockets), recorded=True)
     return place if place.layout.root.is_dir() else None  # its folder was removed by hand: the name is free
 
 
-def _entry_file(run: str) -> Path:
-    return index_folder() / f"{run}.json"
-
-
-def _unreadable(run: str, error: BackendUnreachable) -> BackendUnreachable:
-    path, found = _entry_file(run), _by_name(run)
+def _unreadable(run: str, error: Torn) -> BackendUnreachable:
+    path, found = run_index.path(run), _by_name(run)
     if len(found) == 1:
         root = str(found[0].layout.root)
         hint = (
@@ -175,7 +164,7 @@ def _made_here(sockets: str, uid: str) -> bool:
 def names() -> list[str]:
     """All runs of the index."""
     with reported("cannot read"):
-        return sorted(path.stem for path in index_folder().glob("*.json")) if index_folder().is_dir() else []
+        return run_index.names()
 
 
 def place(run: str, storage: str | None = None) -> Place:
@@ -205,15 +194,14 @@ def record(place: Place) -> bool:
     Raises:
         OSError: the index cannot be written.
     """
-    index_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
-    entry = {"format": 1, "run": place.run, "uid": place.uid, "target": "local"}
-    entry |= {"storage": str(place.storage), "sockets": str(place.sockets)}
-    return write_changed(_entry_file(place.run), to_json(entry))
+    run_index.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+    entry = IndexEntry(place.run, place.uid, storage=str(place.storage), sockets=str(place.sockets))
+    return write_changed(run_index.path(place.run), to_json(entry.stored()))
 
 
 def forget(place: Place) -> None:
     """Remove the run from the index."""
-    _entry_file(place.run).unlink(missing_ok=True)
+    run_index.path(place.run).unlink(missing_ok=True)
 
 
 def make_sockets(folder: Path) -> None:
@@ -262,7 +250,7 @@ def check_data(place: Place) -> None:
     if not _owned(root) or not (_owned(run) or not any(_entries(root))):
         raise BackendUnreachable(
             f"folder {root} is not that of run {place.run}: it holds no folder {run.name} of user {os.getuid()}",
-            hint=f"Nothing is removed. Look into it; {_entry_file(place.run)} names it.",
+            hint=f"Nothing is removed. Look into it; {run_index.path(place.run)} names it.",
             objects=(str(root),),
         )
 

@@ -111,6 +111,36 @@ def test_the_manager_is_waited_for_until_it_answers(
     assert len(answers) > 4
 
 
+def test_a_manager_that_is_started_again_between_two_pieces_is_waited_for(
+    lab: Lab, volume: Volume, policy: Path
+) -> None:
+    def away(post: int) -> None:
+        if 3 <= post <= 7:
+            raise OSError("it is started again")
+
+    volume.refuse = away
+    up(lab, lambda: policy)
+    there = {path.name: path.read_bytes() for path in volume.layout.init.iterdir()}
+    assert there["policy.safetensors"] == (policy / "policy.safetensors").read_bytes()
+    assert volume.posts == 6 + 5, "the pieces that have arrived are not sent again"
+
+
+def test_a_manager_that_stays_away_between_two_pieces_ends_the_upload_after_a_minute(
+    lab: Lab, volume: Volume, policy: Path
+) -> None:
+    away_s: list[float] = []
+
+    def away(post: int) -> None:
+        if post >= 3:
+            away_s.append(lab.api.clock())
+            raise OSError("it is gone")
+
+    volume.refuse = away
+    with pytest.raises(PartlyApplied, match="the policy that the run begins with did not reach it"):
+        up(lab, lambda: policy)
+    assert away_s[-1] - away_s[0] == pytest.approx(60.0, abs=5.0)
+
+
 def test_without_the_right_to_reach_the_manager_it_is_told_at_once(
     lab: Lab, volume: Volume, policy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

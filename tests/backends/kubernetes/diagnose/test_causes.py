@@ -293,6 +293,16 @@ def test_the_registry_is_not_judged_by_words_in_the_name_of_the_image() -> None:
     assert found.kind == "image-unreachable"
 
 
+def test_a_registry_by_ipv6_is_told_though_a_spec_cannot_name_it() -> None:
+    whole, around = read("image_unreachable")
+    text = json.dumps(whole).replace(HOST, "[fd00::1]:5000").replace("team/rlctl-actor", "denied/not-found-404")
+
+    found = explain.of_pod(json.loads(text)["pods"][0], around)
+
+    assert found is not None
+    assert found.text == "the nodes cannot reach the registry [fd00::1]:5000; the cluster goes on trying"
+
+
 def test_evidence_cannot_act_on_a_terminal() -> None:
     whole, around = read("image_unknown")
     waiting = whole["pods"][0]["status"]["containerStatuses"][0]["state"]["waiting"]

@@ -16,7 +16,7 @@ from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Me
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.plan import Document, Plan, make
-from rlctl.render.kubernetes import documents
+from rlctl.render import cluster_documents
 from rlctl.spec.schema import Spec
 from tests.backends.kubernetes.fakes.api import FakeApi
 from tests.support.kills import killed_at_every_step
@@ -141,7 +141,7 @@ def _rendered(spec: Spec, uid: str) -> tuple[Plan, list[Document]]:
     key = uid + spec.model_dump_json()
     if key not in _KNOWN:
         plan = make(spec, uid=uid, base=Path("/nowhere"))
-        _KNOWN[key] = (plan, documents(plan, spec))
+        _KNOWN[key] = (plan, cluster_documents(plan, spec))
     return _KNOWN[key]
 
 

@@ -13,6 +13,7 @@ from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.names import UID as UID_NOTE
 from rlctl.backends.kubernetes.run_state import index
 from rlctl.errors import Conflict
+from rlctl.spec.runs.run_index import IndexEntry
 from tests.backends.kubernetes.fakes.lab import BOB, UID, Lab
 
 Act = Callable[[KubernetesBackend], Iterable[object]]
@@ -36,6 +37,14 @@ def bob(lab: Lab, home: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return Lab(lab.api, BOB)
 
 
+def note_another(lab: Lab) -> None:
+    """Note another run of the same name and place in the index of this user."""
+    api = lab.api
+    index.record(
+        IndexEntry("pong", "f" * 32, "kubernetes", context=api.context, namespace=api.namespace, server=api.server)
+    )
+
+
 @each_verb
 def test_a_run_of_somebody_else_is_left_alone_and_its_owner_named(bob: Lab, act: Act) -> None:
     with pytest.raises(Conflict, match="run pong in namespace rl is owned by alice@desk: started 2026-01-02") as error:
@@ -54,7 +63,7 @@ def test_a_run_of_somebody_else_is_changed_by_force(bob: Lab, act: Act) -> None:
 def test_another_run_than_the_one_that_was_started_from_here_is_left_alone(lab: Lab, act: Act) -> None:
     lab.up()
     lab.settle()
-    index.record(index.IndexEntry("pong", "f" * 32, lab.api.context, lab.api.namespace, lab.api.server))
+    note_another(lab)
     lab.api.new_command()
     with pytest.raises(Conflict, match=f"with uid {UID[:8]}; the one that was started from here has uid ffffffff"):
         list(act(lab.backend()))
@@ -65,7 +74,7 @@ def test_another_run_than_the_one_that_was_started_from_here_is_left_alone(lab: 
 def test_another_run_than_the_one_that_was_started_from_here_is_changed_by_force(lab: Lab, act: Act) -> None:
     lab.up()
     lab.settle()
-    index.record(index.IndexEntry("pong", "f" * 32, lab.api.context, lab.api.namespace, lab.api.server))
+    note_another(lab)
     assert list(act(lab.backend(force=True)))
 
 

@@ -17,6 +17,7 @@ from rlctl.backends.local.state import places, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.spec.layout import state_home
+from rlctl.spec.runs import run_index
 from tests.cli.conftest import Result, Rlctl
 
 UID = "0123456789abcdef" * 2
@@ -42,7 +43,7 @@ def enter(homes: Path, run: str, uid: str = UID) -> Place:
 
 
 def damage(place: Place, **values: Any) -> Path:
-    path = places.index_folder() / f"{place.run}.json"
+    path = run_index.path(place.run)
     path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
     return path
 
@@ -149,7 +150,7 @@ def check_found(result: Result) -> None:
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"run": "one"}', "\x00", None])
 def test_logs_and_down_find_the_folder_of_a_run_whose_entry_cannot_be_read(command: Rlctl, text: str | None) -> None:
-    path = places.index_folder() / "one.json"
+    path = run_index.path("one")
     path.unlink()
     path.mkdir() if text is None else path.write_text(text)
     for arguments in (("logs", "--run", "one"), ("logs",)):
@@ -165,20 +166,20 @@ def test_logs_and_down_find_the_folder_of_a_run_whose_entry_cannot_be_read(comma
 
 def test_a_run_found_by_name_has_its_own_uid_and_sockets(place: Place, homes: Path, monkeypatch: Any) -> None:
     (place.layout.run / "supervisord.conf").write_text(f"[unix_http_server]\nfile = {place.supervisor_socket}\n")
-    (places.index_folder() / "one.json").write_text("{")
+    run_index.path("one").write_text("{")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(homes))
     assert places.find_at_least("one") == place
 
 
 def test_a_rendered_folder_for_sockets_that_rlctl_does_not_make_is_not_believed(place: Place) -> None:
     (place.layout.run / "supervisord.conf").write_text("[unix_http_server]\nfile = /precious/supervisor.sock\n")
-    (places.index_folder() / "one.json").write_text("{")
+    run_index.path("one").write_text("{")
     assert places.find_at_least("one") == replace(place, sockets=places.sockets_of(UID))
 
 
 def test_of_two_folders_none_is_guessed_and_both_are_named(command: Rlctl, homes: Path) -> None:
     other = enter(homes, "one", "f" * 32)
-    (places.index_folder() / "one.json").write_text("{")
+    run_index.path("one").write_text("{")
     for verb in (("down", "one"), ("logs", "--run", "one")):
         result = command(*verb)
         assert result.code == 4
@@ -188,7 +189,7 @@ def test_of_two_folders_none_is_guessed_and_both_are_named(command: Rlctl, homes
 
 def test_without_any_folder_of_its_name_the_entry_is_to_be_put_right(place: Place, homes: Path) -> None:
     place.layout.root.rename(homes / "moved")
-    (places.index_folder() / "one.json").write_text("{")
+    run_index.path("one").write_text("{")
     with pytest.raises(BackendUnreachable) as caught:
         list(LocalBackend().logs("one", LogQuery()))
     assert "Put " in caught.value.hint
@@ -197,7 +198,7 @@ def test_without_any_folder_of_its_name_the_entry_is_to_be_put_right(place: Plac
 
 def test_status_without_a_name_shows_the_run_that_can_be_read(command: Rlctl, homes: Path) -> None:
     enter(homes, "two", "f" * 32)
-    (places.index_folder() / "one.json").write_text("{")
+    run_index.path("one").write_text("{")
     for arguments in (("status",), ("status", "--all")):
         result = command(*arguments)
         assert result.code == 0, result.err

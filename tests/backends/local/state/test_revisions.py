@@ -49,6 +49,12 @@ def test_a_revision_brings_back_where_the_users_modules_lie(place: Place, code: 
     assert revisions.read(place, replace(STATE, code="/elsewhere"), 3).plan.code_path == code
 
 
+def test_a_revision_of_a_target_of_another_release_is_refused_and_not_taken_for_this_machine(place: Place) -> None:
+    revisions.catch_up(place, STATE)
+    with pytest.raises(Conflict, match="for target cloud, which this release does not have"):
+        revisions.read(place, replace(STATE, target="cloud"), 3)
+
+
 def test_a_revision_is_written_once(place: Place) -> None:
     revisions.keep(place, None, at(3), DOCUMENTS)
     path = place.layout.run / "revisions" / "3.json"

@@ -16,7 +16,7 @@ from rlctl.backends.local import LocalBackend
 from rlctl.backends.local.state import lock, places, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, Conflict, Locked, RlctlError
-from rlctl.spec.layout import state_home
+from rlctl.spec.runs import run_index
 from tests.backends.local.machine import read_only
 
 STATE = RunState(
@@ -42,7 +42,7 @@ def test_a_stored_state_comes_back_equal(place: Place) -> None:
 
 
 def test_one_broken_record_hides_no_other_run(place: Place) -> None:
-    (places.index_folder() / "bad.json").write_text("{")
+    run_index.path("bad").write_text("{")
     broken: list[RlctlError] = []
     assert LocalBackend().runs(broken.append) == [run_state.read(place)]
     assert "bad" in broken[0].message
@@ -101,7 +101,7 @@ def test_a_torn_or_foreign_file_is_named(place: Place, name: str, text: str) -> 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"run": "two", "uid": 5}', "[]"])
 def test_a_torn_index_entry_is_named(place: Place, text: str) -> None:
-    path = state_home() / "index" / "one.json"
+    path = run_index.path("one")
     path.write_text(text)
     for call in (lambda: LocalBackend().find("one"), LocalBackend().runs, lambda: LocalBackend().place("one")):
         with pytest.raises(BackendUnreachable, match=r"one\.json"):
@@ -156,7 +156,7 @@ def test_a_run_whose_folder_is_gone_is_gone(place: Place) -> None:
 
 
 def test_a_run_of_another_target_is_not_ours(place: Place) -> None:
-    path = state_home() / "index" / "one.json"
+    path = run_index.path("one")
     path.write_text(json.dumps({**json.loads(path.read_text()), "target": "kubernetes"}))
     assert LocalBackend().runs() == []
 

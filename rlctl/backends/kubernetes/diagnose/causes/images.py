@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes.base import Around, Cause, describe, evidence, name_of, namespaced
+from rlctl.image_names import HUB, LOCAL, Reference, loopback
 
 REASONS = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -86,7 +87,8 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
     image = str(spec.get("image") or status.get("image") or "?")
     message = _message(pod, image, str(waiting.get("message", "")), around)
     said = evidence(reason, message)
-    words = {"image": image, "host": host(image), "ns": namespaced(pod), "describe": describe(pod)}
+    registry, repository = _parts(image)
+    words = {"image": image, "host": registry, "ns": namespaced(pod), "describe": describe(pod)}
     if reason == "InvalidImageName" or "invalid reference format" in message:
         return Cause(
             "image-invalid", f"{image!r} is no image name", "failed", said,
@@ -100,11 +102,11 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
     if reason == "SignatureValidationFailed":
         text = f"the cluster refuses image {image}: its signature is not valid"
         return Cause("image-signature", text, "failed", said, describe(pod), True)
-    if _not_mirrored(image, message):
-        text = f"image {image} does not exist in the registry that the nodes use for {words['host']}"
+    if _not_mirrored(registry, message):
+        text = f"image {image} does not exist in the registry that the nodes use for {registry}"
         return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", True)
     low = message.lower()
-    for part in (image, host(image), _repository(image)):  # a name such as team/404-denied must not decide
+    for part in (image, registry, repository):  # a name such as team/404-denied must not decide
         low = low.replace(part.lower(), "…")
     for sort in _SORTS:
         if re.search(sort.signs, low):
@@ -126,25 +128,25 @@ def _message(pod: Object, image: str, message: str, around: Around) -> str:
     return message
 
 
-def _not_mirrored(image: str, message: str) -> bool:
+def _not_mirrored(registry: str, message: str) -> bool:
     """Whether an image named after a registry on the node itself is missing in its mirror. Mirrors are asked first, and
     one without the image is passed over without a word; what is reported is that nothing listens under the name itself.
     """
-    where = re.escape(host(image))
-    local = re.fullmatch(r"(?:127\.[0-9.]+|localhost|\[::1\])(?::[0-9]+)?", host(image))
-    return bool(local) and re.search(rf"https?://{where}/.*connection refused", message) is not None
+    where = re.escape(registry)
+    return loopback(registry) and re.search(rf"https?://{where}/.*connection refused", message) is not None
 
 
-def host(image: str) -> str:
-    """The registry of an image name."""
-    first, slash, _ = image.partition("/")
-    return first if slash and ("." in first or ":" in first or first == "localhost") else "docker.io"
-
-
-def _repository(image: str) -> str:
-    """An image name without registry, tag and digest: team/actor."""
-    path = image.partition("@")[0].removeprefix(f"{host(image)}/")
-    return path.rpartition(":")[0] or path
+def _parts(image: str) -> tuple[str, str]:
+    """Registry and repository of an image. A patch may name one that is no name here, as with a registry by IPv6: then
+    what stands before the first slash is taken for the registry if it looks like one.
+    """
+    named = Reference.try_parse(image)
+    if named is not None:
+        return named.registry or HUB, named.repository
+    first, slash, rest = image.partition("/")
+    known = slash and ("." in first or ":" in first or first == LOCAL)
+    path = (rest if known else image).partition("@")[0]
+    return first if known else HUB, path.rpartition(":")[0] or path
 
 
 def pulling(pod: Object, around: Around) -> tuple[str, Object] | None:

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rlctl_ci.config.settings import Config
+from rlctl_ci.web.limits.connection_limits import Place, Places
 from rlctl_ci.web.limits.guard import Guard
-from rlctl_ci.web.limits.places import Place, Places
 from rlctl_ci.web.limits.sources import Sources, source
 from tests.ci.world import project
 

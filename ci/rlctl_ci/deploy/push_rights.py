@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.plan import PATCHED_BY, Document, Plan
+from rlctl.render import cluster_documents
 from rlctl.render.kubernetes import WORKLOADS
-from rlctl.render.kubernetes import documents as rendered
 from rlctl.render.replacing import FOLDER
 from rlctl.spec import yaml
 from rlctl.spec.cluster import IMAGE_OF
@@ -89,7 +89,7 @@ def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequen
     faults |= {f"{document.name} exposes a page" for document in changed if document.role.startswith(_EXPOSED)}
     patched = [document for document in changed if PATCHED_BY in document.origin]
     if patched and not faults:
-        granted = {*_rights(before), *_rights(rendered(replace(plan, base=None, code_path=None), spec))}
+        granted = {*_rights(before), *_rights(cluster_documents(replace(plan, base=None, code_path=None), spec))}
         faults = {right for right in _rights(patched) if right not in granted}
     if faults:
         raise _refusal(faults)

@@ -23,18 +23,17 @@ from rlctl.errors import (
     TimedOut,
     WorkloadFailed,
 )
+from rlctl.image_names import Reference
 from rlctl.images.registry.pinning import pin
-from rlctl.images.registry.reference import Reference
-from rlctl.plan import Change, Document, Plan, changes, make
-from rlctl.render import interpreter
-from rlctl.spec.cluster import by_digest
+from rlctl.plan import Change, changes, make
+from rlctl.render import for_target, interpreter
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.registry import registry_of
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.deploy import health, stranger
+from rlctl_ci.deploy import health, push_rights
 from rlctl_ci.deploy.memory import bounded
 from rlctl_ci.deploy.policy import Reach, reach
 
@@ -259,17 +258,17 @@ class Act:
             spec = self._pinned(spec, state, allowed)
         found = self._changes(state, spec)
         if not any(one.startswith("trackers.mlflow.uri=") for one in self.project.sets):
-            stranger.refuse_trackers(spec, state.spec)
+            push_rights.refuse_trackers(spec, state.spec)
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
         place = self.backend.place(state.run, spec.storage.path)
         before = self.backend.documents(state.run)
         python = interpreter(before) or sys.executable  # the run's, which need not be ours
         plan = make(spec, uid=place.uid, base=base)
-        stranger.refuse_templates(plan, before)
+        push_rights.refuse_templates(plan, before)
         with bounded():
-            aim = reach(spec, plan, _rendered(plan, spec, place, python), before, state.hashes)
-            stranger.refuse(aim.plan, spec, aim.documents, before)
+            aim = reach(spec, plan, for_target(plan, spec, place, python), before, state.hashes)
+            push_rights.refuse(aim.plan, spec, aim.documents, before)
         for role, policy in aim.held.items():
             self.say(f"{role} keeps what it runs: on_push is {policy}")
         for check in self.backend.preflight(aim.plan, aim.documents) if python == sys.executable else ():
@@ -305,11 +304,12 @@ class Act:
         holds = {name: str(allowed.held(Reference.parse(image))) for name, image in given.items()}
         found = pin(given, holds, lambda _: registry_of(self.project)).images
         for name, image in given.items():
-            if "@" not in image:
-                self.say(f"images.{name}: {image} is {found[name].partition('@')[2]}")
+            if not Reference.parse(image).digest:
+                self.say(f"images.{name}: {image} is {Reference.parse(found[name]).digest}")
         before = images_of(state.spec).get("core")
-        if before is None or by_digest(found["core"]) != by_digest(before):  # else a person has applied it
-            allowed.check_core(Reference.parse(found["core"]))
+        core = Reference.parse(found["core"])
+        if before is None or core.by_digest() != Reference.parse(before).by_digest():  # else a person has applied it
+            allowed.check_core(core)
         return spec.model_copy(update={"images": spec.images.model_copy(update=dict(found))})
 
     def _changes(self, state: RunState, spec: Spec) -> list[Change]:
@@ -356,16 +356,6 @@ class Act:
                 if isinstance(cause, BackendUnreachable) and not lasting(cause):
                     raise Transient("partial", error.message, hint=error.hint) from error
                 raise
-
-
-def _rendered(plan: Plan, spec: Spec, place: Any, python: str) -> list[Document]:
-    if plan.target == "kubernetes":
-        from rlctl.render.kubernetes import documents as for_cluster
-
-        return for_cluster(plan, spec)
-    from rlctl.render import documents as for_machine
-
-    return for_machine(plan, layout=place.layout, sockets=place.sockets, python=python)
 
 
 def _stopped(error: Conflict | SpecError) -> BuildStopped:

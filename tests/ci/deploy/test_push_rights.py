@@ -10,11 +10,11 @@ import pytest
 
 from rlctl import __version__
 from rlctl.plan import Document, Plan, make
+from rlctl.render import cluster_documents
 from rlctl.render.engine import templates
-from rlctl.render.kubernetes import documents
 from rlctl.spec.schema import Spec
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.deploy.stranger import refuse, refuse_trackers
+from rlctl_ci.deploy.push_rights import refuse, refuse_trackers
 
 POD = "spec: {template: {spec: %s}}"
 OURS = "spec: {template: {spec: {containers: [{name: actor, %s}]}}}"
@@ -89,7 +89,7 @@ def rendered(folder: Path, **fields: Any) -> tuple[Plan, Spec, list[Document]]:
     }  # fmt: skip
     spec = Spec.model_validate({**usual, **fields})
     plan = make(spec, uid="0" * 32, base=folder)
-    return plan, spec, documents(plan, spec)
+    return plan, spec, cluster_documents(plan, spec)
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Runs by name: the index of those that were started from this machine, and names of their models. No pydantic."""

@@ -1,0 +1,1 @@
+"""Index of runs, and names of models."""
