@@ -19,21 +19,27 @@ Send = Callable[[str, str, str | None, dict[str, str]], tuple[int, bytes]]
 """Sender of a request: method, target, body and headers to status and content, which it reads up to a limit at most."""
 
 
-def persist(request: Callable[[], Answer], sleep: Callable[[float], None]) -> Answer:
-    """The answer to a request of a manager that has answered before, made again for a minute while there is none.
+def persist(
+    request: Callable[[], Answer],
+    sleep: Callable[[float], None],
+    *,
+    lasts: Callable[[BackendUnreachable], bool] = lambda error: False,
+) -> Answer:
+    """The answer to a request of a manager that has answered before, made again with pauses of a minute in all.
 
     Args:
         request: has the same effect however often it is made.
+        lasts: whether no pause helps against an error.
 
     Raises:
-        RlctlError: of the request; BackendUnreachable of the last one.
+        RlctlError: of the request; BackendUnreachable of the last one, or of one that lasts.
     """
     pauses = iter(PAUSES_S)
     while True:
         try:
             return request()
-        except BackendUnreachable:
-            if (pause_s := next(pauses, None)) is None:
+        except BackendUnreachable as error:
+            if lasts(error) or (pause_s := next(pauses, None)) is None:
                 raise
             sleep(pause_s)
 

@@ -124,8 +124,11 @@ class Readiness:
         for role, wanted in self.state.replicas.items():
             if (run := sum(one.count for one in self._running(role))) < wanted:
                 return f"{role}: {run} of {wanted} run"
-        if not self.answered or self.status.get("phase", "starting") == "starting":
+        phase = self.status.get("phase", "starting")
+        if not self.answered or phase == "starting":
             return "the manager has not reported"
+        if phase == "failed":
+            return "the run has failed"
         for role, wanted in self.state.replicas.items():
             if self.count(role) < wanted:
                 absent = next(one for one in self._running(role) if not self.joined(one))

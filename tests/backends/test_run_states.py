@@ -42,6 +42,7 @@ def test_the_first_part_that_lacks_is_named() -> None:
     assert lacking(*ACTORS, told=None) == "the manager has not reported"
     assert lacking(*ACTORS, told={}) == "the manager has not reported"
     assert lacking(*ACTORS, told=status(0, 1, phase="starting")) == "the manager has not reported"
+    assert lacking(*ACTORS, told=status(0, 1, phase="failed")) == "the run has failed"
     assert lacking(*ACTORS, told=status(0)) == "actor/1 has not joined"
     assert lacking(*ACTORS, told=status(1)) == "actor/0 has not joined"
 

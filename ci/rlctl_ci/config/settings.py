@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from rlctl.errors import Problem, SpecError
-from rlctl.image_names import LOCAL, loopback, registry_of_folder
+from rlctl.image_names import LOCAL, Reference, loopback, registry_of_folder
 from rlctl.images.ignore import Ignore
 from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
@@ -154,6 +154,8 @@ class Project(Model):
     def _somewhere(cls, value: str | None, told: ValidationInfo) -> str | None:
         if value is None and told.data.get("target") == "kubernetes" and told.data.get("builder") != "none":
             raise ValueError("is missing: on a cluster the images need a place, as in ghcr.io/team")
+        if value is not None and Reference.try_parse(f"{value}/x") is None:
+            raise ValueError(f"must be host[:port][/path] in small letters, as in ghcr.io/team, got {value!r}")
         return value
 
     @field_validator("plain_http")

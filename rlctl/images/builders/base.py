@@ -106,7 +106,7 @@ class PushFailed(BackendUnreachable):
     """A registry does not answer, or refuses."""
 
     def __init__(self, builder: str, image: str, ended: Ended) -> None:
-        registry = Reference.parse(image).registry
+        registry = Reference.parse(image).asked.registry
         self.details = _last(ended)
         said = "\n".join(self.details)
         if _PLAIN.search(said):

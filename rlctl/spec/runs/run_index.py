@@ -13,6 +13,8 @@ from rlctl.errors import BackendUnreachable
 from rlctl.spec.layout import state_home
 
 FORMAT: Final = 1
+_TORN: Final = "Another program wrote it, or the disk was full. Move it away; what the run learned lies elsewhere."
+_UNREADABLE: Final = "Make it readable: its owner, its mode or its file system is another than before. Keep it."
 _TEXTS: Final = ("uid", "storage", "sockets", "context", "namespace", "server")
 
 
@@ -41,13 +43,12 @@ class Torn(BackendUnreachable):
     Args:
         run: name of the run.
         why: what is wrong with the file.
+        hint: what to do, where another program wrote it, or a full disk tore it.
     """
 
-    def __init__(self, run: str, why: str) -> None:
+    def __init__(self, run: str, why: str, hint: str = _TORN) -> None:
         super().__init__(
-            f"{path(run)} does not hold the index entry of run {run}: {why}",
-            hint="Another program wrote it, or the disk was full. Move it away; what the run learned lies elsewhere.",
-            objects=(str(path(run)),),
+            f"{path(run)} does not hold the index entry of run {run}: {why}", hint=hint, objects=(str(path(run)),)
         )
 
 
@@ -84,7 +85,7 @@ def read(run: str) -> IndexEntry | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        raise Torn(run, f"it cannot be read: {error.strerror or type(error).__name__}") from error
+        raise Torn(run, f"it cannot be read: {error.strerror or type(error).__name__}", _UNREADABLE) from error
     except (ValueError, RecursionError) as error:
         raise Torn(run, f"not JSON: {error}") from error
     if not isinstance(found, dict):

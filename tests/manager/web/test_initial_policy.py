@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -79,3 +82,12 @@ def test_anything_else_is_refused_and_writes_nothing_outside(layout: Layout, bod
     assert answer["error"]["message"]
     assert not layout.init.exists()
     assert {path for path in layout.root.rglob("*") if "init" not in path.name} == before
+
+
+def test_a_full_volume_is_told_apart_from_one_that_may_come_back(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, status in ((errno.ENOSPC, 507), (errno.EROFS, 507), (errno.EIO, 503)):
+        failing = OSError(number, os.strerror(number))
+        monkeypatch.setattr(Path, "mkdir", Mock(side_effect=failing))
+        assert post(InitialPolicy(layout), piece("policy.json", b"{}"))[0] == status

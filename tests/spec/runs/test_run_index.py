@@ -85,8 +85,9 @@ def test_a_torn_entry_is_told_in_words(text: str | bytes, why: str) -> None:
 
 def test_an_entry_that_cannot_be_read_is_torn() -> None:
     run_index.path("pole").mkdir(parents=True)
-    with pytest.raises(Torn, match="it cannot be read: Is a directory"):
+    with pytest.raises(Torn, match="it cannot be read: Is a directory") as told:
         run_index.read("pole")
+    assert "Keep it" in told.value.hint, "it says where the run is"
 
 
 def test_without_an_index_there_is_no_run(home: Path) -> None:

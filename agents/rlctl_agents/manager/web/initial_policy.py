@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import hashlib
 import json
 import os
@@ -44,7 +45,8 @@ class InitialPolicy:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
             return Response.refusal(400, f"{type(error).__name__}: {error}")
         except OSError as error:
-            return Response.refusal(503, f"the volume takes nothing: {error.strerror}")
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+            return Response.refusal(507 if full else 503, f"the volume takes nothing: {error.strerror}")
 
     def _take(self, body: dict[str, Any]) -> dict[str, int]:
         name, offset = body["name"], body["offset"]

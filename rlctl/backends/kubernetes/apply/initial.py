@@ -16,7 +16,6 @@ from rlctl.backends.manager_api import persist
 from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
 
 PIECE_BYTES: Final = 2**18
-"""Longest wait for one request, for which the manager waits 5 s."""
 PATIENCE_S: Final = 600.0
 """Longest wait for the manager to answer: its image may have to be pulled."""
 _LOOK_S: Final = 2.0
@@ -63,7 +62,7 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
             found = session.ask(state, "/files?folder=init", None).get("files")
             return found if isinstance(found, dict) else {}
         except BackendUnreachable as error:
-            if any(isinstance(one, RlctlError) and lasting(one) for one in (error, error.__cause__)):
+            if _lasts(error):
                 raise PartlyApplied(
                     f"the policy that the run begins with cannot be brought to it: {error.message}",
                     hint="it takes the right pods/portforward: docs/operations.md",
@@ -86,4 +85,8 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
 
 
 def _post(session: Session, state: RunState, body: dict[str, object]) -> None:
-    persist(lambda: session.ask(state, "/init", body), session.sleep)
+    persist(lambda: session.ask(state, "/init", body), session.sleep, lasts=_lasts)
+
+
+def _lasts(error: BackendUnreachable) -> bool:
+    return any(isinstance(one, RlctlError) and lasting(one) for one in (error, error.__cause__))

@@ -218,7 +218,7 @@ def _images(run: Fleet, nodes: Sequence[Object]) -> Check:
 def _held(nodes: Sequence[Object], image: str) -> list[float]:
     """Its size on each node that has it."""
     named = Reference.try_parse(image)
-    digest = named.digest if named is not None and named.digest else image
+    digest = named.digest if named is not None and named.digest else image.partition("@")[2] or image
     return [size for node in nodes if (size := _size(node, digest)) is not None]
 
 

@@ -85,9 +85,10 @@ def test_a_policy_is_brought_in_pieces_and_once(lab: Lab, volume: Volume, policy
 
 
 def test_an_up_that_was_killed_before_it_is_gone_on_with(lab: Lab, volume: Volume, policy: Path) -> None:
-    volume.refuse = lambda post: (503, {"error": {"message": "the volume takes nothing: No space left"}})
+    volume.refuse = lambda post: (507, {"error": {"message": "the volume takes nothing: No space left"}})
     with pytest.raises(PartlyApplied, match=r"did not reach it: .*No space left"):
         up(lab, lambda: policy)
+    assert volume.posts == 1, "a full volume is told at once"
     assert not volume.layout.init.exists()
     volume.refuse = lambda post: None
     assert any(one.object == "init" for one in up(lab, lambda: policy))
@@ -151,6 +152,23 @@ def test_without_the_right_to_reach_the_manager_it_is_told_at_once(
     with pytest.raises(PartlyApplied, match=r"cannot be brought to it: .*forbidden") as told:
         up(lab, lambda: policy)
     assert "pods/portforward" in told.value.hint
+
+
+def test_a_right_that_is_withdrawn_between_two_pieces_is_told_at_once(
+    lab: Lab, volume: Volume, policy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward, began = lab.api.forward, lab.api.clock()
+
+    def withdrawn(pod: str, port: int) -> Any:
+        if volume.posts >= 2:
+            raise forbidden(Key("Pod", pod), "create")
+        return forward(pod, port)
+
+    monkeypatch.setattr(lab.api, "forward", withdrawn)
+    with pytest.raises(PartlyApplied, match=r"did not reach it: .*forbidden"):
+        up(lab, lambda: policy)
+    assert volume.posts == 2
+    assert lab.api.clock() - began < 30.0
 
 
 def test_a_manager_that_never_answers_ends_the_wait(
