@@ -242,8 +242,10 @@ def file_digest(path: Path) -> str:
 
 def _carried_from(name: str, digest: str) -> str:
     """Digest of a file before all changes that stored seeds outlive."""
-    while earlier := carried().get((name, digest)):
+    passed = {digest}
+    while (earlier := carried().get((name, digest))) and earlier["before"] not in passed:
         digest = earlier["before"]
+        passed.add(digest)
     return digest
 
 

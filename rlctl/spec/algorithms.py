@@ -34,8 +34,9 @@ class Algorithm(Model):
     needs_replay: ClassVar[bool] = False
     network: ClassVar[Mapping[str, Any]] = {}
     """Fields of `model` whose default is another with this algorithm."""
-    atari: ClassVar[Mapping[str, Any]] = {"reward_clip": 1.0}
-    """Fields whose default is another with `env.preset: atari`: as where scores of its games are published."""
+    atari: ClassVar[tuple[Mapping[str, Any], ...]] = ({"reward_clip": 1.0},)
+    """Fields whose default is another with `env.preset: atari`, as where scores of its games are published: of each
+    group all, where the spec states none of them."""
     lock_step_lag: ClassVar[int] = 1
     """Versions from the weights that gather a segment to those that learn from it, with `sync`."""
 
@@ -93,8 +94,9 @@ class ActorCritic(Algorithm):
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
     entropy_coef: Annotated[Literal["auto"] | Annotated[float, Field(ge=0)], restart("learner"), MUTABLE] = "auto"
-    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001, with the preset atari 0.01) where every action is one
-    of finitely many; 0 where one holds real numbers, whose entropy grows without end as the deviation does."""
+    """Weight of the policy's entropy. auto: 0.01 (impala: 0.001) where every action is one of finitely many; 0 where
+    one holds real numbers, whose entropy grows without end as the deviation does. Left out with impala and the preset
+    atari: 0.01."""
     entropy_schedule: Schedule | None = None
     """Of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False
@@ -139,12 +141,11 @@ class Impala(OffPolicy):
     Source: Espeholt et al. 2018, arXiv:1802.01561.
     """
 
-    atari: ClassVar[Mapping[str, Any]] = {
-        **OffPolicy.atari,
-        "batch_size": 160,
-        "max_lag_versions": 32,
-        "entropy_coef": 0.01,
-    }
+    atari: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        *OffPolicy.atari,
+        {"batch_size": 160, "max_lag_versions": 32},
+        {"entropy_coef": 0.01},
+    )
 
     name: Annotated[Literal["impala"], new_run("learner", "actor", "evaluator")] = "impala"
     batch_size: Annotated[int, Field(ge=1), restart("learner")] = 320
@@ -437,8 +438,8 @@ class R2d2(Ladder):
     """
 
     network: ClassVar[Mapping[str, Any]] = {**Ladder.network, "core": "lstm", "width": 128}
-    atari: ClassVar[Mapping[str, Any]] = {}
-    """None: `value_rescaling` takes the place of clipped rewards, as in the paper."""
+    atari: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """`value_rescaling` takes the place of clipped rewards, as in the paper."""
 
     name: Annotated[Literal["r2d2"], new_run("learner", "actor", "evaluator", "replay")] = "r2d2"
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 40
@@ -555,6 +556,9 @@ class Unknown(Algorithm):
 
 class External(Algorithm):
     """An algorithm of the user's own, `package.module:Class`; the class checks `params` in the role's environment."""
+
+    atari: ClassVar[tuple[Mapping[str, Any], ...]] = ()
+    """What its loss does with rewards is its own."""
 
     name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}

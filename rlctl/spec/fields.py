@@ -72,15 +72,11 @@ def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 def filled(spec: Spec) -> Spec:
     """The same spec, in its own shape, where algorithm and model say all of what preset and algorithm bring: read again
     it means the same, as a dump has every value."""
-    changed: dict[str, Any] = {}
-    if spec.policies is not None:
-        own = {name: one if one.like else one.filled(spec.env) for name, one in spec.policies.items()}
-        changed["policies"] = own
-    else:
+    if spec.policies is None:
         policy = spec.policy()
-        changed |= {"algorithm": policy.algorithm} if spec.algorithm is not None else {}
-        changed |= {"model": policy.model} if spec.model is not None else {}
-    return spec.model_copy(update=changed) if changed else spec
+        return spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})
+    own = {name: one if one.like else one.filled(spec.env) for name, one in spec.policies.items()}
+    return spec.model_copy(update={"policies": own})
 
 
 def folded(spec: Spec) -> Spec:
@@ -108,9 +104,6 @@ def normal(spec: Spec) -> Spec:
 def resolved(spec: Spec) -> dict[str, Any]:
     """Every value of a spec as plain data in its own shape, defaults included; what is not built yet is left out."""
     spec = filled(spec)
-    if spec.policies is None:
-        policy = spec.policy()
-        spec = spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})
     values, found = spec.model_dump(mode="json"), dict[str, Any]()
     for path, _, _ in leaves(spec):
         if not hidden(path):

@@ -193,7 +193,10 @@ class Policy(Model):
     def filled(self, env: Env) -> Policy:
         """The same with what the algorithm leaves out as the default of the environment's preset, and what the model
         leaves out as the algorithm's own."""
-        algorithm = _filled(self.algorithm, self.algorithm.atari if env.preset == "atari" else {})
+        algorithm = self.algorithm
+        for group in algorithm.atari if env.preset == "atari" else ():
+            if algorithm.model_fields_set.isdisjoint(group):
+                algorithm = _filled(algorithm, group)
         return self.model_copy(update={"algorithm": algorithm, "model": _filled(self.model, algorithm.network)})
 
 

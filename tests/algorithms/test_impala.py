@@ -87,6 +87,24 @@ def test_clipped_rewards_leave_returns_as_they_are_and_the_network_as_actors_hav
     assert (learner.net.returns is not None and float(learner.net.returns.batches) > 0) is moves
 
 
+@pytest.mark.parametrize(("clip", "kept"), [(0.1, False), (None, True)])
+def test_a_scale_of_returns_from_before_rewards_were_clipped_is_given_up(clip: float | None, kept: bool) -> None:
+    spaces = Spaces(VECTOR, ACTIONS["discrete"])
+    before, (batch,) = play(spaces, {}, segments=1)
+    now, _ = play(spaces, {}, segments=0, reward_clip=clip)
+    for algorithm in (before, now):
+        assert algorithm.net.returns is not None
+        algorithm.net.returns.update(-80.0, 90.0**2, algorithm.net.value, batch_size=640)
+    now.net.load_state_dict(before.net.state_dict())
+    obs, first = below(batch.fields, "obs"), batch.fields["first"]
+    with torch.no_grad():
+        wanted = before.net.unroll(obs, first, {})[1]
+        now.begun()
+        assert now.net.returns is not None
+        torch.testing.assert_close(now.net.unroll(obs, first, {})[1], wanted, rtol=1e-3, atol=1e-3)
+    assert (float(now.net.returns.deviation) > 40) is kept
+
+
 def learned_log_prob(algorithm: Impala, batch: Batch) -> torch.Tensor:
     fields = batch.fields
     params, _ = algorithm.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))

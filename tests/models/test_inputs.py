@@ -87,6 +87,8 @@ def test_pixels_that_would_be_seen_unscaled_are_refused(torso: str) -> None:
     ):
         nets(image, torso)
     assert nets(image, "mlp") == {"obs": "mlp"}
+    planes = Box((84, 84, 3), "int8", -1, 1)
+    assert nets(planes, torso) == {"obs": torso}
 
 
 def test_a_stated_torso_takes_the_image_or_table_that_auto_refuses() -> None:

@@ -89,6 +89,16 @@ def test_values_stay_what_they_were_when_the_scale_changes() -> None:
         torch.testing.assert_close(moments.raw(head(features)), before, rtol=1e-3, atol=1e-3)
 
 
+def test_values_stay_what_they_were_when_the_scale_is_given_up() -> None:
+    moments, head = ReturnMoments(), nn.Linear(3, 1)
+    features = torch.randn(50, 3, generator=torch.Generator().manual_seed(1))
+    moments.update(-800.0, 900.0**2, head, batch_size=640)
+    before = moments.raw(head(features))
+    moments.reset(head)
+    assert (float(moments.mean), float(moments.deviation), float(moments.batches)) == (0.0, 1.0, 0.0)
+    torch.testing.assert_close(head(features), before, rtol=1e-3, atol=1e-3)
+
+
 def test_moments_of_returns_follow_the_targets() -> None:
     moments, head, rng = ReturnMoments(), nn.Linear(3, 1), np.random.default_rng(0)
     for _ in range(400):

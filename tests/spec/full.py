@@ -14,12 +14,14 @@ def image(name: str) -> str:
     return f"registry.example:5000/rlctl/{name}@sha256:{name.encode().hex():0>64}"
 
 
+BROUGHT = {"reward_clip": None, "batch_size": 320, "max_lag_versions": 16, "entropy_coef": "auto"}
+"""Fields that another preset would change, where they were left out."""
 FULL = Spec.model_validate(
     {
         "run": "full",
         "env": {"id": "CartPole-v1"},
         "policies": {
-            "main": {"algorithm": {"name": "impala"}},
+            "main": {"algorithm": {"name": "impala", **BROUGHT}},
             "other": {"algorithm": {"name": "mine:Ours", "params": {"tau": 0.9}}, "population": 2},
         },
         "roles": {"replay": {}, "inference": {}, "learner": {"replicas": 3}},

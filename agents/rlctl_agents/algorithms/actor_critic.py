@@ -134,6 +134,11 @@ class ActorCriticAlgorithm(Algorithm):
             raise AlgorithmError("; ".join(faults)) from None
         self.tunable.change(values)
 
+    def begun(self) -> None:
+        """Give up a scale of returns that moves no more, as of rewards that were not clipped before."""
+        if self.net.returns is not None and not self.moves_returns and self.net.returns.batches > 0:
+            self.net.returns.reset(self.net.value)
+
     def in_units(self, x: Tensor) -> Tensor:
         """Values, errors or advantages in units of the value head."""
         return x if self.net.returns is None else x / self.net.returns.deviation

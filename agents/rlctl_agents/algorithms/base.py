@@ -246,6 +246,9 @@ class Algorithm(ABC):
             all_reduce: to be called as often on every learner.
         """
 
+    def begun(self) -> None:  # noqa: B027
+        """Fit weights that were taken over, from a generation or another run, to the hyperparameters of this one."""
+
     def after_update(self, updates: int) -> None:  # noqa: B027
         """Copy targets and the like; without gradient.
 

@@ -154,6 +154,7 @@ class DebugSession:
             self.algorithm = make_algorithm(spec, self.name, spaces)
             if spec.init is not None:
                 begin_from_stored(base, self.algorithm, spec.init)
+                self.algorithm.begun()
             self.trainer = Trainer(self.algorithm, policy=self.name, lineage=1, device=CPU, lock_step=spec.sync)
             self.receiver = DirectReceiver(spaces, schema)
             replayed = config.needs_replay

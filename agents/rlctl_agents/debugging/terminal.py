@@ -9,6 +9,7 @@ import site
 import sys
 import sysconfig
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -84,11 +85,12 @@ def go_to(code: Path | None, telling: Telling) -> None:
 def _searched_anyway() -> set[str]:
     """Folders in which this interpreter looks for modules without PYTHONPATH: what is installed, also as editable."""
     found = set(sysconfig.get_paths().values())
-    for folder in (*site.getsitepackages(), site.getusersitepackages()):
+    for folder in (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])):
         found.add(folder)
         for file in Path(folder).glob("*.pth"):
-            lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
-            found |= {os.path.abspath(os.path.join(folder, line.strip())) for line in lines}
+            with suppress(OSError):  # as the interpreter leaves out one that it cannot read
+                lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+                found |= {os.path.abspath(os.path.join(folder, line.strip())) for line in lines}
     return found
 
 

@@ -152,6 +152,18 @@ class ReturnMoments(nn.Module):
         return normalised * self.deviation + self.mean.to(torch.float32)
 
     @torch.no_grad()
+    def reset(self, head: nn.Linear) -> None:
+        """Return to mean 0 and deviation 1, and rewrite the head: values stay as they were.
+
+        Args:
+            head: as in `update`.
+        """
+        head.weight.mul_(self.deviation.to(head.weight.dtype))
+        head.bias.copy_(head.bias.to(torch.float64) * self.deviation.to(torch.float64) + self.mean)
+        for name, value in (("mean", 0.0), ("variance", 1.0), ("batches", 0.0)):
+            getattr(self, name).fill_(value)
+
+    @torch.no_grad()
     def update(
         self, shift: float, spread: float, head: nn.Linear, *, batch_size: int, memory_steps: int = MEMORY_STEPS
     ) -> None:

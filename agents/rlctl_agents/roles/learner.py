@@ -224,6 +224,8 @@ class Learner:
             with as_users_fault(NotInitial):
                 begun = begin_from(layout.init, algorithm, spec.init)
                 log.info("begins with the weights of %s, version %d", spec.init.run, begun.version)
+        if resumed is not None or spec.init is not None:
+            algorithm.begun()
         process.metrics.set(STEPS, self._trainer.consumed_steps)
         # rows that a replay has taken are consumed, whatever becomes of the weights
         self._base = {} if replayed else {BASE_ROWS: float(self._trainer.taken_rows)}

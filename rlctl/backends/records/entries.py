@@ -19,6 +19,8 @@ _LONGEST_TRACE = 2000
 TRACE_STARTS = (b"Traceback (most recent call last):", b"Fatal Python error:", b"Current thread 0x", b"Thread 0x")
 _TRACE_LINK = (b"During handling of the above exception", b"The above exception was the direct cause")
 TIMESTAMP = re.compile(rb'\{"ts": ?"([0-9T:.-]{19,26}Z)"')
+_TRIED = 8
+"""Beginnings of a record that are tried at the end of a line, beside the first: an environment may print thousands."""
 _RECORD = re.compile(TIMESTAMP.pattern + rb', ?"level": ?"')
 
 
@@ -47,7 +49,7 @@ def parted(line: bytes) -> list[bytes]:
     starts = [found.start() for found in _RECORD.finditer(line)]
     if not starts or starts == [0]:
         return [line]
-    for start in reversed(starts):
+    for start in dict.fromkeys((*reversed(starts[-_TRIED:]), starts[0])):
         try:
             json.loads(line[start:])
         except (ValueError, RecursionError):

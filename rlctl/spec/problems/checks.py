@@ -58,8 +58,12 @@ def unsound(spec: Spec) -> Iterator[Fault]:
     plain = fields.folded(spec)
     for name, policy in (plain.policies or {}).items():
         path = fields.as_written(spec, ("policies", name, "algorithm"))
+        given = spec.algorithm if spec.policies is None else spec.policies[name].algorithm
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
-            yield fault._replace(rests_on=(*fault.rests_on, (*path, "name")))
+            brought = given is None or fault.path[-1] not in given.model_fields_set
+            brought &= spec.env.preset == "atari" and any(fault.path[-1] in group for group in policy.algorithm.atari)
+            message = fault.message + (", the default with env.preset atari: state another" if brought else "")
+            yield fault._replace(message=message, rests_on=(*fault.rests_on, (*path, "name")))
         if policy.like is None:
             network = fields.as_written(spec, ("policies", name, "model"))
             yield from _network(spec, policy.model, network)

@@ -223,7 +223,7 @@ def test_nothing_is_warned_of_where_no_code_of_a_commit_runs_as_the_service(tmp_
 
 @pytest.mark.parametrize("registry", ["127.0.0.1:5000/", "ghcr.io/Team", "https://ghcr.io/team", ""])
 def test_a_registry_that_is_no_place_for_images_is_refused(registry: str) -> None:
-    with pytest.raises(ValueError, match="registry\n.*must be host"):
+    with pytest.raises(ValueError, match=r"registry\n.*must be host"):
         Config.model_validate({"projects": {"pole": {**PROJECT, "registry": registry}}})
 
 

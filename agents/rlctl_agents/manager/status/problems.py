@@ -190,7 +190,8 @@ def _stands_still(found: Standstill) -> str:
     if found.envs == 1:
         return f"{text}: its environment hangs in a reset or a step, or takes so long"
     return (
-        f"{text}: most environments are reset one after the other, here {found.envs}; fewer evaluation.envs take less"
+        f"{text}: one of its environments hangs, or they are slow: most are reset one after the other, here"
+        f" {found.envs}; fewer evaluation.envs take less"
     )
 
 
