@@ -564,8 +564,10 @@ def test_a_run_that_cannot_be_ended_leaves_its_folder_and_says_so(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_no_signal_comes_between_a_run_and_its_end(number: signal.Signals) -> None:
+def test_no_signal_comes_between_a_run_and_its_end(number: signal.Signals, request: pytest.FixtureRequest) -> None:
     ended: list[bool] = []
+    handler = signal.signal(number, signal.default_int_handler)  # nohup has a hangup ignored
+    request.addfinalizer(lambda: signal.signal(number, handler))
 
     class Run:
         def down(self) -> bool:
@@ -575,7 +577,7 @@ def test_no_signal_comes_between_a_run_and_its_end(number: signal.Signals) -> No
 
     product.end(Run())  # type: ignore[arg-type]
     assert ended == [True]
-    assert signal.getsignal(number) is not signal.SIG_IGN
+    assert signal.getsignal(number) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("full", ["seeds.csv", "evaluations.csv"])
