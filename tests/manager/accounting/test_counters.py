@@ -344,13 +344,13 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
         ({"endless_steps": 200_001}, "no episode has ended after 200001 steps: set env.max", "rlctl logs evaluator"),
         (
             {"standstill": Standstill(25, 0, 700.0)},
-            "an evaluator has made no step for 700 s: most environments are reset one after the other, here 25; fewer "
-            "evaluation.envs take less",
+            "an evaluator has made no step for 700 s: one of its environments hangs, or they are slow: most are reset "
+            "one after the other, here 25; fewer evaluation.envs take less",
             "rlctl logs evaluator",
         ),
         (
             {"standstill": Standstill(25, 2)},
-            "2 evaluations were given up after 3480 s without a step, and none was done since: most environments",
+            "2 evaluations were given up after 3480 s without a step, and none was done since: one of its environments",
             "rlctl logs evaluator",
         ),
         (

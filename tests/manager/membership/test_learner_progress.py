@@ -24,11 +24,20 @@ def test_steps_of_a_version_are_those_that_the_learner_said_however_uneven_its_u
     assert [learners.steps_at(ref(version)) for version in (0, 1, 2, 3, 4, 9)] == [0, 100, 130, 230, 330, 900]
     assert commit(run, 1, steps=977).ok
     assert learners.steps_at(ref(10)) == 977, "a generation says it too"
-    assert learners.steps_at(ref(12)) == 977 + 2 * BATCH_ROWS, "nobody has said it yet"
+    assert learners.steps_at(ref(12)) == 977 + round(2 * 97.7), "it has not been said yet: as in the mean so far"
     for version in range(11, 3 * PAIRS):
         learners.know(ref(version), 100 * version)
     assert learners.steps_at(ref(777)) == 77_700
     assert learners.steps_at(ref(0)) == 0
+
+
+def test_steps_of_an_update_are_those_that_learners_tell_of(run: Run) -> None:
+    everybody(run)
+    learners = run.manager.learners
+    assert learners.steps_of_update("main") == BATCH_ROWS
+    run.learn(LEARNER, steps=20_480, version=10)
+    assert learners.steps_of_update("main") == 2048
+    assert learners.steps_at(ref(11)) == 20_480 + 2048
 
 
 def test_steps_of_a_version_that_was_measured_before_its_learner_told_of_any_update(run: Run) -> None:

@@ -21,7 +21,8 @@ class Learners:
 
     Args:
         populations: policy -> members, in the order in which learners are numbered.
-        batch_size: of a policy, as the spec says now: steps of an update, over all learners that step together.
+        batch_size: of a policy: steps of an update, until its learners have told of two versions. The manager's part of
+            the spec has none, so that it is the default.
         progress: gets the steps, and from where a learner resumed.
         generations: of a policy, newest first: what a learner may have resumed from.
         clock: monotonic seconds.
@@ -169,10 +170,19 @@ class Learners:
             (before, fewer), (after, more) = ((one, pairs[one]) for one in versions[at - 1 : at + 1])
             return fewer + round((more - fewer) * (ref.version - before) / (after - before))
         if not versions:
-            return self.steps(ref.policy) or ref.version * self._batch_steps(ref.policy)
+            return self.steps(ref.policy) or round(ref.version * self.steps_of_update(ref.policy))
         # newer than what was heard of, or made before this manager began
         known = versions[min(at, len(versions) - 1)]
-        return max(pairs[known] + (ref.version - known) * self._batch_steps(ref.policy), 0)
+        return max(pairs[known] + round((ref.version - known) * self.steps_of_update(ref.policy)), 0)
+
+    def steps_of_update(self, policy: str) -> float:
+        """Agent steps of an update in the mean, as its learners have told of the newest lineage."""
+        lineage = max((number for name, number in self._pairs if name == policy), default=0)
+        pairs = self._pairs.get((policy, lineage), {})
+        if len(pairs) < 2:
+            return self._batch_steps(policy)
+        first, last = next(iter(pairs)), next(reversed(pairs))
+        return (pairs[last] - pairs[first]) / (last - first)
 
     def bury(self, boot: str) -> None:
         """Forget a boot that never comes back."""

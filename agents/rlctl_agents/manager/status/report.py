@@ -343,7 +343,7 @@ class StatusBuilder:
         """Seconds that the actors take for the largest batch, as fast as they are; 0: not known."""
         view = self._view
         per_s = view.members.rates.sum(_boots(actors), "agent_steps")
-        batch = max(view.settings.policy(name).algorithm.batch_size for name in view.settings.policy_names)
+        batch = max(view.learners.steps_of_update(name) for name in view.learners.policies)
         return batch / per_s if per_s > 0 else 0.0
 
     def _facts(
