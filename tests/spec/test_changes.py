@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rlctl.plan import Change, Plan, changes, live_with, make, max_actors, why_not_scale
 from rlctl.spec import load
-from rlctl.spec.fields import filled, leaves
+from rlctl.spec.fields import brought, filled, leaves
 from rlctl.spec.schema import Spec
 from tests.spec.full import CLUSTER, FULL, LEAVES, changed, image
 
@@ -89,6 +89,9 @@ def test_the_preset_atari_brings_what_goes_with_its_games_where_the_spec_says_no
         if "policies" not in sections:
             assert stored.algorithm is not None, "a later release may bring something else"
     assert small(**section).policy().algorithm.reward_clip is None
+    assert brought(small(**section), "main") == {}
+    left_out = {name: value for name, value in meant.items() if value is not None and name not in (algorithm or {})}
+    assert brought(small(**section, env=ATARI), "main").items() <= left_out.items()
 
 
 def test_no_field_changed_is_no_change() -> None:

@@ -153,13 +153,15 @@ class ReturnMoments(nn.Module):
 
     @torch.no_grad()
     def reset(self, head: nn.Linear) -> None:
-        """Return to mean 0 and deviation 1, and rewrite the head: values stay as they were.
+        """Return to mean 0 and deviation 1. Values stay as they were where their deviation is at most 1; larger ones
+        are not rewritten, so that they have that deviation from now on.
 
         Args:
             head: as in `update`.
         """
-        head.weight.mul_(self.deviation.to(head.weight.dtype))
-        head.bias.copy_(head.bias.to(torch.float64) * self.deviation.to(torch.float64) + self.mean)
+        if self.deviation <= 1:
+            head.weight.mul_(self.deviation.to(head.weight.dtype))
+            head.bias.copy_(head.bias.to(torch.float64) * self.deviation.to(torch.float64) + self.mean)
         for name, value in (("mean", 0.0), ("variance", 1.0), ("batches", 0.0)):
             getattr(self, name).fill_(value)
 

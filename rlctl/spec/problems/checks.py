@@ -58,11 +58,11 @@ def unsound(spec: Spec) -> Iterator[Fault]:
     plain = fields.folded(spec)
     for name, policy in (plain.policies or {}).items():
         path = fields.as_written(spec, ("policies", name, "algorithm"))
-        given = spec.algorithm if spec.policies is None else spec.policies[name].algorithm
+        brought = fields.brought(spec, name)
         for fault in _algorithm(spec, policy.algorithm, path) if policy.like is None else ():
-            brought = given is None or fault.path[-1] not in given.model_fields_set
-            brought &= spec.env.preset == "atari" and any(fault.path[-1] in group for group in policy.algorithm.atari)
-            message = fault.message + (", the default with env.preset atari: state another" if brought else "")
+            value = brought.get(str(fault.path[-1]))
+            told = "" if value is None else f"; {number(value)} is the default with env.preset atari, state another"
+            message = fault.message + told
             yield fault._replace(message=message, rests_on=(*fault.rests_on, (*path, "name")))
         if policy.like is None:
             network = fields.as_written(spec, ("policies", name, "model"))

@@ -116,6 +116,8 @@ def _unreadable(run: str, error: Torn) -> BackendUnreachable:
         return Unreadable(error.message, run=run, storage=root, hint=hint, objects=(str(path),))
     there = ", ".join(str(place.layout.root) for place in found)
     which = f"which of {there} it is cannot be told" if found else f"no folder of it lies in {state_home() / 'runs'}"
+    if isinstance(error.__cause__, OSError):  # it is whole, and perhaps the only record of where a run's pods are
+        return BackendUnreachable(error.message, hint=f"{error.hint} {which.capitalize()}.", objects=(str(path),))
     hint = f"Put {path} right, or move it away: the name is free then; {which}."
     return BackendUnreachable(error.message, hint=hint, objects=(str(path),))
 

@@ -218,3 +218,11 @@ def test_a_folder_in_place_of_a_file_is_told_with_a_hint(place: Place) -> None:
     with pytest.raises(RlctlError, match="Is a directory") as caught:
         LocalBackend().stored_status("one")
     assert "move it away" in caught.value.hint
+
+
+def test_an_entry_that_cannot_be_read_is_to_be_kept(homes: Path) -> None:
+    run_index.path("far").mkdir(parents=True)
+    with pytest.raises(BackendUnreachable, match="it cannot be read: Is a directory") as told:
+        places.find("far")
+    assert "Keep it" in told.value.hint
+    assert "move it away" not in told.value.hint
