@@ -558,7 +558,7 @@ class External(Algorithm):
     """An algorithm of the user's own, `package.module:Class`; the class checks `params` in the role's environment."""
 
     atari: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """What its loss does with rewards is its own."""
+    """None: the class decides what its loss does with rewards, and states its own defaults."""
 
     name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}

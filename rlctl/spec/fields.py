@@ -82,10 +82,7 @@ def filled(spec: Spec) -> Spec:
 def brought(spec: Spec, name: str) -> dict[str, Any]:
     """Fields of a policy's algorithm that have the default of `env.preset`; none of a policy that is `like` another."""
     policy = Policy(algorithm=spec.algorithm or Impala()) if spec.policies is None else spec.policies[name]
-    if spec.env.preset != "atari" or policy.like is not None:
-        return {}
-    groups = [group for group in policy.algorithm.atari if policy.algorithm.model_fields_set.isdisjoint(group)]
-    return {key: value for group in groups for key, value in group.items()}
+    return {} if policy.like is not None else policy.brought(spec.env)
 
 
 def folded(spec: Spec) -> Spec:

@@ -190,13 +190,15 @@ class Policy(Model):
     like: Annotated[PolicyName | None, new_run()] = None
     """Take algorithm and model from this policy. No role reads it: what a change does is what these two change."""
 
+    def brought(self, env: Env) -> dict[str, Any]:
+        """Fields of the algorithm that have the default of the environment's preset, with their values."""
+        groups, stated = self.algorithm.atari if env.preset == "atari" else (), self.algorithm.model_fields_set
+        return {key: value for group in groups if stated.isdisjoint(group) for key, value in group.items()}
+
     def filled(self, env: Env) -> Policy:
         """The same with what the algorithm leaves out as the default of the environment's preset, and what the model
         leaves out as the algorithm's own."""
-        algorithm = self.algorithm
-        for group in algorithm.atari if env.preset == "atari" else ():
-            if algorithm.model_fields_set.isdisjoint(group):
-                algorithm = _filled(algorithm, group)
+        algorithm = _filled(self.algorithm, self.brought(env))
         return self.model_copy(update={"algorithm": algorithm, "model": _filled(self.model, algorithm.network)})
 
 
