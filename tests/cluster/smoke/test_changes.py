@@ -74,19 +74,15 @@ def test_learners_of_changed_settings_begin_together_when_those_of_old_have_left
     run.up(*TWO, "--set", "roles.learner.replicas=2")
     run.until("learner", 2, timeout_s=180)
     run.goes_on()
-    before = run.uids("learner")
+    before, told = run.uids("learner"), _groups(run)
     run.up(*TWO, "--set", "roles.learner.replicas=2", "--set", "algorithm.lr=0.0007")
     run.until("learner", 2, other_than=before, timeout_s=300)
     run.goes_on()
-
-    def groups() -> list[str]:
-        """Numbers of learners that stepped together, from the time on when one began to wait."""
-        told = run.who("logs", "manager", "--run", "train", "--grep", "a learner waits|group [0-9]+ of").stdout
-        found = re.findall(r"group [0-9]+ of ([0-9]+) learner", told.partition("a learner waits")[2])
-        return [str(one) for one in found]
-
-    wait_until(lambda: groups()[-1:] == ["2"], timeout_s=60, what="a group of two")
-    assert groups().count("2") == 1, "those that are left learn on alone until all are new"
+    wait_until(lambda: _groups(run)[-1:] == ["2"], timeout_s=120, what=f"a group of two, after {told}")
+    log = run.who("logs", "manager", "--run", "train").stdout
+    groups = _groups(run)[len(told) :]
+    assert groups.count("2") == 1, f"those that are left learn on alone until all are new\n{log}"
+    assert "a learner waits: learner/0" in log, log
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 
 
@@ -100,6 +96,12 @@ def test_down_and_up_go_on_from_the_newest_generation(run: Training) -> None:
     run.goes_on()
     assert run.status()["resumed"]["steps"] > 0
     assert run.status()["checkpoint"]["number"] >= generation
+
+
+def _groups(run: Training) -> list[str]:
+    """Numbers of learners that stepped together, one for each group."""
+    log = run.who("logs", "manager", "--run", "train", "--grep", "event=group|group [0-9]+ of").stdout
+    return re.findall(r"group [0-9]+ of ([0-9]+) learner", log)
 
 
 def _images(pods: dict[str, Object]) -> set[str]:

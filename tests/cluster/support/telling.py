@@ -8,16 +8,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlctl.spec.names import COMPONENT
 from tests.cluster.support.contract import NEEDS, TIERS
 from tests.cluster.support.people import CAPTURES, Person
-from tests.cluster.support.witness import Witness, is_ready
+from tests.cluster.support.witness import Object, Witness, is_ready
 
 
 def dump(witness: Witness, namespace: str) -> Iterator[str]:
-    """Events of a namespace, its pods, and the last lines of those that are not well."""
+    """Events of a namespace, its pods, and their last lines: those that are not well first, then the manager's."""
+
+    def role(pod: Object) -> str:
+        return str((pod["metadata"].get("labels") or {}).get(COMPONENT))
+
     yield f"--- events of {namespace}"
     events = witness.list("Event", namespace)
-    for event in sorted(events, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")[-40:]:
+    for event in sorted(events, key=lambda each: each.get("lastTimestamp") or each.get("eventTime") or "")[-25:]:
         about = event["involvedObject"]
         message = str(event.get("message", "")).replace("\n", " ")[:300]
         yield f"{event.get('type', ''):8} {about.get('kind')}/{about.get('name')}: {event.get('reason')}: {message}"
@@ -30,7 +35,7 @@ def dump(witness: Witness, namespace: str) -> Iterator[str]:
             for each in status.get("containerStatuses") or ()
         ]
         yield f"{pod['metadata']['name']} {status.get('phase')} on {pod['spec'].get('nodeName')}: {', '.join(states)}"
-    for pod in sorted(pods, key=is_ready)[:8]:
+    for pod in sorted(pods, key=lambda pod: (is_ready(pod), role(pod) not in ("manager", "learner")))[:8]:
         name = pod["metadata"]["name"]
         yield f"--- log of {name}"
         yield witness.log(name, namespace)
