@@ -220,7 +220,7 @@ def table(rows: list[Row]) -> list[str]:
         if row.get("missing") and not row["task"] and row["who"] not in others
     ]
     lines += [f"Missing: {'; '.join(f'{who}: {why}' for who, why in gone)}.", ""] if gone else []
-    there = [f"{peer.label}: {peer.settings}" for peer in able]
+    there = [f"{peer.label}: {(of_algorithms and peer.in_algorithms) or peer.settings}" for peer in able]
     lines += [f"Settings: {own}. {'; '.join(there)}."]
     return lines
 

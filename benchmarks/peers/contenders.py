@@ -14,20 +14,26 @@ class Peer(NamedTuple):
     tasks: tuple[str, ...]
     quick: bool  # installs in a minute or two: part of the short form
     settings: str
+    """In the tasks of `IMPALA`."""
+    in_algorithms: str = ""
+    """In those of `ALGORITHMS`; "": the same."""
 
 
 PEERS = (
     Peer("pufferlib", "PufferLib 3.0.0", "puffer",
          ("pong", "cartpole", "native", "solve", "pong_ppo", "cartpole_ppo"), True,
-         "one process; 8, 64, 4,096 or 16 environments, 32 steps, minibatch 256, 1,024, 32,768 or 256, one epoch"),
+         "one process; 8, 64, 4,096 or 16 environments, 32 steps, minibatch 256, 1,024, 32,768 or 256, one epoch",
+         "one process; 8 environments x 128 steps or 32 x 32, minibatches of 256, four epochs"),
     Peer("sample_factory", "Sample Factory 2.1.1", "appo",
          ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo"), True,
-         "APPO, asynchronous, 2 workers x 8 or 20, 32 steps, batch 512, one epoch; solve with two, as its example"),
+         "APPO, asynchronous, 2 workers x 8 or 20, 32 steps, batch 512, one epoch; solve with two, as its example",
+         "APPO, asynchronous, 2 workers x 4 or 16 environments, 128 or 32 steps, 4 batches of 256, four epochs"),
     Peer("sb3", "SB3 2.9.2", "sb3",
          ("pong", "cartpole", "solve", "pong_ppo", "cartpole_ppo", "halfcheetah_ppo", "pong_dqn", "halfcheetah_sac"),
          True,
-         "PPO, one process; 8 or 32 environments, 128 or 64 steps, minibatch 256 or 512, one epoch; solve as RL Zoo, "
-         "20; DQN and SAC with one environment"),
+         "PPO, one process; 8 or 32 environments, 128 or 64 steps, minibatch 256 or 512, one epoch; solve as RL Zoo",
+         "one process; PPO 8 environments x 128 steps or 32 x 32, minibatches of 256, four epochs; HalfCheetah 8 x "
+         "256, minibatches of 64, ten epochs; DQN and SAC with one environment"),
     Peer("cleanrl", "CleanRL fe8d8a0", "cleanrl", ("pong_ppo", "cartpole_ppo", "pong_dqn", "halfcheetah_sac"), True,
          "one process, as in its files; wrappers of environments as all have them"),
     Peer("monobeast", "MonoBeast 0af07b0", "monobeast", ("pong",), False,

@@ -40,11 +40,12 @@ def compare(
 ) -> int:
     """Compare runs, those of equal settings as one group.
 
-    A group is the runs whose specs differ in nothing but the seed and where they run. Of each run its last evaluation
-    counts, or with --steps the newest one of no more agent steps. Told are the interquartile mean over the runs, with
-    a 95 % stratified bootstrap interval, and the probability that a run of the best group returns more than one of
-    this group (Agarwal et al. 2021, arXiv:2108.13264). What makes the figures unequal is told as well: runs
-    that are unfinished, ended short of their steps or had other settings before, other seeds, other environments.
+    A group is the runs whose specs differ in nothing but name, seed, where they run (target, storage, images,
+    kubernetes), code, checkpoint and trackers. Of each run its last evaluation counts, or with --steps the newest one
+    of no more agent steps. Told are the interquartile mean over the runs, with a 95 % stratified bootstrap interval,
+    and the probability that a run of the best group returns more than one of this group (Agarwal et al. 2021,
+    arXiv:2108.13264). What makes the figures unequal is told as well: runs that are unfinished, ended short of their
+    steps or had other settings before, other seeds, other environments.
     Needs numpy, and matplotlib for the plot: pip install "rlctl[sweep]". A file of yours is never overwritten without
     --force (exit 9).
     """
