@@ -86,6 +86,15 @@ def test_repeated_lines_are_counted_and_not_written() -> None:
     assert record.__dict__["kv"] == {"suppressed": 1000 - logs.REPEATS}
 
 
+def test_an_event_is_not_lost_because_many_of_other_kinds_came_before() -> None:
+    only, passed = logs.RepeatFilter(Clock()), []
+    for kind, role in [("lease", "actor")] * 20 + [("lease", "learner"), ("group", "")]:
+        record = logging.LogRecord("x", logging.INFO, "f", 1, "%s", ("text",), None)
+        record.__dict__["kv"] = {"event": kind, "role": role}
+        passed += [(kind, role)] * only.filter(record)
+    assert passed == [("lease", "actor")] * logs.REPEATS + [("lease", "learner"), ("group", "")]
+
+
 def test_recent_lines_are_bounded_and_taken_once() -> None:
     recent = logs.RecentLines(lines=3, max_bytes=50)
     for text in ("a" * 30, "b" * 10, "c" * 10, "d" * 10):

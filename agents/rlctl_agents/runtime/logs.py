@@ -75,6 +75,7 @@ def _cut(text: str) -> str:
 
 class RepeatFilter(logging.Filter):
     """Lets the first lines of a call of the logger through, counts the rest, and says how many with the next one.
+    Events of the run, which one call logs, count apart by kind and role: none hides another one.
 
     Args:
         clock: monotonic seconds.
@@ -84,10 +85,11 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: dict[tuple[str, int, str], tuple[float, int, int]] = {}  # window's start, passed, suppressed
+        self._seen: dict[tuple[object, ...], tuple[float, int, int]] = {}  # window's start, passed, suppressed
 
     def filter(self, record: logging.LogRecord) -> bool:
-        key = (record.name, record.levelno, str(record.msg)[:200])
+        values = getattr(record, "kv", {})
+        key = (record.name, record.levelno, str(record.msg)[:200], values.get("event"), values.get("role"))
         now = self._clock()
         with self._lock:
             if len(self._seen) > 1000:

@@ -28,6 +28,10 @@ class Training:
     def status(self) -> dict[str, Any]:
         return self.who.status(self.run)
 
+    def log(self, role: str) -> str:
+        """Log records of a role, as they are printed."""
+        return self.who("logs", role, "--run", self.run).stdout
+
     def steps(self) -> int:
         """Rows that the learner has consumed."""
         return int(self.status()["totals"]["consumed_steps"])
