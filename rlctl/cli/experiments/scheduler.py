@@ -14,7 +14,7 @@ from rlctl.cli.display.text import clock, count, number, plain, table
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.record import Sweep, Trial
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run.applied import follow
+from rlctl.cli.run.applied import follow, grace_s
 from rlctl.cli.run.attach import Interrupts, poll_every_s
 from rlctl.cli.run.clusters import backend_of
 from rlctl.cli.run.preflight import nothing_to_do, preflight
@@ -27,10 +27,10 @@ from rlctl.waiting import HEARTBEAT_S
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
+    from rlctl.cli.display.view import Screen
     from rlctl.cli.experiments.search import Search
     from rlctl.spec import Loaded
 
-GRACE_S: Final = 10.0
 STOPPED: Final = "stopped by another command"
 _ROOM: Final = 4
 """Lines of a terminal that are no trials."""
@@ -225,7 +225,7 @@ class Scheduler:
     def _take_down(self, trial: Trial, backend: Backend) -> None:
         """Its data stays."""
         with self._hushed():
-            follow(self._world, backend.delete(trial.run, volumes=False, grace_s=GRACE_S), heard=False)
+            follow(self._world, backend.delete(trial.run, volumes=False, grace_s=grace_s(backend)), heard=False)
 
     def _end(self, trial: Trial, state: record.State, why: str = "") -> None:
         trial.state, trial.why = state, why
@@ -250,10 +250,7 @@ class Scheduler:
         if not self._world.is_terminal(self._world.stderr):
             self._world.say(f"{clock(self._said_s - self._began_s)} {plain(text)}")
 
-    def _show(self, screen: object) -> None:
-        from rlctl.cli.display.view import Screen
-
-        assert isinstance(screen, Screen)
+    def _show(self, screen: Screen) -> None:
         if screen.live:
             screen.show([*lines(self._sweep, room=screen.height - _ROOM), "Ctrl-C leaves; trials that run go on"])
         elif self._world.clock() - self._said_s >= HEARTBEAT_S:

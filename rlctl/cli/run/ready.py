@@ -8,7 +8,7 @@ from rlctl.cli.context import World
 from rlctl.cli.display.problems import label, of_process, sentence
 from rlctl.cli.display.report import failure
 from rlctl.cli.display.text import plain
-from rlctl.cli.run.applied import follow, nothing_done
+from rlctl.cli.run.applied import follow, grace_s, nothing_done
 from rlctl.cli.run.attach import Outcome
 from rlctl.cli.run.snapshot import Snapshot
 from rlctl.errors import RlctlError, TimedOut, WorkloadFailed
@@ -16,8 +16,6 @@ from rlctl.errors import RlctlError, TimedOut, WorkloadFailed
 if TYPE_CHECKING:
     from rlctl.backends.base import Process, RunState
     from rlctl.cli.run.prepare import Prepared
-
-GRACE_S = 10.0
 
 
 class NotReady(TimedOut):
@@ -99,11 +97,11 @@ def undo(world: World, prepared: Prepared) -> str:
     try:
         if before is None and not prepared.remains:
             world.mention(f"--atomic: removing {run}, which was not there before")
-            follow(world, backend.delete(run, volumes=True, grace_s=GRACE_S), heard=False)
+            follow(world, backend.delete(run, volumes=True, grace_s=grace_s(backend)), heard=False)
             return f"{run} is removed again"
         if before is None or before.phase != "running":
             world.mention(f"--atomic: stopping {run}, which did not run before")
-            follow(world, backend.delete(run, volumes=False, grace_s=GRACE_S), heard=False)
+            follow(world, backend.delete(run, volumes=False, grace_s=grace_s(backend)), heard=False)
             return f"{run} is stopped again; its data stays"
         if before.revision == 0:
             return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"

@@ -19,7 +19,7 @@ from rlctl.cli.options import (
     Yes,
     verb,
 )
-from rlctl.cli.run.applied import follow, nothing_done
+from rlctl.cli.run.applied import follow, grace_s, nothing_done
 from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.clusters import backend_of, recorded, where
 from rlctl.cli.run.force import force, owner_of
@@ -70,7 +70,8 @@ def down(
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
             backend = backend_of(world, name, target)
-            follow(world, backend.delete(name, volumes=volumes, grace_s=_grace_s(backend, given_s)))
+            patience_s = grace_s(backend) if given_s is None else given_s
+            follow(world, backend.delete(name, volumes=volumes, grace_s=patience_s))
         which = "" if name is None else f" {name}"
         world.say(f"nothing to do: there is no run{which}{looked_at(world, target)}")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
@@ -82,8 +83,8 @@ def down(
         _ask(world, meant)
     try:
         with Interrupts(signal.SIGINT, signal.SIGHUP):
-            grace_s = _grace_s(meant.backend, given_s)
-            done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=grace_s))
+            patience_s = grace_s(meant.backend) if given_s is None else given_s
+            done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=patience_s))
     except Signalled as gone:
         raise Signalled(gone.exit_code, f"left {meant.run} half stopped; the same command goes on") from None
     _say_end(world, meant, idle=nothing_done(done), volumes=volumes)
@@ -98,18 +99,6 @@ def down(
     return 0
 
 
-def _grace_s(backend: Backend, given_s: float | None) -> float:
-    """Patience with processes that end: on a cluster as long as a learner's pod may take for its last generation."""
-    if given_s is not None:
-        return given_s
-    return 60.0 if backend.name in ON_CLUSTERS else 10.0
-
-
-def _on_cluster(name: str | None) -> bool:
-    entry = None if name is None else recorded(name)
-    return entry is not None and entry.target in ON_CLUSTERS
-
-
 def _forget(world: World, name: str | None) -> int:
     """Take a run on a cluster out of this machine's index of runs; what is on the cluster stays.
 
@@ -121,7 +110,7 @@ def _forget(world: World, name: str | None) -> int:
     if name is None:
         raise UsageError("--forget needs the name of a run", hint="rlctl down NAME --forget")
     entry = recorded(name)
-    if entry is not None and not _on_cluster(name):
+    if entry is not None and entry.target not in ON_CLUSTERS:
         raise UsageError(
             f"run {name} is on this machine, where its data would be lost from sight",
             hint=f"stop it: rlctl down {name}; remove it: rlctl down {name} --volumes",

@@ -332,8 +332,7 @@ def _staying(sweep: str) -> str:
 
 def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: bool) -> list[str]:
     """Take runs of a sweep down; one of the same name that it has not made is left alone, and said."""
-    from rlctl.cli.experiments.scheduler import GRACE_S
-    from rlctl.cli.run.applied import follow
+    from rlctl.cli.run.applied import follow, grace_s
 
     done = []
     for trial in trials:
@@ -342,6 +341,6 @@ def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: boo
         if state is not None and state.uid != trial.uid:
             world.say(f"run {trial.run} is not of sweep {sweep.name}, and stays")
         elif state is not None:
-            follow(world, backend.delete(trial.run, volumes=volumes, grace_s=GRACE_S))
+            follow(world, backend.delete(trial.run, volumes=volumes, grace_s=grace_s(backend)))
             done.append(trial.run)
     return done
