@@ -155,7 +155,7 @@ class World:
     _backends: dict[tuple[str, Cluster], Backend] = field(default_factory=dict)
 
     def setup(self, output: str, quiet: bool, context: str | None = None, namespace: str | None = None) -> World:
-        """Takes over what every verb has as options."""
+        """Set output, quietness and cluster from the options that all verbs share."""
         self.output = output
         self.quiet = quiet
         self.cluster = Cluster(context or None, _checked(namespace, "-n"))

@@ -145,7 +145,7 @@ def verb(*cluster: str, wide: bool = False) -> Callable[[Callable[..., int]], Ca
         ][1:]
         after = next((number for number, one in enumerate(own, 1) if one.name == "target"), len(own))
         own[after:after] = [option(name, shared[name], None) for name in cluster]
-        before = len(own) - (own[-1:] != [] and own[-1].name == "utc")
+        before = len(own) - (bool(own) and own[-1].name == "utc")
         own[before:before] = [option("output", shared["output"], "table")]
         own.append(option("quiet", Quiet, False))
         context = inspect.Parameter("ctx", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)

@@ -32,7 +32,8 @@ def test_a_crash_is_kept_on_the_volume_and_told_with_the_command_that_plays_it_a
 def test_nobody_has_episodes_kept_that_are_not_theirs(run: Run) -> None:
     everybody(run)
     for recorded in (crash(kind="best"), crash(number=77), crash(number=1)):
-        assert run.manager.recorded(recorded) == Said(False, "it is of no process that records such episodes")
+        why = f"process {recorded.boot} has no role that records {recorded.kind} episodes"
+        assert run.manager.recorded(recorded) == Said(False, why)
     odd = Recorded(boot(ACTOR), "crash", b"two\nlines", b"")
     assert run.manager.recorded(odd) == Said(False, "the description of an episode must be one line")
     assert not list(run.layout.episodes.glob("*.episode"))

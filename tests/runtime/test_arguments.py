@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl.backends.kubernetes import names
+from rlctl.spec import names
 from rlctl_agents.runtime.addresses import CHANNELS, PORTS, Addresses
 from rlctl_agents.runtime.process import WORKLOADS, parse
 from tests.manager.world import Time

@@ -229,7 +229,7 @@ class Coordinator:
         """Keep an episode; `why` is its name, or why it is not kept."""
         holder = self.members.leases.holder(recorded.boot)
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
-            return Said(False, "it is of no process that records such episodes")
+            return Said(False, f"process {recorded.boot} has no role that records {recorded.kind} episodes")
         try:
             name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
         except (ValueError, OSError) as fault:
@@ -262,7 +262,8 @@ class Coordinator:
         """Note the part of a generation that a replay shard has written, or has not."""
         holder = self.members.leases.holder(told.boot, "replay")
         if holder is None or told.term != self.term:
-            return Said(False, "it is of no shard of this manager")
+            why = f"process {told.boot} holds no lease of a replay shard under term {self.term}"
+            return Said(False, f"{why}: its part of generation {told.number} is not noted")
         part = f"{SHARD}{holder.index}"
         if why := self._add_part(part, told):
             self.checkpoints.assembly.unseen[told.number, part] = told

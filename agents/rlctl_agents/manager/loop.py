@@ -242,8 +242,10 @@ class RunningLoop:
             return {"number": coordinator.order_checkpoint()}
         if what == "/profile":
             return self._order_profile(body)
-        coordinator.stop.finish(finished.ON_REQUEST)
-        return {"stopping": True}
+        if what == "/stop":
+            coordinator.stop.finish(finished.ON_REQUEST)
+            return {"stopping": True}
+        raise ValueError(f"{what} is no order that this manager knows")
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
         """Order a profile: with the answer to the next report of a process; of this one at once."""
@@ -296,7 +298,7 @@ class RunningLoop:
         rare_s = coordinator.state.wall_s / POINTS  # a month of points each 5 s would be gigabytes
         if coordinator.state.progress.started and (last or clock.monotonic() - self._drawn >= rare_s):
             self._drawn = clock.monotonic()
-            learner = self._averages.look(coordinator.members.reports("learner"))
+            learner = self._averages.look(coordinator.members.heard("learner"))
             steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
             self._curves.add(steps, curves)
             self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)

@@ -133,9 +133,9 @@ class Evaluator:
     def _record(self, match: Match) -> Recording | None:
         """Film of one more episode, if it is wanted. One that fails, however it does, is no reason to end."""
         assert match.quota is not None
-        loaded = self._networks[match.seats[min(match.seats)]]
         if not match.quota.record:
             return None
+        loaded = self._networks[match.seats[min(match.seats)]]
         try:
             return recorded(
                 self._process.spec.env.model_dump(), loaded.algorithm, seed=match.seed,

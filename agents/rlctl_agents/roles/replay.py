@@ -84,11 +84,12 @@ def main(process: Process) -> None:
             ratio=ratio,
             metrics=process.metrics,
         )
-        saves = spec.replay.checkpoint == "full"
-        folder = None if process.arguments.volume is None else Layout(process.arguments.volume).checkpoints
-        if saves and folder is None:
-            raise UserFault("command line: a replay that is saved needs --volume")
-        if saves and folder is not None:
+        folder = None
+        if spec.replay.checkpoint == "full":
+            if process.arguments.volume is None:
+                raise UserFault("command line: a replay that is saved needs --volume")
+            folder = Layout(process.arguments.volume).checkpoints
+        if folder is not None:
             process.metrics.set(RESUMING, 1.0)
             member.start(Snapshot)  # reading takes longer than a lease outlives silence
             found = restore_newest(shared, folder, lease.generations, index=lease.index, shards=shards)
@@ -127,7 +128,7 @@ def main(process: Process) -> None:
             return Snapshot(accounts=receiver.accounts, gauges=shared.gauges())
 
         saver = None
-        if folder is not None and saves:
+        if folder is not None:
             saver = ShardSaver(
                 shared, folder, policy=policy, index=lease.index, boot=process.boot,
                 tell=lambda part: member.call(part, Said, deadline_s=TELL_S),

@@ -220,7 +220,8 @@ class Member:
         Accounts that the manager has heard are not told again until they change: a receiver keeps those of all senders
         that there have ever been.
         """
-        metrics, snapshot, process = self._process.metrics.values(), self.snapshot(), self._process
+        process, snapshot = self._process, self.snapshot()  # first: it brings gauges of the metrics up to date
+        metrics = process.metrics.values()
         self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
         report = Report(
             role=process.role,

@@ -180,7 +180,6 @@ class Sampled(msgspec.Struct, frozen=True):
     frames: Annotated[list[Annotated[str, msgspec.Meta(max_length=300)]], msgspec.Meta(max_length=20_000)]
     stacks: Annotated[list[tuple[list[int], int]], msgspec.Meta(max_length=5_000)]
     """Numbers of frames, the thread first and the innermost function last, and microseconds."""
-    fault: str = ""  # why there is nothing
 
 
 class Recorded(msgspec.Struct, frozen=True):

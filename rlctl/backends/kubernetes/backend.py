@@ -31,11 +31,10 @@ from rlctl.backends.kubernetes.apply import (
     differences,
     down,
     rollback,
-    scaling,  # fmt: skip
+    scaling,
     up,
 )
 from rlctl.backends.kubernetes.diagnose import listing
-from rlctl.backends.kubernetes.names import VOLUME
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.preflight.fleet import Sizes, no_sizes
 from rlctl.backends.kubernetes.run_state import index, lost, owner
@@ -48,6 +47,7 @@ from rlctl.backends.stored_files import FilesOfManager
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
+from rlctl.spec.names import VOLUME
 from rlctl.spec.runs import run_index
 from rlctl.spec.runs.run_index import IndexEntry
 from rlctl.waiting import steady

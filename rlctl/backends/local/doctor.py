@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Final
 
 from rlctl.backends.base import Check
+from rlctl.backends.local.process.supervisord import WANTED_FILES
 from rlctl.backends.local.state import places
 from rlctl.spec.layout import state_home
 from rlctl.spec.machine import Machine
@@ -19,8 +20,6 @@ _PACKAGES: Final = ("supervisor", "psutil", "rlctl_agents", "torch", "zmq", "msg
 _GIB: Final = 2**30
 _LITTLE_DISK_GIB: Final = 5.0
 _NO_DISK_GIB: Final = 0.5
-_FILES_OF_A_RUN: Final = 4096
-"""Open files, as the supervisor's own configuration asks for: some thirty for each of a hundred replicas."""
 
 
 def look() -> list[Check]:
@@ -79,9 +78,9 @@ def _sockets() -> Check:
 def _files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = "unlimited" if hard == resource.RLIM_INFINITY else str(hard)
-    if hard != resource.RLIM_INFINITY and hard < _FILES_OF_A_RUN:
+    if hard != resource.RLIM_INFINITY and hard < WANTED_FILES:
         return Check(
-            "open files", "problem", f"at most {most}, a run asks for {_FILES_OF_A_RUN}",
+            "open files", "problem", f"at most {most}, a run asks for {WANTED_FILES}",
             "raise the hard limit: limits.conf, LimitNOFILE",
         )  # fmt: skip
     return Check("open files", "ok", f"{soft} now, {most} at most")

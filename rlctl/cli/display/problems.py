@@ -20,12 +20,12 @@ def label(process: Process) -> str:
 
 
 def past(process: Process) -> bool:
-    """It is over and has a successor: an evicted pod, say. Worth telling, and no fault of now."""
+    """Whether a process is over and has a successor, as an evicted pod: worth telling, and no fault of now."""
     return bool(process.name) and process.state == "exited"
 
 
 def exists(process: Process) -> bool:
-    """There is something to stop: a process, or a pod, which is there even when it has failed."""
+    """Whether there is something to stop: a process, or a pod, which is there even when it has failed."""
     return process.state not in ("stopped", "exited") and (process.state != "failed" or bool(process.name))
 
 

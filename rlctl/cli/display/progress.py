@@ -26,10 +26,10 @@ class Progress(StrEnum):
     none = "none"
 
 
-class Nothing:
-    """Shows nothing of a run."""
+class Shower:
+    """Shows a run while it is waited for; this one nothing of it."""
 
-    def __enter__(self) -> Nothing:
+    def __enter__(self) -> Shower:
         return self
 
     def __exit__(self, *ended: Any) -> None:
@@ -39,12 +39,12 @@ class Nothing:
         """One look at the run; shown is what is new."""
 
 
-def make(world: World, progress: Progress) -> Nothing:
+def make(world: World, progress: Progress) -> Shower:
     """The one that is wanted, and possible where standard error goes."""
     if progress is Progress.auto:
         progress = Progress.tree if world.is_terminal(world.stderr) else Progress.plain
     if progress is Progress.none or (world.quiet and progress is not Progress.json):
-        return Nothing()
+        return Shower()
     if progress is Progress.json:
         return JsonLines(world)
     if progress is Progress.tree and world.is_terminal(world.stderr):
@@ -52,7 +52,7 @@ def make(world: World, progress: Progress) -> Nothing:
     return Lines(world)
 
 
-class TreeView(Nothing):
+class TreeView(Shower):
     """Draws the run in place."""
 
     def __init__(self, world: World) -> None:
@@ -60,7 +60,7 @@ class TreeView(Nothing):
 
         self._screen = Screen(world, world.stderr)
 
-    def __enter__(self) -> Nothing:
+    def __enter__(self) -> Shower:
         self._screen.__enter__()
         return self
 
@@ -73,7 +73,7 @@ class TreeView(Nothing):
         self._screen.show(tree(snapshot, height=self._screen.height))
 
 
-class Lines(Nothing):
+class Lines(Shower):
     """One line for every change of state, and a heartbeat when nothing has been said for ten seconds."""
 
     def __init__(self, world: World) -> None:

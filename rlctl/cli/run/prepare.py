@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -287,6 +287,11 @@ def say_images(world: World, prepared: Prepared | Offline) -> None:
             world.say(f"images.{name}: {image} is {digest}{how}")
 
 
+def by_field(changes: Iterable[Change]) -> list[Change]:
+    """One change for each field."""
+    return list({change.path: change for change in changes}.values())
+
+
 def refuse(prepared: Prepared) -> None:
     """Stop before anything is changed when a field cannot change on this run.
 
@@ -295,9 +300,7 @@ def refuse(prepared: Prepared) -> None:
     """
     if prepared.refused:
         run = prepared.plan.run
-        fields = "\n".join(
-            f"  {change.why}" for change in {change.path: change for change in prepared.refused}.values()
-        )
+        fields = "\n".join(f"  {change.why}" for change in by_field(prepared.refused))
         raise Conflict(
             f"these fields of run {run} cannot change; its experience and weights would no longer fit:\n{fields}",
             hint=f"another name (--set run={run}-2), or remove this run and its data: rlctl down {run} --volumes",

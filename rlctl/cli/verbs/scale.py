@@ -35,7 +35,10 @@ def scale(
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
     spec is refused (exit 5); so are so few shards of a replay that one would not fit into roles.replay.memory.
     """
-    wanted = dict(map(_parsed, roles))
+    wanted: dict[str, int] = {}
+    for role, count in map(_parsed, roles):
+        if wanted.setdefault(role, count) != count:
+            raise UsageError(f"{role} is given twice: {wanted[role]} and {count}", hint="name each role once")
     from rlctl.plan import FEWER_SHARDS, max_actors, why_not_scale
 
     backend, state = find(world, run, target)

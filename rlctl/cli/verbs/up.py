@@ -20,7 +20,7 @@ from rlctl.cli.run.clusters import where
 from rlctl.cli.run.dry_run import DryRun, dry_run
 from rlctl.cli.run.force import force
 from rlctl.cli.run.preflight import nothing_to_do, preflight
-from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
+from rlctl.cli.run.prepare import Prepared, beside, by_field, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
 from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
@@ -146,7 +146,7 @@ def apply(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | N
         PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
     """
     state = prepared.state
-    for change in {change.path: change for change in prepared.changes}.values():
+    for change in by_field(prepared.changes):
         world.say(f"{change.action}: {change.why}")
     if state is not None:
         for role, replicas in state.replicas.items():

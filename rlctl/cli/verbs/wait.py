@@ -145,9 +145,8 @@ def wait(
             if snapshot.over:
                 return _answer(world, name, wanted, snapshot, False, waited_s)
         if waited_s >= timeout_s:
-            slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
             raise TimedOut(
-                f"{name}: {wanted.text} does not hold after {timeout}{_stands(wanted, snapshot)}{slow}",
+                f"{name}: {wanted.text} does not hold after {timeout}{_stands(wanted, snapshot)}{_slowest(snapshot)}",
                 hint=f"rlctl status {name}",
                 objects=(name,),
             )
@@ -156,9 +155,13 @@ def wait(
         away = observer.away is not None
         if world.clock() - said_s >= HEARTBEAT_S:
             said_s = world.clock()
-            slow = f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
-            world.say(f"{clock(waited_s)} waiting for {wanted.text}{_stands(wanted, snapshot)}, {snapshot.phase}{slow}")
+            stands = f"{_stands(wanted, snapshot)}, {snapshot.phase}{_slowest(snapshot)}"
+            world.say(f"{clock(waited_s)} waiting for {wanted.text}{stands}")
         world.sleep(min(poll_every_s(backend), max(0.0, timeout_s - waited_s)))
+
+
+def _slowest(snapshot: Snapshot) -> str:
+    return f"; slowest: {snapshot.slowest}" if snapshot.slowest else ""
 
 
 def _require_measurable(wanted: Condition, snapshot: Snapshot) -> None:

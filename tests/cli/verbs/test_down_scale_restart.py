@@ -84,9 +84,12 @@ def test_scale_adds_and_removes_and_touches_nothing_else(rlctl: Rlctl) -> None:
     assert rlctl.backend.writes == writes
 
 
-def test_of_a_role_that_is_named_twice_the_last_number_counts(rlctl: Rlctl) -> None:
+def test_a_role_is_named_once(rlctl: Rlctl) -> None:
     rlctl.up()
-    assert rlctl("scale", "actor=3", "actor=4").out == "actor: 2 -> 4\n"
+    done = rlctl("scale", "actor=3", "actor=4")
+    assert done.code == 2
+    assert "actor is given twice: 3 and 4" in done.err
+    assert rlctl("scale", "actor=4", "actor=4").out == "actor: 2 -> 4\n"
 
 
 def test_scale_judges_learners_by_the_actors_that_run(rlctl: Rlctl) -> None:

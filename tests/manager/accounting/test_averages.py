@@ -102,7 +102,7 @@ def test_of_several_ranks_the_one_that_leads_is_drawn_and_a_new_one_begins_anew(
     other, looks = Metrics(clock=time), LearnerAverages()
     updates(metrics, 1.0)
     updates(other, 5.0)
-    assert looks.look([report(other, 2, rank=1.0), None, report(metrics, 1, rank=0.0)])["loss.total"] == 1
+    assert looks.look([report(other, 2, rank=1.0), report(metrics, 1, rank=0.0)])["loss.total"] == 1
     updates(other, 7.0)
     assert looks.look([report(other, 2, rank=0.0)])["loss.total"] == 6
     updates(other, 8.0)

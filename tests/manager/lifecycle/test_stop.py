@@ -9,7 +9,7 @@ import pytest
 from rlctl.spec.schema import Stop
 from rlctl_agents.manager.evaluation.matches import Evaluation
 from rlctl_agents.manager.lifecycle.finished import still_met
-from rlctl_agents.manager.lifecycle.stop import met
+from rlctl_agents.manager.lifecycle.stop import TooLate, met
 from rlctl_agents.runtime.process import UserFault
 from tests.manager.world import (
     ACTOR,
@@ -131,6 +131,8 @@ def test_a_manager_asked_to_leave_waits_for_a_generation_of_a_learner_that_lives
         run.manager.stop.leave()
         run.manager.turn()
     assert run.manager.stop.phase == "saving"
+    with pytest.raises(TooLate, match="its successor"):
+        run.manager.stop.finish("stopped on request")
     assert run.learn(LEARNER, steps=5100, version=51).checkpoint == 1
     assert commit(run, 1).ok
     run.manager.turn()
@@ -202,7 +204,9 @@ def test_who_comes_too_late_to_a_run_that_ends_is_no_problem(tmp_path: Path) -> 
     with pytest.raises(ValueError, match="the run is finished"):
         run.join("actor", 33)
     assert problems(run) == []
-    assert run.manager.admission.refusal[0] == "the run is finished"
+    refusal = run.manager.admission.refusal
+    assert refusal is not None
+    assert refusal[0] == "the run is finished and takes no new process"
 
 
 def test_a_process_started_again_breaks_lock_step_and_it_is_said_once(tmp_path: Path) -> None:

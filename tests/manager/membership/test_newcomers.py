@@ -84,7 +84,9 @@ def test_a_hello_that_is_not_admitted_has_no_lease_and_is_told_in_the_status(tmp
     with pytest.raises(ValueError, match="too many"):
         run.join("actor", 2)
     assert asked == [(boot(1), False), (boot(1), True), (boot(2), False)]
-    assert run.manager.admission.refusal[0] == "too many"
+    refusal = run.manager.admission.refusal
+    assert refusal is not None
+    assert refusal[0] == "too many"
     assert [one.boot for one in run.manager.members.leases.live("actor")] == [boot(1)]
 
 

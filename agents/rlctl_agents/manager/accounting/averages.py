@@ -17,15 +17,14 @@ class LearnerAverages:
         self._boot = ""
         self._before: dict[str, Average] = {}
 
-    def look(self, reports: Iterable[Report | None]) -> dict[str, float]:
+    def look(self, reports: Iterable[Report]) -> dict[str, float]:
         """Gauges of that learner: means since the last look where it averages, else as they are now, without those
         that have no value since then.
 
         Args:
             reports: newest of each learner. Learners that step together have equal means, and rank 0 speaks for them.
         """
-        known = [one for one in reports if one is not None]
-        report = next((one for one in known if one.gauges.get(RANK, 0.0) == 0.0), None)
+        report = next((one for one in reports if one.gauges.get(RANK, 0.0) == 0.0), None)
         if report is None:
             return {}
         first, before = report.boot != self._boot, self._before

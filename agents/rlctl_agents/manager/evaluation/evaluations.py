@@ -15,7 +15,7 @@ from rlctl_agents.manager.evaluation.recordings import Recordings
 from rlctl_agents.manager.evaluation.selection import Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
-from rlctl_agents.manager.state_store import Evaluation, StateStore
+from rlctl_agents.manager.state_store import APART, Evaluation, StateStore
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS
 from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Recording, Report, to_plain
@@ -28,8 +28,6 @@ REST_S = 15.0
 """Longest wait for the learner to rest and for its last weights to reach the modelpool; then what it holds is it."""
 MEASURE_S = 600.0
 """Longest wait for the last evaluation, from the moment at which the run has done what was asked."""
-MATCHES_APART = 100
-"""Numbers left out when a manager starts: the last one may have given away some that were not stored."""
 OTHER_EVERY = 5
 """Of so many evaluations one is followed by another of the same version in the other mode."""
 LOADS = 3
@@ -80,7 +78,7 @@ class Evaluations:
         self._learners, self._events, self._clock, self._train_return = learners, events, clock, train_return
         self.selection = Selection(layout.models, state, stands)
         self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
-        self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + MATCHES_APART)
+        self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + APART)
         self._stored = JsonLines(layout.results / "evaluations.jsonl")
         self.recordings = Recordings(layout.episodes, stands)
         self._filmed = {one.version for one in self.recordings.episodes}  # also those of which no film came

@@ -216,9 +216,9 @@ class Finished:
         if what == "/reload":
             self._judge(self._settings.reload(body.get("live")))
             return {"changes": [], "resumed": self.goes_on}
-        if what in ("/checkpoint", "/profile"):
-            raise ValueError(self._over)
-        return {"stopping": True}
+        if what == "/stop":
+            return {"stopping": True}
+        raise ValueError(self._over)
 
     def _heard(self) -> None:
         if self._end.released and not self.goes_on:

@@ -210,7 +210,12 @@ class RunStop(Phases):
         Args:
             found: the condition that holds, after which the last model is evaluated first; None: it was asked to stop,
                 and does not wait for that.
+
+        Raises:
+            TooLate: this manager is leaving.
         """
+        if self.phase != "running" and self.how == "leave":
+            raise TooLate("this manager is leaving: its successor, which goes on with the run, takes the order")
         self._proof = found
         if self._state.progress.met is None:
             self._state.progress.met = why
@@ -234,7 +239,7 @@ class RunStop(Phases):
         """True if other stop conditions ask for more of a run that has reached its goal.
 
         Raises:
-            TooLate: they do.
+            TooLate: they do, and processes were told to stop already, or the run was stopped on request.
         """
         more = stop != before and self.how == "finish" and self._met(stop) is None
         if more and not (self._proof is not None and self.phase == "saving"):

@@ -50,9 +50,9 @@ class LeaseAdmission:
         self.experience = ExperienceSpec(members.leases.alive)
         self.joined: set[str] = set()
         """Roles of which a process has joined."""
-        self.refusal = ("", -1e9)
+        self.refusal: tuple[str, float] | None = None
         """Newest refused hello, and when."""
-        self._waits = (-1e9, -1e9)  # since when a learner waits for others to leave, and its newest hello
+        self._waits: tuple[float, float] | None = None  # since when a learner waits for others, and its newest hello
 
     def grant(self, hello: Hello, *, closed: bool) -> LeaseGrant:
         """The lease of a process that introduces itself.
@@ -68,7 +68,7 @@ class LeaseAdmission:
         self._admit(hello, leases.known(hello.boot))
         require_ours(hello, self._run, self._uid)
         if closed and not leases.alive(hello.boot):
-            raise ValueError("the run is finished")
+            raise ValueError("the run is finished and takes no new process")
         if leases.refused(hello.boot):
             leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
         self._require_alike(hello)
@@ -85,8 +85,12 @@ class LeaseAdmission:
     @property
     def waited_s(self) -> float:
         """Seconds for which a learner has waited for others to leave; 0: none does."""
-        now = self._clock.monotonic()
-        return now - self._waits[0] if now - self._waits[1] < TOLD_AGAIN_S else 0.0
+        return 0.0 if (since := self._waits_since()) is None else self._clock.monotonic() - since
+
+    def _waits_since(self) -> float | None:
+        if self._waits is None or self._clock.monotonic() - self._waits[1] >= TOLD_AGAIN_S:
+            return None
+        return self._waits[0]
 
     def _require_alike(self, hello: Hello) -> None:
         """Require that no other learner has another run file or image.
@@ -109,16 +113,16 @@ class LeaseAdmission:
         if not others:
             return
         why, now = f"{', '.join(others)} of another spec or image must leave first", self._clock.monotonic()
-        if not self.waited_s:
-            self._waits = now, now
+        since = self._waits_since()
+        if since is None:
             self._events.add("waits", f"a learner waits: {why}", role=hello.role)
-        self._waits = self._waits[0], now
+        self._waits = now if since is None else since, now
         raise MustWait(why)
 
     def refuse(self, role: str, why: str) -> None:
         """Note a refused hello: said over and over again, it is told once a minute."""
         now = self._clock.monotonic()
-        if why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
+        if self.refusal is None or why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
             self._events.add("refused", why, role=role)
         self.refusal = (why, now)
 

@@ -131,7 +131,7 @@ class Groups:
         if not missing and len(self._asked) >= expected:
             return True
         left = max(one.ask.left for one in self._asked.values())
-        over = 0 <= self._number <= left  # a member of the newest group asks: the others ask too, or are dead or late
+        over = self._number <= left  # a member of the newest group asks: the others ask too, or are dead or late
         survivor = over and any(one.ask.learned for one in self._asked.values())
         if not survivor and missing & self._learned:
             return False  # they have been told to leave; a silent one loses its lease

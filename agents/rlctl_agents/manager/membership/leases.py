@@ -31,7 +31,7 @@ class LeaseGrant(NamedTuple):
     """Answer to a hello."""
 
     holder: Holder
-    new: bool  # this boot had no lease before
+    new: bool  # this boot was not known, neither by a lease nor by name
     replaced: Holder | None  # holder of the index before
 
 

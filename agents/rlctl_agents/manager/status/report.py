@@ -256,15 +256,15 @@ class StatusBuilder:
             "age_s": round(now - holder.since, 1),
             "silent_s": round(now - holder.heard, 1),
             "model": None if seen is None or seen.model is None else to_plain(seen.model),
-            "cpu": round(view.members.rates.of(holder.boot, "cpu_seconds"), 2),
+            "cpu": round(rates.of(holder.boot, "cpu_seconds"), 2),
             "memory_bytes": None if seen is None else _whole(seen.gauges.get(MEMORY)),
         }
         if holder.role == "replay":
             shown |= {f"{name}_per_s": round(rates.of(holder.boot, name), 1) for name in ("inserted", "sampled")}
         elif holder.role == "actor":
-            shown["env_steps_per_s"] = round(view.members.rates.of(holder.boot, "env_steps"), 1)
+            shown["env_steps_per_s"] = round(rates.of(holder.boot, "env_steps"), 1)
         elif holder.role == "learner":
-            shown["updates_per_s"] = round(view.members.rates.of(holder.boot, "updates"), 2)
+            shown["updates_per_s"] = round(rates.of(holder.boot, "updates"), 2)
             if seen is not None and seen.gauges.get(WORLD, 1.0) != 1:
                 shown |= {"rank": _whole(seen.gauges.get(RANK, 0.0)), "world": _whole(seen.gauges[WORLD])}
         if holder.boot in silent:
@@ -378,7 +378,8 @@ class StatusBuilder:
         }
         together = max((int(gauges.get(WORLD, 1.0)) for gauges in learners.values()), default=0)
         wanted = view.settings.roles.learner.replicas
-        broken, lately = view.state.progress.broken, now - view.admission.refusal[1] < REFUSED_S
+        broken, refusal = view.state.progress.broken, view.admission.refusal
+        lately = refusal is not None and now - refusal[1] < REFUSED_S and view.stop.phase == "running"
         ends = view.stop.how == "finish" and view.stop.phase != "running"
         may_save = bool(live["learner"]) and view.stop.phase == "saving"
         return Facts(
@@ -416,7 +417,7 @@ class StatusBuilder:
             disk=view.disk,
             unsaved=view.stop.unsaved if ends and not may_save else "",
             learner_waited_s=view.admission.waited_s,
-            refused=view.admission.refusal[0] if lately and view.stop.phase == "running" else "",
+            refused=refusal[0] if refusal is not None and lately else "",
             broken=None if broken is None else (broken.text, broken.process),
             starved=[name for name, gauges in learners.items() if gauges.get(STARVED, 0.0) > 0],
             apart=(together, wanted) if 0 < together < wanted and view.stop.phase == "running" else None,

@@ -66,11 +66,11 @@ class ControlApi:
         self.status: bytes = b""
         """Newest status, as it is served; replaced as a whole by the main loop."""
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
-        """The same."""
+        """Generations on the volume and those that are ordered; replaced as a whole by the main loop."""
         self.events: Events | None = None
-        """Read from any thread; the same."""
+        """Set once by the main loop, then read from any thread."""
         self.profiles: Profiles | None = None
-        """The same."""
+        """Set once by the main loop, then read from any thread."""
         self._of_query = {"/logs": logs, "/files": files}
         self._orders: queue.Queue[ControlOrder] = queue.Queue(maxsize=16)
         self._initial = initial

@@ -25,7 +25,7 @@ def families(view: RunView, now: Mapping[str, Any]) -> list[Metric]:
 def _of_roles(view: RunView) -> Iterator[Metric]:
     totals = view.members.totals
     for role in totals.roles():
-        members = [report for report in view.members.reports(role) if report is not None]
+        members = view.members.heard(role)
         known: dict[str, list[float]] = {}
         for member in members:
             for name, value in member.gauges.items():

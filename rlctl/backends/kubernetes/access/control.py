@@ -13,11 +13,11 @@ from typing import Any, Final, Literal
 from rlctl.backends import manager_api
 from rlctl.backends.base import RunState
 from rlctl.backends.gate import Gate
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import pages
 from rlctl.backends.kubernetes.api.interface import Api, ApiError
 from rlctl.backends.kubernetes.diagnose.causes.base import Around
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+from rlctl.spec import names
 
 TIMEOUT_S: Final = 10.0
 """For one whole answer: the manager waits 5 s for its own loop."""

@@ -15,7 +15,6 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from rlctl.backends.base import LogQuery, LogRecord, RunState
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import Api, Object
 from rlctl.backends.kubernetes.diagnose import explain, listing
@@ -24,6 +23,7 @@ from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.records.entries import TIMESTAMP, Parser, entries, parted
 from rlctl.backends.records.wanted import Filter
 from rlctl.errors import RlctlError
+from rlctl.spec import names
 
 MOST_STREAMS: Final = 50
 """Pods that are read at once; the user is told of those beyond."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import Api, Object
 from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes.base import Around, is_ready, name_of
 from rlctl.errors import BackendUnreachable
+from rlctl.spec import names
 
 _FEW: Final = 20
 

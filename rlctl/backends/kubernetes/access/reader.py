@@ -13,10 +13,9 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from rlctl.backends.base import RunState
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, key_of
-from rlctl.backends.kubernetes.api.refusals import in_words, lasting
+from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, in_words, lasting
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.diagnose import listing
 from rlctl.backends.kubernetes.diagnose.causes.base import age_s, namespaced
@@ -25,6 +24,7 @@ from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of
 from rlctl.backends.kubernetes.run_state.wanted import Wanted
 from rlctl.backends.stored_files import FilesOfManager
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
+from rlctl.spec import names
 
 COMPONENT: Final = "reader"
 DEADLINE_S: Final = 3600
@@ -35,7 +35,6 @@ _LOOK_S: Final = 1.0
 _TROUBLE_S: Final = 5.0
 """Between two looks at why it does not run."""
 _MOST: Final = 500
-_RIGHT: Final = "it takes the right pods/portforward: docs/operations.md"
 
 
 @contextmanager
@@ -173,7 +172,9 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
                 answer()
             except BackendUnreachable as error:
                 if isinstance(error.__cause__, ApiError) and lasting(error.__cause__):
-                    raise BackendUnreachable(error.message, hint=error.hint or _RIGHT, objects=(str(key),)) from error
+                    raise BackendUnreachable(
+                        error.message, hint=error.hint or FORWARD_RIGHT, objects=(str(key),)
+                    ) from error
                 why = f": {error.message.removeprefix(who).strip()}"
             else:
                 return

@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 from rlctl.backends.kubernetes.api.exchange import Answer, Connection, NoAnswer, lines, refusal, seconds
 from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Event, Expired, Key, Object, Page, Requests, key_of
 from rlctl.backends.kubernetes.api.retries import Retries, Tries
-from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.spec.names import MANAGER
 
 PAGE: Final = 500
 READ_TIMEOUT_S: Final = 15.0

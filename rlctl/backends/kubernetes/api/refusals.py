@@ -13,11 +13,12 @@ from rlctl.backends.kubernetes.api.quantity import parse
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 
 GO_ON: Final = "Run the same command again: it goes on where this one stopped."
+FORWARD_RIGHT: Final = "it takes the right pods/portforward: docs/operations.md"
 _AFTERWARDS: Final = "Once that is done, the same command: it goes on where this one stopped."
 """In place of GO_ON where the same command alone would end the same way."""
 _USER: Final = re.compile(r'User "([^"]*)" cannot')
 QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
-REPLICAS: Final = ".spec.replicas"
+REPLICAS_FIELD: Final = ".spec.replicas"
 _WAYS_OUT: Final = {
     False: "Drop the field from your patch, or take it over (rlctl up SPEC --force-conflicts), or ask its owner to let "
     "go of it",
@@ -74,7 +75,7 @@ def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
         "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table
     ]
     what = "a field belongs" if len(rows) == 1 else f"{len(rows)} fields belong"
-    remedy = _WAYS_OUT[all(row.field == REPLICAS for row in rows)]
+    remedy = _WAYS_OUT[all(row.field == REPLICAS_FIELD for row in rows)]
     return Refusal(
         f"{what} to other field managers, with other values; nothing was taken over:\n" + "\n".join(lines),
         remedy=f"{remedy}.",

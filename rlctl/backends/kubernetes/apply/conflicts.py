@@ -6,14 +6,22 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
-from rlctl.backends.kubernetes.api.refusals import Refusal, Row, conflict, in_words, is_invalid, shown_value
+from rlctl.backends.kubernetes.api.refusals import (
+    REPLICAS_FIELD,
+    Refusal,
+    Row,
+    conflict,
+    in_words,
+    is_invalid,
+    shown_value,
+)
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.apply.drift import compare
-from rlctl.backends.kubernetes.names import MANAGER
 from rlctl.backends.kubernetes.run_state import keys, replicas
 from rlctl.backends.kubernetes.run_state.survey import Item, Survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted
 from rlctl.errors import Problem, RlctlError, SpecError
+from rlctl.spec.names import MANAGER
 
 
 def check(session: Session, seen: Survey) -> None:
@@ -98,7 +106,7 @@ def _rows(item: Item, error: ApiError) -> Iterator[Row]:
         each = drift.get(found.field)
         if each is not None:
             theirs, ours = shown_value(each.theirs), shown_value(each.ours)
-        elif found.field == ".spec.replicas" and item.count is not None:
+        elif found.field == REPLICAS_FIELD and item.count is not None:
             theirs, ours = str(item.count.value), str(item.replicas)
         else:
             theirs, ours = "?", "?"

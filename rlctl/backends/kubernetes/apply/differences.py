@@ -15,11 +15,11 @@ from rlctl.backends.kubernetes.api.refusals import lacks_right
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.apply.conflicts import judged
 from rlctl.backends.kubernetes.apply.drift import compare
-from rlctl.backends.kubernetes.names import MANAGER
 from rlctl.backends.kubernetes.run_state import inventory, revisions
 from rlctl.backends.kubernetes.run_state.replicas import with_replicas
 from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of
+from rlctl.spec.names import MANAGER
 
 
 def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:

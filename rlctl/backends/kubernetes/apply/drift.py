@@ -29,7 +29,7 @@ from rlctl.backends.kubernetes.api.ownership import (
     shown,
     step_of,
 )
-from rlctl.backends.kubernetes.names import MANAGER
+from rlctl.spec.names import MANAGER
 
 _IDENTITY: Final = {(): {"apiVersion", "kind", "status"}, ("f:metadata",): {"name", "namespace", "creationTimestamp"}}
 """Fields that name an object; no field set has them."""

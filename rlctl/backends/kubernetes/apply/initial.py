@@ -10,7 +10,7 @@ from typing import Final
 
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.files import POLICY_FILES, reported
-from rlctl.backends.kubernetes.api.refusals import GO_ON, lasting
+from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, GO_ON, lasting
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.manager_api import persist
 from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
@@ -65,7 +65,7 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
             if _lasts(error):
                 raise PartlyApplied(
                     f"the policy that the run begins with cannot be brought to it: {error.message}",
-                    hint="it takes the right pods/portforward: docs/operations.md",
+                    hint=FORWARD_RIGHT,
                 ) from error
         if session.clock() - looked >= _TROUBLE_S:
             looked = session.clock()

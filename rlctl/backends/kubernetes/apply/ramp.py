@@ -18,11 +18,11 @@ from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.diagnose import rollout
-from rlctl.backends.kubernetes.names import selector
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours
 from rlctl.errors import Conflict, TimedOut, WorkloadFailed
+from rlctl.spec.names import selector
 
 CANARY: Final = 10
 OUTSTANDING: Final = 2000

@@ -13,7 +13,6 @@ from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.names import DOMAIN, selector
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
@@ -21,6 +20,7 @@ from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, shares
 from rlctl.backends.run_states import check_count, check_role
 from rlctl.errors import Conflict, RlctlError, TimedOut
+from rlctl.spec.names import DOMAIN, selector
 
 RESTART_MANAGER: Final = "rlctl-restart"
 """Field manager of one annotation of the pod template, so that it survives the next `up`."""

@@ -9,11 +9,11 @@ from rlctl.backends.base import Applied, Say
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, key_of
 from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.api.retries import FENCE
-from rlctl.backends.kubernetes.names import MANAGER
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Hold
 from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.spec.names import MANAGER
 
 T = TypeVar("T")
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final
 
 from rlctl.backends.base import Failure, Process, RunState
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.diagnose import explain
@@ -34,6 +33,7 @@ from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.run_states import ENDS, newest_first
 from rlctl.errors import RlctlError
+from rlctl.spec import names
 from rlctl.spec.base import ROLES, Role
 
 MOST_REQUESTS: Final = 15

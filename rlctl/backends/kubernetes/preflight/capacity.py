@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from rlctl.backends.base import Check
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import KINDS, Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.quantity import amount
 from rlctl.backends.kubernetes.diagnose.causes import admission
@@ -16,6 +15,7 @@ from rlctl.backends.kubernetes.preflight.fleet import MODEL_MB, Fleet
 from rlctl.backends.kubernetes.run_state import inventory, keys, wanted
 from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.image_names import Reference
+from rlctl.spec import names
 from rlctl.spec.roles import serving
 
 POOL_MB_PER_S: Final = 1_000.0

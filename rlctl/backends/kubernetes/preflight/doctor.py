@@ -12,9 +12,9 @@ from rlctl.backends.kubernetes.api.calls import TELLS_MORE
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, kubectl
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import moment, name_of
-from rlctl.backends.kubernetes.names import MANAGER
 from rlctl.backends.kubernetes.preflight import api_port, storage_classes
 from rlctl.errors import RlctlError
+from rlctl.spec.names import MANAGER
 
 OLDEST: Final = (1, 30)
 NEWEST: Final = (1, 37)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object
 from rlctl.backends.kubernetes.api.quantity import amount
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.run_state import wanted
 from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of
 from rlctl.plan import Document, Plan
+from rlctl.spec import names
 
 MODEL_MB: Final = 10.0
 """Weights that traffic is reckoned with: their size is unknown before a learner has made them."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
-from rlctl.backends.kubernetes.names import COMPONENT, INSTANCE, MANAGED_BY, MANAGER, UID, state_name
+from rlctl.spec.names import COMPONENT, INSTANCE, MANAGED_BY, MANAGER, UID, state_name
 
 WORKLOADS: Final = ("Deployment", "StatefulSet")
 STAYS: Final = ("PersistentVolumeClaim", "Secret")

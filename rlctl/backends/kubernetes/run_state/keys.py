@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
-from rlctl.backends.kubernetes.names import UID, keys_name, labels
 from rlctl.errors import BackendUnreachable, Conflict
+from rlctl.spec.names import UID, keys_name, labels
 
 _Z85: Final = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 from rlctl.backends.base import Say
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.api.refusals import in_words
-from rlctl.backends.kubernetes.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.backends.kubernetes.run_state.inventory import whose
 from rlctl.backends.revisions import user
 from rlctl.errors import Conflict, Locked, RlctlError
+from rlctl.spec.names import DOMAIN, INSTANCE, MANAGED_BY, MANAGER, labels, lock_name
 from rlctl.waiting import Waiting, steady
 
 DURATION_S: Final = 30

@@ -9,11 +9,11 @@ from typing import Final
 
 from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes.api.interface import KINDS, Api, ApiError, Key, Object
-from rlctl.backends.kubernetes.names import UID, selector, state_name, volume_name
 from rlctl.backends.kubernetes.run_state import keys
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.errors import Unreadable
+from rlctl.spec.names import UID, selector, state_name, volume_name
 
 _NOT_OURS: Final = ("Pod", "Event", "ResourceQuota", "ReplicaSet", "Lease")
 """Kinds that controllers make, or that no inventory names."""

@@ -16,9 +16,9 @@ from typing import Any, Final
 from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
-from rlctl.backends.kubernetes.names import DOMAIN, UID, labels, state_name
 from rlctl.backends.run_states import from_stored, to_stored
 from rlctl.errors import Conflict, Unreadable
+from rlctl.spec.names import DOMAIN, UID, labels, state_name
 
 BY: Final = f"{DOMAIN}/by"
 """Annotation: the user who made the object, user@host."""

@@ -11,10 +11,9 @@ from typing import Literal
 
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
 from rlctl.backends.kubernetes.api.ownership import REPLICAS, owning
-from rlctl.backends.kubernetes.api.refusals import REPLICAS as REPLICAS_FIELD
-from rlctl.backends.kubernetes.api.refusals import Row
+from rlctl.backends.kubernetes.api.refusals import REPLICAS_FIELD, Row
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.names import MANAGER, SCALE_MANAGER
+from rlctl.spec.names import MANAGER, SCALE_MANAGER
 
 
 @dataclass(frozen=True, slots=True)

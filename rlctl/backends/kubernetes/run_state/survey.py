@@ -15,7 +15,6 @@ from rlctl.backends.kubernetes.api.ownership import REPLICAS
 from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.apply.drift import Drift, compare, mark, replaced
-from rlctl.backends.kubernetes.names import MANAGER, selector, volume_name
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.owner import check_owner
@@ -25,6 +24,7 @@ from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revi
 from rlctl.backends.run_states import live_counts
 from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout
+from rlctl.spec.names import MANAGER, selector, volume_name
 
 DISPENSABLE: Final = ("Role", "RoleBinding")
 """Kinds that many users may not make; a run does without, and then its user has to run `rlctl down` after its end.

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.kubernetes.api.interface import Object
-from rlctl.backends.kubernetes.names import UID, VOLUME, labels
 from rlctl.backends.kubernetes.run_state.wanted import Wanted
 from rlctl.spec.layout import Layout
+from rlctl.spec.names import UID, VOLUME, labels
 
 _TAKEN: Final = (
     "securityContext", "tolerations", "nodeSelector", "affinity", "imagePullSecrets", "volumes", "priorityClassName",

@@ -15,11 +15,11 @@ import yaml
 
 from rlctl.backends.base import Document, Revision
 from rlctl.backends.kubernetes.api.interface import Key, Object, key_of
-from rlctl.backends.kubernetes.names import COMPONENT, SHARD_REPLICAS, UID, labels, revision_name, spread
 from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of, wave
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.plan import PATCHED_BY, Plan, live_with
+from rlctl.spec.names import COMPONENT, SHARD_REPLICAS, UID, labels, revision_name, spread
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REVISION: Final = "revision.json"

@@ -1,4 +1,4 @@
-"""The processes of a run as a user is shown them, and the checks of a verb that names a role."""
+"""Processes of a run as a user is shown them."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ BAD_NAME, ALREADY_STARTED, STILL_RUNNING = 10, 60, 91  # faults of its XML-RPC
 ANSWER_TIMEOUT_S = 60.0
 """Longest wait for an answer: it takes milliseconds, but not while a hundred fresh children take all cores."""
 _START_TIMEOUT_S = 60.0
-_WANTED_FILES = 4096
+WANTED_FILES = 4096
 """Open files, as in the template: 3 for every child, which inherits the limit."""
 
 
@@ -199,7 +199,7 @@ def start(place: Place, say: Say = quiet) -> None:
     (place.sockets / LINK).unlink(missing_ok=True)
     link = linked(place)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    files = _WANTED_FILES if hard == resource.RLIM_INFINITY else min(_WANTED_FILES, hard)
+    files = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(link / "supervisord.conf"), "-a", str(files)]
     if _has_name():
         command += ["-u", str(os.getuid())]  # says that running as root is meant

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.access import control
 from rlctl.errors import BackendUnreachable, Conflict
+from rlctl.spec import names
 from tests.backends.kubernetes.diagnose.test_listing import core, pod
 from tests.backends.kubernetes.fakes.reads import Reads, run_state
 

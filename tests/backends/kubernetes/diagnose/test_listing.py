@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Process
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import ApiError, Object
 from rlctl.backends.kubernetes.diagnose import explain, listing
 from rlctl.backends.kubernetes.run_state import record
 from rlctl.errors import BackendUnreachable
+from rlctl.spec import names
 from tests.backends.kubernetes.fakes.reads import NOW, Reads, labelled, run_state, state_object
 
 IMAGE = "registry.example.com/team/actor@sha256:" + "4b" * 32

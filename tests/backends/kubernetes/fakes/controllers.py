@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.backends.kubernetes.diagnose.causes.base import age_s
-from rlctl.backends.kubernetes.names import COMPONENT
+from rlctl.spec.names import COMPONENT
 
 if TYPE_CHECKING:
     from tests.backends.kubernetes.fakes.api import FakeApi

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Check
-from rlctl.backends.kubernetes import names
 from rlctl.backends.kubernetes.api.interface import ApiError, Object
 from rlctl.backends.kubernetes.preflight import findings
 from rlctl.plan import Document, Plan, RolePlan
+from rlctl.spec import names
 from rlctl.spec.base import Role
 from tests.backends.kubernetes.fakes.reads import UID, Reads, labelled
 from tests.backends.kubernetes.preflight.test_doctor import CLASSES, NAMESPACE, cluster, storage_class

@@ -10,9 +10,9 @@ import pytest
 from rlctl.backends.kubernetes.api.interface import Key
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.backend import KubernetesBackend
-from rlctl.backends.kubernetes.names import UID as UID_NOTE
 from rlctl.backends.kubernetes.run_state import index
 from rlctl.errors import Conflict
+from rlctl.spec.names import UID as UID_NOTE
 from rlctl.spec.runs.run_index import IndexEntry
 from tests.backends.kubernetes.fakes.lab import BOB, UID, Lab
 

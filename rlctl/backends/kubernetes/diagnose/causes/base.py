@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from rlctl.backends.kubernetes.api.interface import Object
-from rlctl.backends.kubernetes.names import COMPONENT, INSTANCE
+from rlctl.spec.names import COMPONENT, INSTANCE
 
 State = Literal["starting", "backoff", "stopping", "exited", "failed"]
 """starting: on its way, nothing is wrong yet; backoff: wrong, the cluster tries again; failed: wrong for good."""
