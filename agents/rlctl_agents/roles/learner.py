@@ -295,6 +295,7 @@ class Learner:
             self._source.measure(self._process.metrics)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
+        rests = float(self._standing.rests)  # before the weights: one that rests has made its last update
         reached = self._reached
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
@@ -302,7 +303,7 @@ class Learner:
         if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, the figures not yet
             return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
-        told = {STEPS: float(reached.consumed), LEARNED: float(reached.learned), **base, **place}
+        told = {STEPS: float(reached.consumed), LEARNED: float(reached.learned), RESTS: rests, **base, **place}
         return Snapshot(accounts=accounts, model=reached.ref, gauges=told)
 
     def run(self) -> None:

@@ -73,6 +73,14 @@ def _cut(text: str) -> str:
     return text if len(text) <= LINE_BYTES else f"{text[:LINE_BYTES]} ... ({len(text)} characters)"
 
 
+def _event(record: logging.LogRecord) -> tuple[str, str]:
+    """Kind and role of an event of the run; ("", ""): the record is of none."""
+    values = getattr(record, "kv", None)
+    if not isinstance(values, dict) or not isinstance(values.get("event"), str):
+        return "", ""
+    return values["event"], str(values.get("role", ""))
+
+
 class RepeatFilter(logging.Filter):
     """Lets the first lines of a call of the logger through, counts the rest, and says how many with the next one.
     Events of the run, which one call logs, count apart by kind and role: none hides another one.
@@ -85,11 +93,10 @@ class RepeatFilter(logging.Filter):
         super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
-        self._seen: dict[tuple[object, ...], tuple[float, int, int]] = {}  # window's start, passed, suppressed
+        self._seen: dict[tuple[str | int, ...], tuple[float, int, int]] = {}  # window's start, passed, suppressed
 
     def filter(self, record: logging.LogRecord) -> bool:
-        values = getattr(record, "kv", {})
-        key = (record.name, record.levelno, str(record.msg)[:200], values.get("event"), values.get("role"))
+        key = (record.name, record.levelno, str(record.msg)[:200], *_event(record))
         now = self._clock()
         with self._lock:
             if len(self._seen) > 1000:

@@ -74,14 +74,19 @@ def test_learners_of_changed_settings_begin_together_when_those_of_old_have_left
     run.up(*TWO, "--set", "roles.learner.replicas=2")
     run.until("learner", 2, timeout_s=180)
     run.goes_on()
-    before, told = run.uids("learner"), len(_groups(run.log("manager")))
+    before, told = run.uids("learner"), len(run.log("manager").splitlines())
     run.up(*TWO, "--set", "roles.learner.replicas=2", "--set", "algorithm.lr=0.0007")
     run.until("learner", 2, other_than=before, timeout_s=300)
     run.goes_on()
-    wait_until(lambda: "2" in _groups(run.log("manager"))[told:], timeout_s=120, what="a group of two")
-    log = run.log("manager")
-    before_all_have_left, _, _ = log.partition("learner 0 ended")
-    assert "2" not in _groups(before_all_have_left)[told:], f"those that are left learn on alone\n{log}"
+
+    def since() -> str:
+        return "\n".join(run.log("manager").splitlines()[told:])
+
+    wait_until(lambda: "2" in _groups(since()), timeout_s=120, what="a group of two")
+    log = since()
+    before_all_have_left, left, _ = log.partition("learner 0 ")  # ended, or was replaced
+    assert left, log
+    assert "2" not in _groups(before_all_have_left), f"those that are left learn on alone\n{log}"
     assert "a learner waits: learner/0" in before_all_have_left, log
     assert run.status()["policies"]["main"]["ledger"]["balanced"]
 

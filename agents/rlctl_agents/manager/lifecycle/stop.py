@@ -215,7 +215,9 @@ class RunStop(Phases):
             TooLate: this manager is leaving.
         """
         if self.phase != "running" and self.how == "leave":
-            raise TooLate("this manager is leaving: its successor, which goes on with the run, takes the order")
+            raise TooLate(
+                "this manager is leaving, and the run is not finished by that: give the order to its successor"
+            )
         self._proof = found
         if self._state.progress.met is None:
             self._state.progress.met = why

@@ -68,9 +68,9 @@ class ControlApi:
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
         """Generations on the volume and those that are ordered; replaced as a whole by the main loop."""
         self.events: Events | None = None
-        """Set once by the main loop, then read from any thread."""
+        """Replaced as a whole when the run begins, rests or goes on; read from any thread."""
         self.profiles: Profiles | None = None
-        """Set once by the main loop, then read from any thread."""
+        """Replaced as a whole when the run begins or goes on; read from any thread."""
         self._of_query = {"/logs": logs, "/files": files}
         self._orders: queue.Queue[ControlOrder] = queue.Queue(maxsize=16)
         self._initial = initial
