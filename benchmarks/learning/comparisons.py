@@ -149,18 +149,20 @@ def apart(row: Row, found: Stored) -> float:
 
 
 def table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
-    """The ablations: two lines each, one per figure."""
-    body = []
+    """The ablations: a line for each figure, and which have no area under the curve."""
+    body, without = [], []
     for one, (figure, words) in product(ABLATIONS, FIGURES.items()):
+        widest = max(apart(rows[name], stored[name]) for name in one.rows)
+        if figure == "area" and widest > WIDEST:
+            without.append(f"{one.name} ({100 * widest:.2g} %)")
+            continue
         base, changed = (values(rows[name], stored[name], figure) for name in one.rows)
         title = one.title if figure == "return" else ""
         published = one.published if figure == "return" else ""
         cells = [interval(base), interval(changed), *_difference(base, changed)]
-        widest = max(apart(rows[name], stored[name]) for name in one.rows)
-        if figure == "area" and widest > WIDEST:
-            cells[-1] = f"no area: evaluations up to {100 * widest:.2g} % of the budget apart"
         body.append([title, _seeds(one, rows, stored), words, *cells, published])
-    return tables.table(HEAD, body)
+    said = f"No area, with the largest gap between two evaluations of a seed as a share of the budget: {', '.join(without)}."
+    return [*tables.table(HEAD, body), *(["", said] if without else [])]
 
 
 def equivalence_table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
