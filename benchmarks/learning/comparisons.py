@@ -161,8 +161,8 @@ def table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
         published = one.published if figure == "return" else ""
         cells = [interval(base), interval(changed), *_difference(base, changed)]
         body.append([title, _seeds(one, rows, stored), words, *cells, published])
-    said = f"No area, with the largest gap between two evaluations of a seed as a share of the budget: {', '.join(without)}."
-    return [*tables.table(HEAD, body), *(["", said] if without else [])]
+    gaps = "the largest gap between two evaluations of a seed as a share of the budget"
+    return [*tables.table(HEAD, body), *(["", f"No area, with {gaps}: {', '.join(without)}."] if without else [])]
 
 
 def equivalence_table(rows: Mapping[str, Row], stored: Mapping[str, Stored]) -> list[str]:
