@@ -21,7 +21,7 @@ from benchmarks.peers import venvs
 from benchmarks.replay.buffers import BATCH, CASES, CONTENDERS, STEPS, STREAMS
 from benchmarks.replay.soak import CORE, Soak, soak
 from benchmarks.shared import plots, store, tables
-from benchmarks.shared.host import REPOSITORY
+from benchmarks.shared.host import REPOSITORY, processor
 from benchmarks.shared.session import Session
 from benchmarks.shared.stats import spread
 from benchmarks.shared.store import Row
@@ -66,7 +66,8 @@ def measure(session: Session) -> None:
     }  # fmt: skip
     seconds = session.choose(0.2, 1.0, 5.0)
     form = session.choose(Soak(4, 2, 12.0, 4.0), Soak(16, 4, 60.0, 15.0), Soak(100, 4, 600.0, 60.0))
-    session.cell({"case": "soak", "who": "rlctl", **form._asdict()}, partial(soak, form), repeat=False)
+    keys = {"case": "soak", "who": "rlctl", "machine": processor(), **form._asdict()}
+    session.cell(keys, partial(soak, form), repeat=False)
     try:
         peers: Path | None = venvs.ready("buffers")
     except venvs.Missing as missing:
@@ -133,7 +134,7 @@ def soaked(row: Row) -> list[str]:
     """The run with shards that are killed, and the goals that it does not reach."""
     title = (
         f"**{row['actors']} light actors, {row['shards']} shards, one learner, {row['seconds']} s, a shard killed "
-        f"every {row['kill_every_s']} s.**"
+        f"every {row['kill_every_s']} s, on {row['machine']}.**"
     )
     if row.get("failed"):
         return [f"{title} Failed: {row['failed']}.", ""]

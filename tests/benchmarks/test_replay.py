@@ -38,7 +38,8 @@ def test_the_table_has_ours_first_and_names_who_is_missing(tmp_path: Path) -> No
 
 def test_the_run_whose_shards_are_killed_says_which_goals_it_misses() -> None:
     figures: dict[str, object] = {
-        "actors": 100, "shards": 4, "seconds": 600.0, "kill_every_s": 60.0, "kills": 9, "not_recovered": 0,
+        "machine": "a processor", "actors": 100, "shards": 4, "seconds": 600.0, "kill_every_s": 60.0,
+        "kills": 9, "not_recovered": 0,
         "recovery_p50_s": 4.0, "recovery_p95_s": 6.0, "learned_from_per_s": 1900.0, "longest_pause_s": 3.0,
         "limiter_error_at_end": 0.001, "limiter_error_most": 0.01, "produced": 10, "lost": 1, "fenced": 0,
         "balanced": True,
@@ -53,5 +54,4 @@ def test_the_run_whose_shards_are_killed_says_which_goals_it_misses() -> None:
     missed = told(balanced=False, limiter_error_at_end=0.021, not_recovered=1, learner_mib_last=106.0)
     for what in ("ledger does not balance", "off by over 2 %", "a shard is not back", "learner has grown by 6%"):
         assert what in missed
-    assert "Failed: TimeoutError" in bench.table([{"case": "soak", "who": "rlctl", "actors": "1", "shards": "1",
-        "seconds": "1", "kill_every_s": "1", "failed": "TimeoutError"}])[0]  # fmt: skip
+    assert "Failed: TimeoutError" in told(failed="TimeoutError")
