@@ -26,10 +26,10 @@ class Progress(StrEnum):
     none = "none"
 
 
-class Shower:
-    """Shows a run while it is waited for; this one nothing of it."""
+class Display:
+    """What a command shows of a run while it waits; of this class, nothing."""
 
-    def __enter__(self) -> Shower:
+    def __enter__(self) -> Display:
         return self
 
     def __exit__(self, *ended: Any) -> None:
@@ -39,12 +39,12 @@ class Shower:
         """One look at the run; shown is what is new."""
 
 
-def make(world: World, progress: Progress) -> Shower:
+def make(world: World, progress: Progress) -> Display:
     """The one that is wanted, and possible where standard error goes."""
     if progress is Progress.auto:
         progress = Progress.tree if world.is_terminal(world.stderr) else Progress.plain
     if progress is Progress.none or (world.quiet and progress is not Progress.json):
-        return Shower()
+        return Display()
     if progress is Progress.json:
         return JsonLines(world)
     if progress is Progress.tree and world.is_terminal(world.stderr):
@@ -52,7 +52,7 @@ def make(world: World, progress: Progress) -> Shower:
     return Lines(world)
 
 
-class TreeView(Shower):
+class TreeView(Display):
     """Draws the run in place."""
 
     def __init__(self, world: World) -> None:
@@ -60,7 +60,7 @@ class TreeView(Shower):
 
         self._screen = Screen(world, world.stderr)
 
-    def __enter__(self) -> Shower:
+    def __enter__(self) -> Display:
         self._screen.__enter__()
         return self
 
@@ -73,7 +73,7 @@ class TreeView(Shower):
         self._screen.show(tree(snapshot, height=self._screen.height))
 
 
-class Lines(Shower):
+class Lines(Display):
     """One line for every change of state, and a heartbeat when nothing has been said for ten seconds."""
 
     def __init__(self, world: World) -> None:
