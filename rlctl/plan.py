@@ -14,10 +14,9 @@ from pydantic import ValidationError
 
 from rlctl import __version__
 from rlctl.image_names import Reference
-from rlctl.spec import names
 from rlctl.spec.base import ROLES, Applies, Role
 from rlctl.spec.cluster import IMAGE_OF
-from rlctl.spec.fields import Leaf, as_written, leaves, normal, resolved
+from rlctl.spec.fields import Leaf, as_written, leaves, max_actors, normal, resolved
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.problems.later import not_built
 from rlctl.spec.problems.messages import in_words
@@ -27,7 +26,6 @@ from rlctl.spec.words import dotted, either, printable
 
 TargetName = Literal["local", "kubernetes"]
 RUN_FILE_FORMAT: Final = 1
-LOCAL_MAX_ACTORS: Final = 64
 PATCHED_BY: Final = ", patched by "
 """In the origin of a document: before the file of each patch of it."""
 
@@ -312,16 +310,6 @@ def _written(value: Any) -> str:
 
 _SHOWN_OF_DIGEST: Final = len("sha256:") + 12
 """As much of a digest as a person compares."""
-
-
-def max_actors(spec: Spec) -> int:
-    """The most actors that `scale` accepts: unless the spec says so, on a cluster as many as fill whole Deployments."""
-    actor = spec.roles.actor
-    if actor.max_replicas is not None:
-        return actor.max_replicas
-    if spec.target == "local":
-        return max(actor.replicas, LOCAL_MAX_ACTORS)
-    return names.shards(actor.replicas) * names.SHARD_REPLICAS
 
 
 def live_with(live: Mapping[str, Any], replicas: Mapping[str, int]) -> dict[str, Any]:

@@ -65,7 +65,7 @@ def measure(session: Session) -> None:
         "vectors": session.choose(10_000, 1_000_000, 1_000_000), "frames": session.choose(2_000, 50_000, 200_000),
     }  # fmt: skip
     seconds = session.choose(0.2, 1.0, 5.0)
-    form = session.choose(Soak(4, 2, 12.0, 4.0), Soak(16, 4, 60.0, 15.0), Soak(100, 4, 600.0, 60.0))
+    form = session.choose(Soak(4, 2, 12.0, 4.0, 0.0), Soak(16, 4, 60.0, 15.0, 0.0), Soak(100, 4, 600.0, 60.0, 900.0))
     keys = {"case": "soak", "who": "rlctl", "machine": processor(), **form._asdict()}
     session.cell(keys, partial(soak, form), repeat=False)
     try:
@@ -156,7 +156,7 @@ def soaked(row: Row) -> list[str]:
         ("error of samples per insert: at the end, most on the way",
          f"{value['limiter_error_at_end']:.2%}, {value['limiter_error_most']:.2%}"),
         ("rows produced, lost, fenced", f"{value['produced']:,.0f}, {value['lost']:,.0f}, {value['fenced']:,.0f}"),
-        *((f"MiB (PSS) of {role}: when the replay was full, at the end",
+        *((f"MiB (PSS) of {role}: before the first kill, at the end",
            f"{value[f'{role}_mib_first']:,.0f}, {value[f'{role}_mib_last']:,.0f}") for role in CORE),
     ]  # fmt: skip
     verdict = "; ".join(missed) or "the ledger balances, samples per insert stay within 2 %, memory within 5 %"

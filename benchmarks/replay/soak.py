@@ -1,6 +1,6 @@
 """A replay in shards under a hundred actors for minutes, while one shard after the other is killed.
 
-    python -m benchmarks.replay.soak ACTORS SHARDS SECONDS KILL_EVERY_S
+    python -m benchmarks.replay.soak ACTORS SHARDS SECONDS KILL_EVERY_S WARM_S
 
 It has to show: the ledger balances, samples per insert stay at the ratio, memory is flat, learning does not stop.
 """
@@ -34,6 +34,9 @@ class Soak(NamedTuple):
     shards: int
     seconds: float
     kill_every_s: float
+    warm_s: float
+    """Before the first kill, with the replay full: a process that listens grows until each connection has carried 512
+    messages each way (docs/operations.md, Sizes), here about one each second, and two in three of the modelpool's."""
 
 
 class Killed(NamedTuple):
@@ -64,6 +67,7 @@ def soak(form: Soak) -> dict[str, Any]:
     with fleet(form.actors, spec_of(form)) as crew:
         until_all_act(crew, form.actors, 120 + 2 * form.actors)
         filled(crew)
+        time.sleep(form.warm_s)
         watch = Watch(crew, form)
         until = time.monotonic() + form.seconds
         while (now := time.monotonic()) < until:
@@ -170,5 +174,5 @@ class Watch:
 
 
 if __name__ == "__main__":
-    actors, shards, seconds, every_s = sys.argv[1:]
-    print(json.dumps(soak(Soak(int(actors), int(shards), float(seconds), float(every_s))), indent=1))
+    actors, shards, *times_s = sys.argv[1:]
+    print(json.dumps(soak(Soak(int(actors), int(shards), *map(float, times_s))), indent=1))

@@ -9,8 +9,8 @@ from rlctl.spec.schema import Spec
 GIB = 2**30
 
 
-def spec(shards: int = 1, memory: str = "8Gi", **replay: Any) -> Spec:
-    roles = {"replay": {"replicas": shards, "memory": memory}}
+def spec(shards: int = 1, memory: str = "8Gi", actors: int = 1, **replay: Any) -> Spec:
+    roles = {"replay": {"replicas": shards, "memory": memory}, "actor": {"replicas": actors}}
     return Spec.model_validate(
         {"run": "r", "env": {"id": "-"}, "algorithm": {"name": "dqn"}, "replay": replay, "roles": roles}
     )
@@ -36,7 +36,7 @@ def test_what_generations_hold_of_it_is_told_with_the_one_that_is_written() -> N
 
 
 def test_all_shards_with_their_processes_must_find_room_on_a_machine() -> None:
-    assert too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.75 * 1024)) is None
+    assert too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.75 * 1024 + 1)) is None
     found = too_large(spec(2), 2 * GIB, Machine(cores=2, memory_mib=4.4 * 1024))
     assert found is not None
     assert found.path == ("replay", "capacity")
@@ -79,13 +79,15 @@ def test_where_not_even_a_process_fits_nothing_is_suggested() -> None:
 
 
 def test_a_pod_asks_for_its_arrays_and_its_process() -> None:
-    assert too_little(spec(memory="2432Mi"), 2 * GIB) is None
+    assert too_little(spec(memory="2433Mi"), 2 * GIB) is None
+    assert too_little(spec(memory="2433Mi", actors=100), 2 * GIB) is not None
+    assert too_little(spec(4, memory="2436Mi", actors=180), 2 * GIB) is None
     found = too_little(spec(memory="2Gi"), 2 * GIB)
     assert found is not None
     assert found.path == ("roles", "replay", "memory")
     assert found.message == (
         "2Gi, but replay.capacity is 1,000,000 rows in 1 shard of 2.0Gi: ask for 3Gi; with 2Gi replay.capacity "
-        "650,000 would fit"
+        "640,000 would fit"
     )
 
 

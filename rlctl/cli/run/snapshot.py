@@ -334,12 +334,13 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
     """The manager's status with every key present, so that readers need no defaults of their own."""
     given = _in_words_of_now(status or {})
     empty: dict[str, Any] = {
-        "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None, "wall_s": 0.0, "cpu_s": {},
+        "apiVersion": "rlctl/v1", "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None,
+        "wall_s": 0.0, "cpu_s": {},
         "verdict": {"kind": "starting", "text": "starting: no report yet"},
         "throughput": {}, "totals": {}, "lag": {}, "replay": None, "train_return": None, "train_info": {},
         "evaluation": None, "evaluations": {}, "models": {"best": None, "goal": None}, "cadence": None,
-        "history": [], "recordings": [], "stop": {}, "policies": {}, "roles": {}, "checkpoint": None,
-        "resumed": None, "problems": [],
+        "history": [], "recordings": [], "stop": {}, "policies": {}, "members": {}, "roles": {}, "init": None,
+        "checkpoint": None, "resumed": None, "problems": [],
     }  # fmt: skip
     filled = {**empty, **{key: value for key, value in given.items() if value is not None}}
     filled["throughput"] = {f"{name}_per_s": 0.0 for name in _RATES} | filled["throughput"]

@@ -39,7 +39,8 @@ def scale(
     for role, count in map(_parsed, roles):
         if wanted.setdefault(role, count) != count:
             raise UsageError(f"{role} is given twice: {wanted[role]} and {count}", hint="name each role once")
-    from rlctl.plan import FEWER_SHARDS, max_actors, why_not_scale
+    from rlctl.plan import FEWER_SHARDS, why_not_scale
+    from rlctl.spec.fields import max_actors
 
     backend, state = find(world, run, target)
     require_running(state, "can be scaled")

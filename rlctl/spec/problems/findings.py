@@ -13,6 +13,7 @@ from rlctl.spec import fields
 from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, QLearning, R2d2, Replayed, Sac, Td3
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
+from rlctl.spec.roles import manager_memory, modelpool_memory
 from rlctl.spec.schema import Gaussian, Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
@@ -77,6 +78,7 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         yield from trackers_missing(spec)
     else:
         yield from _without_effect(spec)
+        yield from _too_little_memory(spec)
     plain = fields.normal(spec)
     for name, policy in (plain.policies or {}).items():
         for fault in _learning(spec, policy):
@@ -137,7 +139,8 @@ BUSY = ("learner", "actor", "replay", "inference")
 
 
 def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
-    sections = [(role, getattr(spec.roles, role)) for role in type(spec.roles).model_fields]
+    roles = fields.normal(spec).roles
+    sections = [(role, getattr(roles, role)) for role in type(roles).model_fields]
     counts = [(role, getattr(section, "replicas", 1), section) for role, section in sections if section is not None]
     busy = [(role, count, section) for role, count, section in counts if role in BUSY and count]
     cores = sum(count * section.cpu for _, count, section in busy)
@@ -149,6 +152,17 @@ def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
         parts = " + ".join(f"{role} {count} x {section.memory}" for role, count, section in counts if count)
         has = f"{machine.memory_mib / 1024:.1f}Gi"
         yield Fault(("roles",), f"{parts} = {memory / 1024:.1f}Gi of memory, this machine has {has}")
+
+
+def _too_little_memory(spec: Spec) -> Iterator[Fault]:
+    """Memory that is stated, and less than so many actors need: it shows after hours, when their queues are touched."""
+    roles, most = spec.roles, fields.max_actors(spec)
+    needs = {"manager": manager_memory(most), "modelpool": modelpool_memory(most, roles.modelpool.replicas)}
+    for role, wanted in needs.items():
+        stated = getattr(roles, role).memory
+        if stated is not None and mebibytes(stated) < mebibytes(wanted):
+            message = f"{stated}, but with up to {most:,} actors it needs about {wanted}; left out it is as much"
+            yield Fault(("roles", role, "memory"), message)
 
 
 def _without_effect(spec: Spec) -> Iterator[Fault]:

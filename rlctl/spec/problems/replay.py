@@ -13,6 +13,8 @@ from rlctl.spec.units import mebibytes
 PROCESS_BYTES = 384 * 2**20
 """Bytes of a shard's process beside its arrays: 64 MiB, and what it keeps at most of draws that may be asked for again
 (128), of rows on their way to a slow disk (128), and of blocks that have come and are not stored yet (64)."""
+CONNECTION_BYTES = 90 * 2**10
+"""Bytes that a shard keeps of each actor's connection; see `rlctl.spec.roles.manager_memory`."""
 READING_BYTES = 50
 """Bytes for each row while a shard reads its part of a generation: its order, masses and windows; measured, at most."""
 ROOM = 0.8
@@ -48,6 +50,11 @@ def volume_holds(spec: Spec, shard_bytes: int) -> str:
     return f"generations hold it: up to {size} of the volume, checkpoint.keep {keep} and one that is written"
 
 
+def _process_bytes(spec: Spec, shards: int) -> int:
+    """Bytes of a shard's process beside its arrays: an actor sends to one shard."""
+    return PROCESS_BYTES + CONNECTION_BYTES * -(-spec.roles.actor.replicas // shards)
+
+
 def _reading(spec: Spec, shards: int) -> int:
     """Bytes of one shard beside its arrays, while it reads its part of a generation."""
     replay, _ = _replay(spec)
@@ -58,10 +65,10 @@ def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
     """The fault of a replay whose shards, all on one machine, need more memory than it has."""
     _, shards = _replay(spec)
     has = int(machine.memory_mib * 2**20)
-    needs = shard_bytes + _reading(spec, shards)
-    if shards * (needs + PROCESS_BYTES) <= has:
+    needs, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards)
+    if shards * (needs + beside) <= has:
         return None
-    left = (has - shards * PROCESS_BYTES) / shards
+    left = has / shards - beside
     message = f"{comes_to(spec, shard_bytes)}; this machine has {gibibytes(has)}; {would_fit(spec, needs, left)}"
     return Fault(("replay", "capacity"), message)
 
@@ -69,11 +76,12 @@ def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
 def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
     """The finding of a pod that asks for less memory than its shard needs."""
     replay = fields.normal(spec).roles.replay
-    rows = shard_bytes + _reading(spec, _replay(spec)[1])
-    needs = rows + PROCESS_BYTES
+    shards = _replay(spec)[1]
+    rows, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards)
+    needs = rows + beside
     if replay is None or needs <= mebibytes(replay.memory) * 2**20:
         return None
-    left = mebibytes(replay.memory) * 2**20 - PROCESS_BYTES
+    left = mebibytes(replay.memory) * 2**20 - beside
     message = (
         f"{replay.memory}, but replay.capacity is {comes_to(spec, shard_bytes)}: ask for {math.ceil(needs / 2**30)}Gi;"
         f" with {replay.memory} {would_fit(spec, rows, left)}"
