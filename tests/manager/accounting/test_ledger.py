@@ -124,6 +124,14 @@ def test_a_closed_sender_stays_in_the_sums_and_its_receiver_cannot_change_it() -
     assert found.rows(alive)["main"] == sums
 
 
+def test_a_receiver_that_a_sender_has_made_up_keeps_no_books_open() -> None:
+    found = RunLedger()
+    found.hear_sender("A", {"made-up": Ledger(10, 0, 10)}, 0)
+    assert found.close("A", nobody, nobody)
+    assert found.boots() == set()
+    assert (found.rows(nobody)["main"].lost, found.rows(nobody)["main"].difference) == (10, 0)
+
+
 def test_books_survive_the_manager() -> None:
     found, again = books(), RunLedger()
     again.restore(msgspec.json.decode(msgspec.json.encode(found.store()), type=StoredLedger))

@@ -237,7 +237,8 @@ class RunLedger:
         sender = self._senders.get(boot)
         if sender is not None:
             for receiver, pair in sender.pairs.items():
-                over = receiver.startswith(ENDED) or buried(receiver)
+                # of one that never said hello, and that a sender may have made up, nothing can be said any more
+                over = receiver.startswith(ENDED) or buried(receiver) or receiver not in self._receivers
                 if not over and (pair.account.queued or not alive(receiver)):
                     return False
             for policy, rows in self._rows_of(boot, sender, alive).items():
