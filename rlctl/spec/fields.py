@@ -116,7 +116,7 @@ def normal(spec: Spec) -> Spec:
     given = ["main"] if spec.policies is None else list(spec.policies)
     policies = {name: spec.policy(name).model_copy(update={"like": None}) for name in given}
     changed: dict[str, Any] = {"policies": policies, "algorithm": None, "model": None}
-    roles = _with_memory(spec)
+    roles = with_memory(spec)
     if any(one.algorithm.needs_replay for one in policies.values()):
         changed["replay"] = spec.replay or ReplayBuffer()
         roles["replay"] = spec.roles.replay or Replay()
@@ -124,7 +124,7 @@ def normal(spec: Spec) -> Spec:
     return spec.model_copy(update=changed)
 
 
-def _with_memory(spec: Spec) -> dict[str, Any]:
+def with_memory(spec: Spec) -> dict[str, Any]:
     """Manager and modelpool with the memory that they need, where the spec leaves it to us."""
     manager, modelpool, most = spec.roles.manager, spec.roles.modelpool, max_actors(spec)
     found: dict[str, Any] = {}

@@ -78,8 +78,8 @@ def test_a_load_balancer_needs_a_proxy_and_known_callers(lint: Lint) -> None:
 def test_less_memory_than_so_many_actors_need_is_a_finding(lint: Lint) -> None:
     roles = "roles: {actor: {max_replicas: 10000}, manager: {memory: 512Mi}, modelpool: {memory: 4Gi}}"
     assert lint(TOP + MADE + roles) == [
-        "spec.yaml:6:49: roles.manager.memory: 512Mi, but with up to 10,000 actors it needs about 1536Mi; left out it"
-        " is as much"
+        "spec.yaml:6:49: roles.manager.memory: 512Mi, but with up to 10,000 actors it needs about 1536Mi; leave it"
+        " out to get that"
     ]
 
 

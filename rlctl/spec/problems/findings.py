@@ -139,7 +139,7 @@ BUSY = ("learner", "actor", "replay", "inference")
 
 
 def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
-    roles = fields.normal(spec).roles
+    roles = spec.roles.model_copy(update=fields.with_memory(spec))
     sections = [(role, getattr(roles, role)) for role in type(roles).model_fields]
     counts = [(role, getattr(section, "replicas", 1), section) for role, section in sections if section is not None]
     busy = [(role, count, section) for role, count, section in counts if role in BUSY and count]
@@ -161,7 +161,7 @@ def _too_little_memory(spec: Spec) -> Iterator[Fault]:
     for role, wanted in needs.items():
         stated = getattr(roles, role).memory
         if stated is not None and mebibytes(stated) < mebibytes(wanted):
-            message = f"{stated}, but with up to {most:,} actors it needs about {wanted}; left out it is as much"
+            message = f"{stated}, but with up to {most:,} actors it needs about {wanted}; leave it out to get that"
             yield Fault(("roles", role, "memory"), message)
 
 
