@@ -35,8 +35,8 @@ class Soak(NamedTuple):
     seconds: float
     kill_every_s: float
     warm_s: float
-    """Before the first kill, with the replay full: a process that listens grows until each connection has carried 512
-    messages each way (docs/operations.md, Sizes), here about one each second, and two in three of the modelpool's."""
+    """Before the first kill, with the replay full: a process that listens grows until each connection has carried 450
+    messages each way (docs/operations.md, Sizes): the manager's one each second, the modelpool's two every three."""
 
 
 class Killed(NamedTuple):

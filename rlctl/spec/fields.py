@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 from rlctl.spec import names
 from rlctl.spec.algorithms import BUILT, KINDS, Algorithm, Impala, tag
 from rlctl.spec.base import Applies, Model
-from rlctl.spec.roles import Replay, manager_memory, modelpool_memory
+from rlctl.spec.roles import Replay
 from rlctl.spec.schema import Policy, ReplayBuffer, Spec
 from rlctl.spec.words import Path
 
@@ -107,8 +107,7 @@ def max_actors(spec: Spec) -> int:
 
 
 def normal(spec: Spec) -> Spec:
-    """The same spec with every policy below `policies`, with what `like` brings in its place, and with the memory that
-    manager and modelpools need for so many actors.
+    """The same spec with every policy below `policies`, and with what `like` brings in its place.
 
     Raises:
         KeyError: `like` names a policy that does not exist.
@@ -116,24 +115,10 @@ def normal(spec: Spec) -> Spec:
     given = ["main"] if spec.policies is None else list(spec.policies)
     policies = {name: spec.policy(name).model_copy(update={"like": None}) for name in given}
     changed: dict[str, Any] = {"policies": policies, "algorithm": None, "model": None}
-    roles = with_memory(spec)
     if any(one.algorithm.needs_replay for one in policies.values()):
         changed["replay"] = spec.replay or ReplayBuffer()
-        roles["replay"] = spec.roles.replay or Replay()
-    changed["roles"] = spec.roles.model_copy(update=roles)
+        changed["roles"] = spec.roles.model_copy(update={"replay": spec.roles.replay or Replay()})
     return spec.model_copy(update=changed)
-
-
-def with_memory(spec: Spec) -> dict[str, Any]:
-    """Manager and modelpool with the memory that they need, where the spec leaves it to us."""
-    manager, modelpool, most = spec.roles.manager, spec.roles.modelpool, max_actors(spec)
-    found: dict[str, Any] = {}
-    if manager.memory is None:
-        found["manager"] = manager.model_copy(update={"memory": manager_memory(most)})
-    if modelpool.memory is None:
-        needs = modelpool_memory(most, modelpool.replicas)
-        found["modelpool"] = modelpool.model_copy(update={"memory": needs})
-    return found
 
 
 def resolved(spec: Spec) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from rlctl.spec.base import Model, live, restart
-from rlctl.spec.units import Cores, Memory, memory_text
+from rlctl.spec.units import Cores, Memory
 
 OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
 FAN_OUT: Final = 8
@@ -19,8 +19,8 @@ class Manager(Model):
     """Leases, matches, stop conditions, checkpoints, status. Exactly one."""
 
     cpu: Annotated[Cores, restart("manager")] = 0.25
-    memory: Annotated[Memory | None, restart("manager")] = None
-    """null: 512Mi up to 2,048 actors, then 128 KiB more for each; the most that `scale` accepts count."""
+    memory: Annotated[Memory, restart("manager")] = "512Mi"
+    """Enough for 2,048 actors; each more needs 128 KiB."""
     on_push: Annotated[OnPush, live()] = "rolling"
 
 
@@ -30,8 +30,8 @@ class ModelPool(Model):
     replicas: Annotated[int, Field(ge=1, le=64), live()] = 1
     """More than one form a tree: number 0 takes weights from learners, the last ones serve the actors."""
     cpu: Annotated[Cores, restart("modelpool")] = 0.25
-    memory: Annotated[Memory | None, restart("modelpool")] = None
-    """Half of it is for weights. null: 1Gi up to 2,048 actors that pull from one, then 384 KiB more for each."""
+    memory: Annotated[Memory, restart("modelpool")] = "1Gi"
+    """Half of it is for weights. Enough for 2,048 actors that pull from one; each more needs 384 KiB."""
     on_push: Annotated[OnPush, live()] = "rolling"
 
 
@@ -104,28 +104,22 @@ class Roles(Model):
     inference: Inference | None = None
 
 
-def manager_memory(actors: int) -> str:
-    """Memory of a manager with so many actors, as `roles.manager.memory` says it.
+def manager_mib(actors: int) -> float:
+    """MiB that a manager of so many actors needs.
 
-    A connection costs 88 KiB once 512 messages have gone each way (measured: two chunks of 256 messages of libzmq's
+    A connection costs 88 KiB once 450 messages have gone each way (measured: two chunks of 256 messages of libzmq's
     queues a direction, and the buffers of its engine), and what is known of a process 10 to 20.
     """
-    return _in_steps(max(512, 256 + actors / 8))
+    return 256 + actors / 8
 
 
-def modelpool_memory(actors: int, modelpools: int) -> str:
-    """Memory of a modelpool, as `roles.modelpool.memory` says it.
+def modelpool_mib(actors: int, modelpools: int) -> float:
+    """MiB that each of so many modelpools needs.
 
-    An actor costs 170 KiB: two connections, for weights and for what is new, that have carried 512 messages. As much
+    An actor costs 170 KiB: two connections, for weights and for what is new, that have carried 450 messages. As much
     again is for weights.
     """
-    each = math.ceil(actors / len(serving(modelpools)))
-    return _in_steps(max(1024, 2 * (128 + each * 3 / 16)))
-
-
-def _in_steps(mib: float) -> str:
-    """In steps of 256 MiB: few changes of it restart a process."""
-    return memory_text(f"{math.ceil(mib / 256) * 256}Mi")
+    return 2 * (128 + math.ceil(actors / len(serving(modelpools))) * 3 / 16)
 
 
 def serving(modelpools: int) -> range:

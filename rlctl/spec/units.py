@@ -45,7 +45,7 @@ def _bytes(value: object) -> float:
     return float(match[1]) * _MEMORY_BYTES[match[2]]
 
 
-def memory_text(value: object) -> str:
+def _memory_text(value: object) -> str:
     """The same amount in one spelling (`2Gi` for `2048Mi`), so that another spelling restarts nothing."""
     amount = _bytes(value)
     unit = next((unit for unit, size in _MEMORY_BYTES.items() if amount % size == 0), None)
@@ -72,7 +72,7 @@ def seconds(value: object) -> float:
 Cores = Annotated[
     float, BeforeValidator(cores), WithJsonSchema({"type": ["number", "string"], "examples": [2, "500m"]})
 ]
-Memory = Annotated[str, BeforeValidator(memory_text), WithJsonSchema({"type": "string", "examples": ["512Mi", "2Gi"]})]
+Memory = Annotated[str, BeforeValidator(_memory_text), WithJsonSchema({"type": "string", "examples": ["512Mi", "2Gi"]})]
 Seconds = Annotated[
     float, BeforeValidator(seconds), WithJsonSchema({"type": ["number", "string"], "examples": ["30s", "5m"]})
 ]

@@ -9,7 +9,6 @@ from rlctl.plan import Change, Plan, changes, live_with, make, why_not_scale
 from rlctl.spec import load
 from rlctl.spec.fields import brought, filled, leaves, max_actors
 from rlctl.spec.schema import Spec
-from rlctl.spec.units import mebibytes
 from tests.spec.full import CLUSTER, FULL, LEAVES, changed, image
 
 PLAN = make(FULL, uid="0123456789abcdef" * 2, base=Path("/base"))
@@ -293,21 +292,6 @@ def test_without_a_most_one_machine_allows_64_actors_or_what_the_spec_asks_for()
     assert max_actors(small()) == 64
     assert max_actors(small(roles={"actor": {"replicas": 100}})) == 100
     assert max_actors(small(roles={"actor": {"max_replicas": 8}})) == 8
-
-
-@pytest.mark.parametrize(
-    ("actors", "pools", "manager", "pool"),
-    [(1, 1, "512Mi", "1Gi"), (2000, 1, "512Mi", "1Gi"), (3000, 1, "768Mi", "1536Mi"), (10_000, 6, "1536Mi", "1Gi"),
-     (10_000, 1, "1536Mi", "4Gi")],
-)  # fmt: skip
-def test_manager_and_modelpools_get_memory_for_so_many_actors(actors: int, pools: int, manager: str, pool: str) -> None:
-    roles = {"actor": {"replicas": actors}, "modelpool": {"replicas": pools}}
-    found = plan(small(target="kubernetes", roles=roles))
-    assert {role.role: role.memory_mib for role in found.roles[:2]} == {
-        "manager": mebibytes(manager), "modelpool": mebibytes(pool),
-    }  # fmt: skip
-    stated = {**roles, "manager": {"memory": manager}, "modelpool": {**roles["modelpool"], "memory": pool}}
-    assert changes(small(target="kubernetes", roles=stated), small(target="kubernetes", roles=roles)) == []
 
 
 @pytest.mark.parametrize(("replicas", "most"), [(0, 1000), (1, 1000), (1000, 1000), (1001, 2000), (10_000, 10_000)])

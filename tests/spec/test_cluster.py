@@ -24,7 +24,8 @@ MADE = f"images: {{core: '{IMAGES['core']}', actor: '{IMAGES['actor']}', learner
         "storage: {class: nfs, size: 1Ti}",
         "kubernetes: {expose: loadbalancer, source_ranges: [203.0.113.0/24], proxy: {image: '" + image("p") + "'}}",
         "kubernetes: {gang: kueue, queue: gpus}",
-        "roles: {actor: {replicas: 10000, max_replicas: 20000}, learner: {gpu: 1}}\nalgorithm: {batch_size: 10000000}",
+        "roles: {actor: {replicas: 10000, max_replicas: 20000}, learner: {gpu: 1}, manager: {memory: 3Gi},"
+        " modelpool: {memory: 8Gi}}\nalgorithm: {batch_size: 10000000}",
     ],
 )
 def test_a_spec_for_a_cluster_is_accepted(lint: Lint, lines: str) -> None:
@@ -75,12 +76,22 @@ def test_a_load_balancer_needs_a_proxy_and_known_callers(lint: Lint) -> None:
     ]
 
 
-def test_less_memory_than_so_many_actors_need_is_a_finding(lint: Lint) -> None:
-    roles = "roles: {actor: {max_replicas: 10000}, manager: {memory: 512Mi}, modelpool: {memory: 4Gi}}"
-    assert lint(TOP + MADE + roles) == [
-        "spec.yaml:6:49: roles.manager.memory: 512Mi, but with up to 10,000 actors it needs about 1536Mi; leave it"
-        " out to get that"
-    ]
+@pytest.mark.parametrize(
+    ("roles", "findings"),
+    [
+        ("{actor: {max_replicas: 2048}}", []),
+        ("{actor: {max_replicas: 2049}}",
+         ["6:1: roles.manager.memory: 512Mi, but with up to 2,049 actors it needs 768Mi",
+          "6:1: roles.modelpool.memory: 1Gi, but with up to 2,049 actors it needs 1280Mi"]),
+        ("{actor: {max_replicas: 10000}, modelpool: {replicas: 6}}",
+         ["6:1: roles.manager.memory: 512Mi, but with up to 10,000 actors it needs 1536Mi"]),
+        ("{actor: {max_replicas: 10000}, manager: {memory: 1536Mi}, modelpool: {replicas: 2, memory: 4Gi}}", []),
+        ("{actor: {max_replicas: 10000}, manager: {memory: 1536Mi}, modelpool: {memory: 3Gi}}",
+         ["6:78: roles.modelpool.memory: 3Gi, but with up to 10,000 actors it needs 4096Mi"]),
+    ],
+)  # fmt: skip
+def test_less_memory_than_so_many_actors_need_is_a_finding(lint: Lint, roles: str, findings: list[str]) -> None:
+    assert lint(TOP + MADE + f"roles: {roles}") == [f"spec.yaml:{one}" for one in findings]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from rlctl.spec.fields import normal
 from rlctl.spec.layout import Layout
 from rlctl.spec.units import mebibytes
 from rlctl_agents.runtime.manager_session import Member, Snapshot
@@ -54,7 +53,7 @@ def main(process: Process) -> None:
         raise UserFault("command line: a modelpool needs --volume, for the models that are kept")
     layout = Layout(process.arguments.volume)
     layout.make()
-    budget_bytes = int(mebibytes(normal(process.spec).roles.modelpool.memory) * 2**20 * SHARE)
+    budget_bytes = int(mebibytes(process.spec.roles.modelpool.memory) * 2**20 * SHARE)
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)

@@ -36,8 +36,6 @@ _LONGEST: Final = 35
 """Longest name of a sweep: a run's has at most _LONGEST_RUN characters, "-" and the number of a trial included."""
 _LONGEST_RUN: Final = 40
 _OF_ONE_RUN: Final = ("run", "seed")
-_BY_DEFAULT_SINCE: Final = {"roles.manager.memory": "512Mi", "roles.modelpool.memory": "1Gi"}
-"""Fields that are null by default now -> what records of older releases have as their default."""
 
 
 @dataclass(slots=True)
@@ -308,8 +306,6 @@ def check_same(before: Sweep, now: Sweep) -> None:
             told[f"{settings or 'the spec without a --set of several values'}: has trials, and is not asked for"] = None
             continue
         for path in sorted(old.keys() | new.keys()):
-            if new.get(path) is None and old.get(path) == _BY_DEFAULT_SINCE.get(path, ...):
-                continue
             if old.get(path) != new.get(path):
                 told[f"{path}: {old.get(path)}, now {new.get(path)}"] = None
     if not before.search:

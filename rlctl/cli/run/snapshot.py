@@ -23,6 +23,10 @@ _WORDS_OF_0_1 = {
 }  # fmt: skip
 _COUNTS = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates", "episodes")
 _RATES = ("env_steps", "frames", "agent_steps", "consumed_steps", "learned_steps", "updates")
+_SHARES = (
+    "learner_waits_data", "learner_waits_draw", "learner_waits_model", "actor_waits_credit", "actor_waits_model",
+    "actor_simulates", "shard_busy",
+)  # fmt: skip
 ANSWERS_WITHIN_S = 20.0
 PATIENCE_S = 2.5
 """A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""
@@ -346,10 +350,8 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
     filled["throughput"] = {f"{name}_per_s": 0.0 for name in _RATES} | filled["throughput"]
     filled["totals"] = dict.fromkeys(_COUNTS, 0) | filled["totals"]
     filled["lag"] = {"mean": None, "p95": None, "max": None} | filled["lag"]
-    filled["stop"] = {"conditions": {}, "met": None} | filled["stop"]
-    filled["verdict"] = {
-        "learner_waits_data": None, "actor_waits_credit": None, "actor_waits_model": None, "suggest": None,
-    } | filled["verdict"]  # fmt: skip
+    filled["stop"] = {"conditions": {}, "met": None, "not_evaluated": None} | filled["stop"]
+    filled["verdict"] = dict.fromkeys(_SHARES) | {"suggest": None} | filled["verdict"]
     return filled
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from rlctl.spec import fields
 from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, QLearning, R2d2, Replayed, Sac, Td3
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
-from rlctl.spec.roles import manager_memory, modelpool_memory
+from rlctl.spec.roles import manager_mib, modelpool_mib
 from rlctl.spec.schema import Gaussian, Policy, Spec
 from rlctl.spec.units import mebibytes
 from rlctl.spec.words import number, show
@@ -139,8 +140,7 @@ BUSY = ("learner", "actor", "replay", "inference")
 
 
 def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
-    roles = spec.roles.model_copy(update=fields.with_memory(spec))
-    sections = [(role, getattr(roles, role)) for role in type(roles).model_fields]
+    sections = [(role, getattr(spec.roles, role)) for role in type(spec.roles).model_fields]
     counts = [(role, getattr(section, "replicas", 1), section) for role, section in sections if section is not None]
     busy = [(role, count, section) for role, count, section in counts if role in BUSY and count]
     cores = sum(count * section.cpu for _, count, section in busy)
@@ -155,13 +155,12 @@ def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
 
 
 def _too_little_memory(spec: Spec) -> Iterator[Fault]:
-    """Memory that is stated, and less than so many actors need: it shows after hours, when their queues are touched."""
+    """Less memory than so many actors need: it shows after hours, when all of their queues have been used."""
     roles, most = spec.roles, fields.max_actors(spec)
-    needs = {"manager": manager_memory(most), "modelpool": modelpool_memory(most, roles.modelpool.replicas)}
-    for role, wanted in needs.items():
-        stated = getattr(roles, role).memory
-        if stated is not None and mebibytes(stated) < mebibytes(wanted):
-            message = f"{stated}, but with up to {most:,} actors it needs about {wanted}; leave it out to get that"
+    needs_mib = {"manager": manager_mib(most), "modelpool": modelpool_mib(most, roles.modelpool.replicas)}
+    for role, needs in needs_mib.items():
+        if mebibytes(memory := getattr(roles, role).memory) < needs:
+            message = f"{memory}, but with up to {most:,} actors it needs {math.ceil(needs / 256) * 256}Mi"
             yield Fault(("roles", role, "memory"), message)
 
 

@@ -14,7 +14,7 @@ PROCESS_BYTES = 384 * 2**20
 """Bytes of a shard's process beside its arrays: 64 MiB, and what it keeps at most of draws that may be asked for again
 (128), of rows on their way to a slow disk (128), and of blocks that have come and are not stored yet (64)."""
 CONNECTION_BYTES = 90 * 2**10
-"""Bytes that a shard keeps of each actor's connection; see `rlctl.spec.roles.manager_memory`."""
+"""Bytes that a shard keeps of each actor's connection; see `rlctl.spec.roles.manager_mib`."""
 READING_BYTES = 50
 """Bytes for each row while a shard reads its part of a generation: its order, masses and windows; measured, at most."""
 ROOM = 0.8
@@ -52,7 +52,8 @@ def volume_holds(spec: Spec, shard_bytes: int) -> str:
 
 def _process_bytes(spec: Spec, shards: int) -> int:
     """Bytes of a shard's process beside its arrays: an actor sends to one shard."""
-    return PROCESS_BYTES + CONNECTION_BYTES * -(-spec.roles.actor.replicas // shards)
+    actor = spec.roles.actor
+    return PROCESS_BYTES + CONNECTION_BYTES * -(-(actor.max_replicas or actor.replicas) // shards)
 
 
 def _reading(spec: Spec, shards: int) -> int:

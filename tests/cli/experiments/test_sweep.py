@@ -313,20 +313,6 @@ def test_more_seeds_and_values_are_added(rlctl: Rlctl, spec: str) -> None:
     assert added == [("pole-5", "1e-4", 0), ("pole-6", "1e-4", 1)]
 
 
-def test_a_sweep_of_a_release_with_a_number_where_null_is_the_default_now_goes_on(rlctl: Rlctl, spec: str) -> None:
-    Training(rlctl, returned)
-    assert rlctl("sweep", spec, "--seeds", "1").code == 0
-    known = record.known("pole")
-    for values in known.specs.values():
-        values |= {"roles.manager.memory": "512Mi", "roles.modelpool.memory": "1Gi"}
-    known.save()
-    assert rlctl("sweep", spec, "--seeds", "2").code == 0
-    for values in known.specs.values():
-        values["roles.manager.memory"] = "1Gi"
-    known.save()
-    assert "roles.manager.memory: 1Gi, now None" in rlctl("sweep", spec, "--seeds", "2").err
-
-
 def test_a_run_of_the_same_name_that_is_not_of_the_sweep_is_left_alone(rlctl: Rlctl, spec: str) -> None:
     rlctl.up(run="pole-2")
     Training(rlctl, returned)

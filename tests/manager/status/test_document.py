@@ -48,7 +48,10 @@ def test_every_key_of_the_document_is_on_the_page(ended: Run) -> None:
 
 
 def test_every_key_is_there_before_the_manager_has_said_anything(ended: Run) -> None:
-    assert complete(None, STATE).keys() == complete(status(ended), STATE).keys() == status(ended).keys()
+    before, told = complete(None, STATE), status(ended)
+    assert before.keys() == complete(told, STATE).keys() == told.keys()
+    for section in ("verdict", "totals", "throughput", "lag", "models", "stop"):
+        assert before[section].keys() == told[section].keys()
 
 
 def test_every_path_of_the_control_api_is_on_the_page() -> None:
