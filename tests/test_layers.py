@@ -19,7 +19,20 @@ LAYERS = [
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],
     ["rlctl_ci"],
-    ["rlctl.cli"],
+    *(
+        [f"rlctl.cli.{name}" for name in row]
+        for row in (
+            ["context", "text"],
+            ["options"],
+            ["run"],
+            ["display", "models"],
+            ["apply"],
+            ["experiments"],
+            ["verbs", "ci"],
+            ["app"],
+            ["main"],
+        )
+    ),
     ["rlctl.__main__"],
     ["rlctl_agents.types"],
     ["rlctl_agents.wire", "rlctl_agents.envs", "rlctl_agents.models", "rlctl_agents.ops", "rlctl_agents.checkpoint"],
@@ -214,6 +227,7 @@ def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl_agents.runtime.process", "torch")
     assert fault("rlctl_agents.roles.manager", "pickle")
     assert fault("rlctl_ci.core.work", "rlctl.cli.verbs.up")
+    assert fault("rlctl.cli.experiments.scheduler", "rlctl.cli.verbs.up")
     assert fault("rlctl.backends.base", "rlctl_ci.core.work")
     assert fault("rlctl_ci.core.work", "subprocess")
     assert not fault("rlctl_agents.roles.learner", "rlctl_agents.algorithms.base")

@@ -173,6 +173,9 @@ class Backend(Protocol):
     name: str
     waiting: Say
     """Told a line for every ten seconds that a verb waits for something; the caller of the verbs sets it."""
+    force_conflicts: bool
+    """Take over fields that others own, and runs that another user has started; without effect where one user alone has
+    runs. The caller of the verbs sets it."""
 
     def place(self, run: str, storage: str | None) -> RunPlace:
         """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
@@ -189,6 +192,13 @@ class Backend(Protocol):
 
         Raises:
             Unreadable: what is recorded of it cannot be read; `delete` and `logs` answer nevertheless.
+        """
+
+    def check_owner(self, run: str, verb: str) -> str:
+        """Owner of the run, user@host; "" where that is not recorded, or where one user alone has runs.
+
+        Raises:
+            Conflict: another user, and nothing is to be forced.
         """
 
     def apply(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import plain, span, stamp, table
 from rlctl.cli.options import Utc, verb
+from rlctl.cli.text import plain, span, stamp, table
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:

@@ -38,7 +38,6 @@ class Namespace(MemoryBackend):
         self._clusters = clusters
         self.context = context
         self.namespace = namespace
-        self.force_conflicts = False
         self.asked = 0  # how often all runs were listed
 
     @property

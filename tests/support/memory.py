@@ -75,6 +75,7 @@ class MemoryBackend(Remembering):
         self._minted = 0
         self._roots: dict[str, Path] = {}  # uid -> folder that its place claims
         self.waiting: Say = lambda text: None
+        self.force_conflicts = False
         self.writes = 0
         self.refuse: RlctlError | None = None  # raised by the next verb that would write
         self.manager_refuses: str | None = None  # what every manager answers instead
@@ -116,6 +117,9 @@ class MemoryBackend(Remembering):
         if found is not None and found.torn is not None:
             raise found.torn
         return None if found is None else found.state
+
+    def check_owner(self, run: str, verb: str) -> str:
+        return ""
 
     def apply(
         self,

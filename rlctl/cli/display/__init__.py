@@ -1,1 +1,1 @@
-"""Output for people: reports, progress, tables, problems."""
+"""Output for people: reports, progress, checks."""

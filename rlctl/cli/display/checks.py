@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import plain
+from rlctl.cli.text import plain
 from rlctl.errors import Conflict, Problem, RlctlError, SpecError
 
 if TYPE_CHECKING:

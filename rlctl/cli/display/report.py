@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.context import ON_CLUSTERS, WideOutput, World
-from rlctl.cli.display.problems import as_lines
-from rlctl.cli.display.text import age, clock, count, number, percent, plain, sparkline, stamp, table, whole
+from rlctl.cli.run.problems import as_lines
 from rlctl.cli.run.snapshot import Snapshot
+from rlctl.cli.text import age, clock, count, number, percent, plain, sparkline, stamp, table, whole
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
 from rlctl.cli.context import World
-from rlctl.cli.display.problems import label
 from rlctl.cli.display.report import (
     evaluation_text,
     headline,
@@ -16,8 +15,9 @@ from rlctl.cli.display.report import (
     shares,
     steps_are_missing,
 )
-from rlctl.cli.display.text import clock, count, number, plain, sparkline, whole
+from rlctl.cli.run.problems import label
 from rlctl.cli.run.snapshot import Snapshot
+from rlctl.cli.text import clock, count, number, plain, sparkline, whole
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,17 +10,17 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlctl.cli.apply import trial as trying
 from rlctl.cli.context import ON_CLUSTERS, Cluster, World
 from rlctl.cli.display import checks
-from rlctl.cli.display.text import rfc3339
 from rlctl.cli.experiments import axes as grammar
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.axes import Settings, words
 from rlctl.cli.experiments.record import Sweep, Trial
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run import trial as trying
 from rlctl.cli.run.clusters import IN_CLUSTER
 from rlctl.cli.run.prepare import check_place, load
+from rlctl.cli.text import rfc3339
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.words import printable

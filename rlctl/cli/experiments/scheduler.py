@@ -9,19 +9,19 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
+from rlctl.cli.apply.applied import follow, grace_s
+from rlctl.cli.apply.attach import Interrupts, poll_every_s
+from rlctl.cli.apply.bring_up import bring_up
+from rlctl.cli.apply.preflight import nothing_to_do, preflight
+from rlctl.cli.apply.stuck import Hope
 from rlctl.cli.context import ON_CLUSTERS, World
-from rlctl.cli.display.text import clock, count, number, plain, table
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.record import Sweep, Trial
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run.applied import follow, grace_s
-from rlctl.cli.run.attach import Interrupts, poll_every_s
 from rlctl.cli.run.clusters import backend_of
-from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Prepared, beside, refuse
 from rlctl.cli.run.snapshot import AWAY_S, Snapshot, take
-from rlctl.cli.run.stuck import Hope
-from rlctl.cli.verbs.up import apply
+from rlctl.cli.text import clock, count, number, plain, table
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, WorkloadFailed
 from rlctl.waiting import HEARTBEAT_S
 
@@ -164,7 +164,7 @@ class Scheduler:
         if not nothing_to_do(prepared):
             preflight(self._world, prepared, None)
             with initial(self._world, loaded, kept=self._sweep.kept(loaded.spec)) as policy:
-                apply(self._world, prepared, atomic=False, policy=policy)
+                bring_up(self._world, prepared, atomic=False, policy=policy)
 
     @contextmanager
     def _hushed(self) -> Iterator[None]:

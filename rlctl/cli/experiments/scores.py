@@ -11,10 +11,10 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlctl.cli.context import ON_CLUSTERS, World
-from rlctl.cli.display.text import count, number
 from rlctl.cli.experiments.record import flat
 from rlctl.cli.models.listing import whole
 from rlctl.cli.run.target import as_now, find
+from rlctl.cli.text import count, number
 from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:

@@ -1,1 +1,1 @@
-"""A run as verbs handle it: chosen, prepared from a spec, applied, awaited."""
+"""A run as verbs find it: chosen, its spec prepared, what is known of it."""

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rlctl.cli.context import ON_CLUSTERS
-from rlctl.cli.display import problems as faults
+from rlctl.cli.run import problems as faults
 from rlctl.cli.run.clusters import where
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 
@@ -374,7 +374,7 @@ def _in_words_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
 
 def as_document(snapshot: Snapshot) -> dict[str, Any]:
     """Document of `-o json` for a run: the manager's status, and that of the target."""
-    from rlctl.cli.display.text import rfc3339
+    from rlctl.cli.text import rfc3339
 
     state, failure = snapshot.state, snapshot.state.failure
     return {

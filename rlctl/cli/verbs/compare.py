@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import table
 from rlctl.cli.options import Target, complete_compared, verb
+from rlctl.cli.text import table
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:

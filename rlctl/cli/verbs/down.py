@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlctl.cli.apply.applied import follow, grace_s, nothing_done
+from rlctl.cli.apply.attach import Interrupts
 from rlctl.cli.context import ON_CLUSTERS, Signalled, World
-from rlctl.cli.display.problems import exists
-from rlctl.cli.display.text import span
 from rlctl.cli.options import (
     RunArgument,
     RunOption,
@@ -19,11 +19,10 @@ from rlctl.cli.options import (
     Yes,
     verb,
 )
-from rlctl.cli.run.applied import follow, grace_s, nothing_done
-from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.clusters import backend_of, recorded, where
-from rlctl.cli.run.force import force, owner_of
+from rlctl.cli.run.problems import exists
 from rlctl.cli.run.target import find, known, look_up, looked_at, one_name, wanted_run
+from rlctl.cli.text import span
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
 from rlctl.spec.runs import run_index
 
@@ -76,7 +75,7 @@ def down(
         world.say(f"nothing to do: there is no run{which}{looked_at(world, target)}")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
         return 0
-    force(meant.backend, force_conflicts)
+    meant.backend.force_conflicts = force_conflicts
     if meant.way_out and not volumes:
         world.complain("  the file is kept as it is; what runs is stopped without it")
     if volumes and not yes:
@@ -167,7 +166,7 @@ def _ask(world: World, meant: _Meant) -> None:
         Conflict: the run is another user's, and nothing is to be forced.
         Refused: there is no terminal to ask at, or another answer came.
     """
-    owner = owner_of(meant.backend, meant.run, "down")
+    owner = meant.backend.check_owner(meant.run, "down")
     of = f" of {owner}" if owner else ""
     world.complain(
         f"down --volumes removes run {meant.run}{of} on {where(meant.backend, meant.target)} for good:\n"

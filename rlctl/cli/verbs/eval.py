@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import number, table
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, Verify, code_of, drawn, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.options import Target, verb
+from rlctl.cli.text import number, table
 from rlctl.errors import UsageError
 
 

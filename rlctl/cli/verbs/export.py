@@ -15,12 +15,12 @@ import typer
 from rlctl import signing
 from rlctl.backends.files import place, require_free, writing
 from rlctl.cli.context import World
-from rlctl.cli.display.text import count, table
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Sign, Verify, code_of, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.models.pull import DESCRIPTION, read
 from rlctl.cli.models.tensors import NoWeights, with_metadata
 from rlctl.cli.options import Target, verb
+from rlctl.cli.text import count, table
 from rlctl.errors import RlctlError, UsageError
 
 _FORMATS: Final = (".onnx", ".pt2", ".safetensors")

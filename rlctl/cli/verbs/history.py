@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlctl.cli.apply.applied import follow
+from rlctl.cli.apply.diff_lines import say_changes
 from rlctl.cli.context import World
-from rlctl.cli.display.text import rfc3339, stamp, table
 from rlctl.cli.options import (
     RunArgument,
     RunOption,
@@ -16,11 +17,9 @@ from rlctl.cli.options import (
     Utc,
     verb,
 )
-from rlctl.cli.run.applied import follow
-from rlctl.cli.run.diff_lines import say_changes
-from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
+from rlctl.cli.text import rfc3339, stamp, table
 from rlctl.errors import Conflict, RlctlError
 
 if TYPE_CHECKING:
@@ -85,7 +84,7 @@ def rollback(
             hint=f"rlctl history {state.run}",
             objects=(state.run,),
         )
-    force(backend, force_conflicts)
+    backend.force_conflicts = force_conflicts
     try:
         done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
     except RlctlError as error:  # once it is recorded, no number means the revision that was to be left

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import plain, table
 from rlctl.cli.options import OptionalSpecs, verb
+from rlctl.cli.text import plain, table
 from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:

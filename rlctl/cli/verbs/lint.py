@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlctl.cli.apply import trial
 from rlctl.cli.context import ON_CLUSTERS, World
-from rlctl.cli.display.text import table
 from rlctl.cli.models.initial import initial
 from rlctl.cli.options import OptionalSpecs, Sets, verb
-from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import load
+from rlctl.cli.text import table
 from rlctl.errors import SpecError, UsageError
 
 if TYPE_CHECKING:

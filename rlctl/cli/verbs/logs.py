@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import moment, plain, rfc3339, stamp
 from rlctl.cli.options import (
     ROLE_NAMES,
     RunOption,
@@ -19,6 +18,7 @@ from rlctl.cli.options import (
     verb,
 )
 from rlctl.cli.run.target import find_at_least, require_role
+from rlctl.cli.text import moment, plain, rfc3339, stamp
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import count, number, rfc3339, stamp, table
 from rlctl.cli.models.listing import StoredModel, stored_models, warn
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
+from rlctl.cli.text import count, number, rfc3339, stamp, table
 
 
 @verb("namespace", "context")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from rlctl.cli.apply.attach import Interrupts
 from rlctl.cli.context import World
 from rlctl.cli.options import (
     RunArgument,
@@ -16,7 +17,6 @@ from rlctl.cli.options import (
     complete_page,
     verb,
 )
-from rlctl.cli.run.attach import Interrupts
 from rlctl.cli.run.target import find, one_name
 
 _LOOK_EVERY_S = 0.25

@@ -12,10 +12,10 @@ import typer
 
 from rlctl.backends.files import writing
 from rlctl.cli.context import World
-from rlctl.cli.display.text import number
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Seed, Verify, code_of, drawn, fetched
 from rlctl.cli.models.player import played
 from rlctl.cli.options import Target, verb
+from rlctl.cli.text import number
 from rlctl.errors import UsageError
 
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")

@@ -10,9 +10,9 @@ import typer
 
 from rlctl.backends.files import writing
 from rlctl.cli.context import World
-from rlctl.cli.display.text import percent, plain
 from rlctl.cli.options import RunOption, Target, complete_role, verb
 from rlctl.cli.run.target import find, require_role, require_running
+from rlctl.cli.text import percent, plain
 from rlctl.cli.verbs.logs import process_named
 from rlctl.errors import RlctlError, TimedOut, UsageError
 from rlctl.waiting import Waiting

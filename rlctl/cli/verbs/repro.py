@@ -13,12 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import count, number, stamp, table
 from rlctl.cli.models.episodes import WHEN, Episode, chosen, is_name, recorded
 from rlctl.cli.models.fetched import Code, code_of
 from rlctl.cli.models.listing import whole
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
+from rlctl.cli.text import count, number, stamp, table
 from rlctl.errors import RlctlError, UsageError
 
 _SHOWN = 100

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 
+from rlctl.cli.apply.applied import follow
 from rlctl.cli.context import World
 from rlctl.cli.options import RunOption, TakeOver, Target, complete_role, verb
-from rlctl.cli.run.applied import follow
-from rlctl.cli.run.force import force
 from rlctl.cli.run.target import find, require_role, require_running
 
 
@@ -28,7 +27,7 @@ def restart(
     backend, state = find(world, run, target)
     require_role(state, role)
     require_running(state, "has something to restart")
-    force(backend, force_conflicts)
+    backend.force_conflicts = force_conflicts
     done = follow(world, backend.restart(state.run, role))
     if role == "learner":
         world.say(f"  it goes on from its newest generation; `rlctl status {state.run}` says from which")

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rlctl.cli.apply.applied import follow
 from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.options import RunOption, TakeOver, Target, complete_scale, verb
-from rlctl.cli.run.applied import follow
-from rlctl.cli.run.force import force
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, require_role, require_running
 from rlctl.errors import Conflict, RlctlError, UsageError
@@ -53,7 +52,9 @@ def scale(
             hint=_way_out(wanted, stored_limit=max_actors(spec)),
             objects=tuple(wanted),
         )
-    force(backend, force_conflicts)
+    backend.force_conflicts = force_conflicts
+    for note in _too_little(state, spec, wanted):
+        world.say(f"note: {note}")
     try:
         done = follow(world, backend.scale(state.run, wanted))
     except KeyboardInterrupt:
@@ -76,6 +77,16 @@ def scale(
         }
     )
     return 0
+
+
+def _too_little(state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
+    """Findings of `lint` about roles whose pods have too little memory at these numbers, as fewer modelpools."""
+    from rlctl.plan import sized
+    from rlctl.spec.problems.findings import too_little_memory
+    from rlctl.spec.words import dotted
+
+    found = too_little_memory(sized(spec, {**state.replicas, **wanted})) if state.target in ON_CLUSTERS else ()
+    return [f"{dotted(fault.path)}: {fault.message}" for fault in found if fault.path[1] in wanted]
 
 
 def _too_large(backend: Backend, state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:

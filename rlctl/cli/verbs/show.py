@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rlctl.backends.files import writing
+from rlctl.cli.apply import diff_lines
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.options import (
     OptionalSpecs,
@@ -18,7 +19,6 @@ from rlctl.cli.options import (
     complete_role,
     verb,
 )
-from rlctl.cli.run import diff_lines
 from rlctl.cli.run.prepare import Offline, Prepared, beside, load, offline, prepare, say_findings, say_images
 from rlctl.errors import Refused, UsageError
 

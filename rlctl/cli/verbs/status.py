@@ -8,10 +8,10 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.display.report import headline, report
-from rlctl.cli.display.text import age, stamp, table
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.snapshot import as_document, take
 from rlctl.cli.run.target import as_now, find, known, looked_at, one_name
+from rlctl.cli.text import age, stamp, table
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:

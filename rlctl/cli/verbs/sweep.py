@@ -12,8 +12,8 @@ import typer
 import typer.core
 
 from rlctl.cli.context import ON_CLUSTERS, Cluster, Signalled, World
-from rlctl.cli.display.text import number, stamp, table
 from rlctl.cli.options import Sets, Specs, Target, Utc, Yes, complete_sweep, verb
+from rlctl.cli.text import number, stamp, table
 from rlctl.errors import Locked, Refused, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
@@ -104,10 +104,10 @@ def run(
     starts (exit 0).
     Exit 3: a value is wrong, and nothing was started; 7: a trial has failed, the others were trained.
     """
+    from rlctl.cli.apply.attach import Interrupts
     from rlctl.cli.experiments import record
     from rlctl.cli.experiments.design import Design, Wish
     from rlctl.cli.experiments.scheduler import Scheduler, summary
-    from rlctl.cli.run.attach import Interrupts
 
     if search is None and trials is not None:
         raise UsageError("--trials is for a search: --search optuna")
@@ -332,7 +332,7 @@ def _staying(sweep: str) -> str:
 
 def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: bool) -> list[str]:
     """Take runs of a sweep down; one of the same name that it has not made is left alone, and said."""
-    from rlctl.cli.run.applied import follow, grace_s
+    from rlctl.cli.apply.applied import follow, grace_s
 
     done = []
     for trial in trials:

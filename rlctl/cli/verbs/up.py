@@ -7,23 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from rlctl.cli.apply import trial
+from rlctl.cli.apply.attach import Interrupts, Outcome, attach
+from rlctl.cli.apply.bring_up import bring_up, undo
+from rlctl.cli.apply.dry_run import DryRun, dry_run
+from rlctl.cli.apply.preflight import nothing_to_do, preflight
+from rlctl.cli.apply.ready import Hopeless, NotReady, RunFailed, why_not
 from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.display import report
 from rlctl.cli.display.progress import Progress
-from rlctl.cli.display.text import span
-from rlctl.cli.models.initial import Initial, initial
+from rlctl.cli.models.initial import initial
 from rlctl.cli.options import Sets, Specs, Target, verb
-from rlctl.cli.run import trial
-from rlctl.cli.run.applied import follow, nothing_done
-from rlctl.cli.run.attach import Interrupts, Outcome, attach
 from rlctl.cli.run.clusters import where
-from rlctl.cli.run.dry_run import DryRun, dry_run
-from rlctl.cli.run.force import force
-from rlctl.cli.run.preflight import nothing_to_do, preflight
-from rlctl.cli.run.prepare import Prepared, beside, by_field, check_place, load, refuse, say_findings, say_images
-from rlctl.cli.run.ready import Hopeless, NotReady, RunFailed, undo, why_not
+from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
-from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
+from rlctl.cli.text import span
+from rlctl.errors import RlctlError, TimedOut
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
@@ -100,8 +99,8 @@ def up(
                 looked_at = preflight(world, prepared, asked)
             if interrupts.asked:
                 raise Signalled(130, f"nothing of {run} was changed")
-            force(prepared.backend, force_conflicts)
-            done = Done(prepared, apply(world, prepared, atomic=atomic, policy=policy), looked_at)
+            prepared.backend.force_conflicts = force_conflicts
+            done = Done(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
@@ -134,36 +133,6 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     world.say("  go on         change its stop condition, as in: --set stop.eval_return=...")
     world.document(_document(Done(prepared, [], []), snapshot))
     return 0
-
-
-def apply(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:
-    """Make the target run what the spec says, told as it happens.
-
-    Args:
-        policy: that a new run begins with.
-
-    Raises:
-        PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
-    """
-    state = prepared.state
-    for change in by_field(prepared.changes):
-        world.say(f"{change.action}: {change.why}")
-    if state is not None:
-        for role, replicas in state.replicas.items():
-            wanted = next((entry.replicas for entry in prepared.plan.roles if entry.role == role), replicas)
-            if replicas != wanted and state.spec_replicas.get(role) == wanted:
-                world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
-    try:
-        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored, initial=policy))
-    except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
-        if atomic:
-            undone = undo(world, prepared)
-            remedy = error.remedy if isinstance(error, PartlyApplied) else ""
-            error.hint = f"{remedy} {undone}".strip()
-        raise
-    if nothing_done(done):
-        world.say(f"{prepared.plan.run}: unchanged")
-    return done
 
 
 def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomic: bool) -> int:

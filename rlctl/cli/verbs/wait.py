@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from rlctl.cli.apply.attach import poll_every_s
+from rlctl.cli.apply.ready import RunFailed
 from rlctl.cli.context import World
-from rlctl.cli.display.text import clock, number, span
 from rlctl.cli.options import (
     RunArgument,
     RunOption,
@@ -19,10 +20,9 @@ from rlctl.cli.options import (
     complete_condition,
     verb,
 )
-from rlctl.cli.run.attach import poll_every_s
-from rlctl.cli.run.ready import RunFailed
 from rlctl.cli.run.snapshot import AWAY_S, Observer, Snapshot
 from rlctl.cli.run.target import find, look_up, one_name, wanted_run
+from rlctl.cli.text import clock, number, span
 from rlctl.errors import TimedOut, UsageError
 from rlctl.waiting import HEARTBEAT_S
 

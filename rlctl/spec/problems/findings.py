@@ -79,7 +79,7 @@ def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
         yield from trackers_missing(spec)
     else:
         yield from _without_effect(spec)
-        yield from _too_little_memory(spec)
+        yield from too_little_memory(spec)
     plain = fields.normal(spec)
     for name, policy in (plain.policies or {}).items():
         for fault in _learning(spec, policy):
@@ -154,7 +154,7 @@ def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
         yield Fault(("roles",), f"{parts} = {memory / 1024:.1f}Gi of memory, this machine has {has}")
 
 
-def _too_little_memory(spec: Spec) -> Iterator[Fault]:
+def too_little_memory(spec: Spec) -> Iterator[Fault]:
     """Less memory than so many actors need: it shows after hours, when all of their queues have been used."""
     roles, most = spec.roles, fields.max_actors(spec)
     needs_mib = {"manager": manager_mib(most), "modelpool": modelpool_mib(most, roles.modelpool.replicas)}

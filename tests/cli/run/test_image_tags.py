@@ -12,9 +12,9 @@ import yaml
 
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from tests.backends.kubernetes.fakes.lab import Lab
+from tests.cli.apply.test_atomic import CLAIM
 from tests.cli.clusters import CLUSTER_SPEC, DIGEST
 from tests.cli.conftest import Rlctl
-from tests.cli.run.test_atomic import CLAIM
 from tests.images.conftest import registry
 from tests.images.fakes import DIGEST as CODE
 from tests.images.fakes import FakeRegistry

@@ -113,6 +113,18 @@ def test_scale_without_max_replicas_ends_at_64_on_one_machine(rlctl: Rlctl) -> N
     assert rlctl("scale", "actor=65").code == 5
 
 
+def test_on_a_cluster_fewer_modelpools_with_too_little_memory_for_all_actors_are_noted(rlctl: Rlctl) -> None:
+    many = "{actor: {replicas: 4, max_replicas: 10000}, manager: {memory: 2Gi}, modelpool: {replicas: 6}}"
+    spec = CLUSTER_SPEC.replace("{actor: {replicas: 2, envs: 8}}", many)
+    Clusters(rlctl)
+    assert rlctl("up", str(rlctl.write("many.yaml", spec)), "-d").code == 0
+    fewer = rlctl("scale", "modelpool=1")
+    assert fewer.code == 0
+    assert "note: roles.modelpool.memory: 1Gi, but with up to 10,000 actors it needs 4096Mi" in fewer.err
+    assert "note" not in rlctl("scale", "modelpool=6").err
+    assert "note" not in rlctl("scale", "actor=5").err
+
+
 def test_scale_refuses_what_a_run_cannot_have(rlctl: Rlctl) -> None:
     rlctl.up()
     assert rlctl("scale", "manager=2").code == 5

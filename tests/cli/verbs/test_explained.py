@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Process
-from rlctl.cli.display.problems import sentence, worst
+from rlctl.cli.run.problems import sentence, worst
 from rlctl.errors import BackendUnreachable
 from tests.cli.clusters import Clusters
 from tests.cli.conftest import STATUS, Rlctl, check_golden

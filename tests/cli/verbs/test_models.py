@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from rlctl.cli.display.text import rfc3339
+from rlctl.cli.text import rfc3339
 from rlctl.cli.verbs import export
 from rlctl.spec.layout import Layout
 from rlctl_agents.models.weights import unpack_into

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from rlctl.backends.crashes import too_often
-from rlctl.cli.display.problems import label
+from rlctl.cli.run.problems import label
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
+from rlctl.cli.apply import diff_lines, trial
+from rlctl.cli.apply.preflight import nothing_to_do, preflight
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run import diff_lines, trial
-from rlctl.cli.run.force import force
-from rlctl.cli.run.preflight import nothing_to_do, preflight
 from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
 
 
@@ -40,7 +39,7 @@ def dry_run(
         return _sent(world, offline(world, loaded, pull=pull))
     with initial(world, loaded) as policy, trial.begun(world, loaded, policy) as asked:
         prepared = beside(world, loaded, mint=False, pull=pull)
-        force(prepared.backend, force_conflicts)
+        prepared.backend.force_conflicts = force_conflicts
         say_findings(world, prepared.loaded)
         say_images(world, prepared)
         refuse(prepared)

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlctl.cli.display.text import age, clock, count, moment, number, plain, span, sparkline, stamp, table
+from rlctl.cli.text import age, clock, count, moment, number, plain, span, sparkline, stamp, table
 from rlctl.errors import UsageError
 from rlctl.spec.words import duration
 

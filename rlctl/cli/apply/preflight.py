@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rlctl.cli.apply import trial
 from rlctl.cli.context import World
 from rlctl.cli.display import checks
-from rlctl.cli.run import trial
 from rlctl.cli.run.prepare import Prepared
 from rlctl.cli.run.snapshot import take
 from rlctl.errors import Conflict

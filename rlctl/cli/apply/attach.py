@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
+from rlctl.cli.apply.stuck import Hope
 from rlctl.cli.context import Signalled, World
 from rlctl.cli.display import progress as showing
 from rlctl.cli.run.snapshot import Observer, Snapshot
-from rlctl.cli.run.stuck import Hope
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process

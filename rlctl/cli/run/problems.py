@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rlctl.cli.display.text import plain
+from rlctl.cli.text import plain
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process

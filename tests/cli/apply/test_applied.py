@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Applied
+from rlctl.cli.apply.applied import follow
+from rlctl.cli.apply.bring_up import undo
 from rlctl.cli.context import ReaderGone, World
-from rlctl.cli.run.applied import follow
-from rlctl.cli.run.ready import undo
 from rlctl.errors import PartlyApplied, RlctlError
 from tests.cli.conftest import Rlctl
 from tests.support.memory import MemoryBackend

@@ -1,21 +1,18 @@
-"""`up --wait`: until every replica runs, with the reason when that does not happen; `--atomic` undoes it then."""
+"""`up --wait`: the reason why a run did not become ready."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlctl.cli.context import World
-from rlctl.cli.display.problems import label, of_process, sentence
+from rlctl.cli.apply.attach import Outcome
 from rlctl.cli.display.report import failure
-from rlctl.cli.display.text import plain
-from rlctl.cli.run.applied import follow, grace_s, nothing_done
-from rlctl.cli.run.attach import Outcome
+from rlctl.cli.run.problems import label, of_process, sentence
 from rlctl.cli.run.snapshot import Snapshot
+from rlctl.cli.text import plain
 from rlctl.errors import RlctlError, TimedOut, WorkloadFailed
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Process, RunState
-    from rlctl.cli.run.prepare import Prepared
+    from rlctl.backends.base import Process
 
 
 class NotReady(TimedOut):
@@ -85,40 +82,3 @@ def why_not(run: str, outcome: Outcome, timeout: str) -> RlctlError | None:
     if snapshot.phase == "stopped":
         return RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up SPEC, to go on")
     return None
-
-
-def undo(world: World, prepared: Prepared) -> str:
-    """As it was before the `up`: the revision before again, or nothing of it. What was learned before stays.
-
-    Returns:
-        What was done, in words. That it could not be undone is words, too: the cause of all this is the news.
-    """
-    backend, before, run = prepared.backend, prepared.state, prepared.plan.run
-    try:
-        if before is None and not prepared.remains:
-            world.mention(f"--atomic: removing {run}, which was not there before")
-            follow(world, backend.delete(run, volumes=True, grace_s=grace_s(backend)), heard=False)
-            return f"{run} is removed again"
-        if before is None or before.phase != "running":
-            world.mention(f"--atomic: stopping {run}, which did not run before")
-            follow(world, backend.delete(run, volumes=False, grace_s=grace_s(backend)), heard=False)
-            return f"{run} is stopped again; its data stays"
-        if before.revision == 0:
-            return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"
-        # even while its number is still the same: it moves with an `up`'s last write, after all the others
-        world.mention(f"--atomic: rolling {run} back to revision {before.revision}")
-        done = follow(world, backend.rollback(run, before.revision), heard=False)
-        if scaled := _scaled(before, backend.find(run)):
-            done += follow(world, backend.scale(run, scaled), heard=False)
-        if nothing_done(done):
-            return f"revision {before.revision} of {run} runs as before: there was nothing to roll back"
-        return f"{run} is rolled back to revision {before.revision}"
-    except RlctlError as error:
-        return f"it could not be undone: {error.message}" + (f"; {error.hint}" if error.hint else "")
-
-
-def _scaled(before: RunState, now: RunState | None) -> dict[str, int]:
-    """Numbers that `rlctl scale` had set, where a rollback has brought back that of the spec."""
-    if now is None:
-        return {}
-    return {role: count for role, count in before.replicas.items() if now.replicas.get(role) != count}

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from rlctl.cli.context import World
-from rlctl.cli.display.text import plain
+from rlctl.cli.text import plain
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Difference

@@ -1,0 +1,81 @@
+"""A target made to run what a spec says, and put back when `--atomic` asks for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rlctl.cli.apply.applied import follow, grace_s, nothing_done
+from rlctl.cli.context import World
+from rlctl.cli.run.prepare import Prepared, by_field
+from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import Applied, RunState
+    from rlctl.cli.models.initial import Initial
+
+
+def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:
+    """Make the target run what the spec says, told as it happens.
+
+    Args:
+        policy: that a new run begins with.
+
+    Raises:
+        PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
+    """
+    state = prepared.state
+    for change in by_field(prepared.changes):
+        world.say(f"{change.action}: {change.why}")
+    if state is not None:
+        for role, replicas in state.replicas.items():
+            wanted = next((entry.replicas for entry in prepared.plan.roles if entry.role == role), replicas)
+            if replicas != wanted and state.spec_replicas.get(role) == wanted:
+                world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
+    try:
+        done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored, initial=policy))
+    except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
+        if atomic:
+            undone = undo(world, prepared)
+            remedy = error.remedy if isinstance(error, PartlyApplied) else ""
+            error.hint = f"{remedy} {undone}".strip()
+        raise
+    if nothing_done(done):
+        world.say(f"{prepared.plan.run}: unchanged")
+    return done
+
+
+def undo(world: World, prepared: Prepared) -> str:
+    """As it was before the `up`: the revision before again, or nothing of it. What was learned before stays.
+
+    Returns:
+        What was done, in words. That it could not be undone is words, too: the cause of all this is the news.
+    """
+    backend, before, run = prepared.backend, prepared.state, prepared.plan.run
+    try:
+        if before is None and not prepared.remains:
+            world.mention(f"--atomic: removing {run}, which was not there before")
+            follow(world, backend.delete(run, volumes=True, grace_s=grace_s(backend)), heard=False)
+            return f"{run} is removed again"
+        if before is None or before.phase != "running":
+            world.mention(f"--atomic: stopping {run}, which did not run before")
+            follow(world, backend.delete(run, volumes=False, grace_s=grace_s(backend)), heard=False)
+            return f"{run} is stopped again; its data stays"
+        if before.revision == 0:
+            return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"
+        # even while its number is still the same: it moves with an `up`'s last write, after all the others
+        world.mention(f"--atomic: rolling {run} back to revision {before.revision}")
+        done = follow(world, backend.rollback(run, before.revision), heard=False)
+        if scaled := _scaled(before, backend.find(run)):
+            done += follow(world, backend.scale(run, scaled), heard=False)
+        if nothing_done(done):
+            return f"revision {before.revision} of {run} runs as before: there was nothing to roll back"
+        return f"{run} is rolled back to revision {before.revision}"
+    except RlctlError as error:
+        return f"it could not be undone: {error.message}" + (f"; {error.hint}" if error.hint else "")
+
+
+def _scaled(before: RunState, now: RunState | None) -> dict[str, int]:
+    """Numbers that `rlctl scale` had set, where a rollback has brought back that of the spec."""
+    if now is None:
+        return {}
+    return {role: count for role, count in before.replicas.items() if now.replicas.get(role) != count}
