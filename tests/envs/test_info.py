@@ -1,5 +1,6 @@
 """Numbers that environments tell in `info` at the end of an episode."""
 
+import sys
 from functools import partial
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_numbers_are_finite_scalars_under_plain_names_and_few() -> None:
     info = {
         "truth": np.True_, "whole": 2, "small": np.int8(3), "array": np.array(4.0), "vector": np.ones(1), "text": "5",
         "none": None, "nan": float("nan"), "endless": float("inf"), "huge": 10**400, "complex": 1j, "with space": 1,
-        "": 1, "x" * 65: 1, 7: 1, "line\n": 1, "a/b.c-d_e": 6,
+        "largest": sys.float_info.max, "": 1, "x" * 65: 1, 7: 1, "line\n": 1, "a/b.c-d_e": 6,
     }  # fmt: skip
     assert info_numbers(info) == {"truth": 1, "whole": 2, "small": 3, "array": 4, "a/b.c-d_e": 6}
     assert len(info_numbers({f"n{number}": number for number in range(1000)})) == MAX_INFO

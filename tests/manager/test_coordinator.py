@@ -54,6 +54,15 @@ def test_a_process_of_another_run_is_refused_and_the_refusal_is_a_problem(run: R
     assert any("refuses a process" in problem["text"] for problem in status(run)["problems"])
 
 
+def test_refusals_that_alternate_are_told_once_a_minute_each(run: Run) -> None:
+    for _ in range(70):
+        for uid in ("cd" * 16, "ef" * 16):
+            with pytest.raises(ValueError, match="not of"):
+                run.manager.hello(Hello("actor", boot(9), 0, uid))
+        run.time.now += 1
+    assert kinds(run).count("refused") == 4
+
+
 def test_whoever_is_not_known_is_told_to_say_hello(run: Run) -> None:
     assert not run.report("actor", ACTOR).known
     everybody(run)

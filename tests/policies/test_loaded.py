@@ -80,6 +80,14 @@ def test_a_best_model_whose_description_has_changed_is_refused(home: Path) -> No
         load("pole@best")
 
 
+@pytest.mark.parametrize("text", ["[", "[]", "{}", '{"generation": {}}'])
+def test_a_generation_that_cannot_be_read_is_told(home: Path, text: str) -> None:
+    layout = kept(home)
+    (layout.checkpoints / "generation-000099.json").write_text(text)
+    with pytest.raises(ValueError, match=r"generation-000099\.json is damaged"):
+        load("pole@99")
+
+
 @pytest.mark.parametrize("text", ["[", "[]", "{}"])
 def test_a_record_of_the_best_model_that_names_none_is_told(home: Path, text: str) -> None:
     layout = kept(home)

@@ -198,9 +198,14 @@ def test_a_damaged_record_is_refused_with_what_is_wrong() -> None:
     lacking = msgspec.structs.replace(header, actions=header.actions + 5000)
     with pytest.raises(RecordError, match=r"action \d+ is missing"):
         unpack(file_of(lacking, chunks))
-    short = msgspec.structs.replace(chunks[0], data=chunks[0].data[:5])
-    with pytest.raises(RecordError, match="actions 1 and on cannot be read"):
-        again(header, [short])
+    for fields in ({"data": chunks[0].data[:5]}, {"steps": 2**40, "rows": 2**40}, {"steps": 2**40}):
+        with pytest.raises(RecordError, match="actions 1 and on cannot be read"):
+            again(header, [msgspec.structs.replace(chunks[0], **fields)])
+    cut = msgspec.structs.replace(chunks[0], digests=chunks[0].digests[:-1])
+    with pytest.raises(RecordError, match="digests that are cut short"):
+        unpack(file_of(header, [cut, *chunks[1:]]))
+    with pytest.raises(RecordError, match="seeds and environments do not fit"):
+        unpack(file_of(msgspec.structs.replace(header, index=-1), chunks))
     other = [msgspec.structs.replace(header.starts[1], generator='{"bit_generator": "PCG64", "state": 3}')]
     with pytest.raises(RecordError, match="its generator cannot be restored"):
         again(msgspec.structs.replace(header, starts=other), chunks)

@@ -96,7 +96,7 @@ def test_an_event_is_not_lost_because_many_of_other_kinds_came_before() -> None:
 
 
 def test_recent_lines_are_bounded_and_taken_once() -> None:
-    recent = logs.RecentLines(lines=3, max_bytes=50)
+    recent = logs.RecentLines(lines=3, max_characters=50)
     for text in ("a" * 30, "b" * 10, "c" * 10, "d" * 10):
         recent.handle(logging.LogRecord("x", logging.INFO, "f", 1, text, (), None))
     assert recent.take() == ["b" * 10, "c" * 10, "d" * 10]

@@ -17,7 +17,7 @@ from rlctl_agents.runtime.storage import append
 T = TypeVar("T")
 
 REMEMBERED = 2000
-REMEMBERED_BYTES = 8 << 20
+REMEMBERED_CHARACTERS = 8 << 20
 BURST, BURST_S = 100, 10.0
 """So many events of one kind are told one by one in so many seconds."""
 _TAIL_BYTES = 64 * 1024
@@ -76,13 +76,13 @@ class Lines:
 
     Args:
         remembered: at most so many.
-        max_bytes: of all of them.
+        max_characters: of all of them.
     """
 
-    def __init__(self, remembered: int = REMEMBERED, max_bytes: int = REMEMBERED_BYTES) -> None:
+    def __init__(self, remembered: int = REMEMBERED, max_characters: int = REMEMBERED_CHARACTERS) -> None:
         self._lock = threading.Lock()
         self._lines: deque[tuple[int, str]] = deque(maxlen=remembered)
-        self._bytes, self._max_bytes = 0, max_bytes
+        self._characters, self._max_characters = 0, max_characters
         self._number = 0
         self.keep: Callable[[str, Sequence[str]], None] = _discard
         """Gets a role and its new lines, in the order of their numbers; must not wait."""
@@ -93,11 +93,11 @@ class Lines:
             for line in lines:
                 self._number += 1
                 if len(self._lines) == self._lines.maxlen:
-                    self._bytes -= len(self._lines[0][1])
+                    self._characters -= len(self._lines[0][1])
                 self._lines.append((self._number, line))
-                self._bytes += len(line)
-                while self._bytes > self._max_bytes and len(self._lines) > 1:
-                    self._bytes -= len(self._lines.popleft()[1])
+                self._characters += len(line)
+                while self._characters > self._max_characters and len(self._lines) > 1:
+                    self._characters -= len(self._lines.popleft()[1])
             if lines:
                 self.keep(role, lines)
 

@@ -58,7 +58,7 @@ class Resumed(msgspec.Struct, frozen=True):
 
 
 class LockStepBreak(msgspec.Struct, frozen=True):
-    """Row from which on a run in lock-step cannot be repeated."""
+    """Step from which on a run in lock-step cannot be repeated."""
 
     process: str  # "actor/0"
     step: int  # agent steps learned from by then

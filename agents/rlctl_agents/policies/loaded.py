@@ -263,8 +263,12 @@ def _of_run(run: str, which: str | None) -> tuple[PolicyFile, Algorithm]:
     wanted = max(numbers, default=0) if which in (None, "last") else int(which) if which.isdigit() else 0
     if wanted not in numbers:
         raise LookupError(f"run {run} has no model {which or ''}".rstrip() + f": see `rlctl models {run}`")
-    stored = msgspec.json.decode(numbers[wanted].read_bytes())["generation"]
-    return load_policy(layout.checkpoints, msgspec.convert(stored, Generation))
+    try:
+        stored = msgspec.json.decode(numbers[wanted].read_bytes(), type=dict[str, msgspec.Raw])["generation"]
+        found = msgspec.json.decode(stored, type=Generation)
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise ValueError(f"{numbers[wanted].name} is damaged: {error}") from error
+    return load_policy(layout.checkpoints, found)
 
 
 def _selected(file: Path) -> Path:

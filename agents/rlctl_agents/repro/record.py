@@ -23,6 +23,8 @@ from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Spaces, leaf
 FORMAT = 1
 _LARGEST_CHUNK_BYTES = 1 << 28
 """Most bytes of an unpacked record: one made to do harm takes no more memory."""
+_MOST_SLOTS = 1 << 24
+"""Seats of all environments."""
 Kind = Literal["crash", "worst", "best"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -145,8 +147,10 @@ def unpack(data: bytes) -> tuple[Header, list[Chunk]]:
         chunks = _CHUNKS.decode(body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RecordError(f"it is damaged: {error}") from error
-    if len(header.seeds) != header.envs or header.index not in (None, *range(header.envs)):
+    if len(header.seeds) != header.envs or (header.index is not None and not 0 <= header.index < header.envs):
         raise RecordError("it is damaged: seeds and environments do not fit")
+    if header.envs * header.seats > _MOST_SLOTS or any(len(chunk.digests) % 8 for chunk in chunks):
+        raise RecordError("it is damaged: too many slots, or digests that are cut short")
     if header.starts:
         reached = header.starts[0].answer
         for chunk in chunks:
@@ -200,6 +204,9 @@ def opened(
     """
     try:
         data = zlib.decompressobj().decompress(chunk.data, _LARGEST_CHUNK_BYTES)
+        # a step has a row at least, and a row a byte: numbers that are too large would ask for as much memory
+        if not chunk.steps <= chunk.rows <= len(data) or (chunk.whole and chunk.rows != chunk.steps * slots.size):
+            raise ValueError("rows are missing")
         counts: NDArray[np.integer[Any]] = np.full(chunk.steps, slots.size)
         slot, at = np.tile(slots, chunk.steps), 0
         if not chunk.whole:

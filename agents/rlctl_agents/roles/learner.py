@@ -337,7 +337,7 @@ class Learner:
             self._ranks.broken(error, updating=self._hand.tried)
 
     def close(self) -> None:
-        """Save a last generation, tell the pools about the last weights, and stop."""
+        """Save a last generation, and stop."""
         self._ranks.close()
         if self._standing.running:
             if self._checkpoints.unsaved(self._trainer.consumed_steps) and self._ranks.saves:

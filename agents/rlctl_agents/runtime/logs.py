@@ -19,8 +19,8 @@ REPEATS = 10
 """Lines of one call of the logger that are let through in `REPEATS_WINDOW_S`; the rest are counted."""
 REPEATS_WINDOW_S = 10.0
 RECENT_LINES = 200
-RECENT_BYTES = 64 * 1024
-LINE_BYTES = 16 * 1024
+RECENT_CHARACTERS = 64 * 1024
+LINE_CHARACTERS = 16 * 1024
 """Longest message; the rest is cut, so that readers of the log get it as one line."""
 
 
@@ -70,7 +70,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _cut(text: str) -> str:
-    return text if len(text) <= LINE_BYTES else f"{text[:LINE_BYTES]} ... ({len(text)} characters)"
+    return text if len(text) <= LINE_CHARACTERS else f"{text[:LINE_CHARACTERS]} ... ({len(text)} characters)"
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:
@@ -116,21 +116,21 @@ class RepeatFilter(logging.Filter):
 class RecentLines(logging.Handler):
     """The newest lines since they were last taken, bounded; for the report to the manager."""
 
-    def __init__(self, lines: int = RECENT_LINES, max_bytes: int = RECENT_BYTES) -> None:
+    def __init__(self, lines: int = RECENT_LINES, max_characters: int = RECENT_CHARACTERS) -> None:
         super().__init__()
         self._lines: deque[str] = deque(maxlen=lines)
-        self._bytes = 0
-        self._max_bytes = max_bytes
+        self._characters = 0
+        self._max_characters = max_characters
 
     def emit(self, record: logging.LogRecord) -> None:
         """Remember a line; called under the handler's lock."""
         line = self.format(record)
         if len(self._lines) == self._lines.maxlen:
-            self._bytes -= len(self._lines[0])
+            self._characters -= len(self._lines[0])
         self._lines.append(line)
-        self._bytes += len(line)
-        while self._bytes > self._max_bytes and len(self._lines) > 1:
-            self._bytes -= len(self._lines.popleft())
+        self._characters += len(line)
+        while self._characters > self._max_characters and len(self._lines) > 1:
+            self._characters -= len(self._lines.popleft())
 
     def take(self) -> list[str]:
         """The lines since the last call, oldest first."""
@@ -138,7 +138,7 @@ class RecentLines(logging.Handler):
         try:
             lines = list(self._lines)
             self._lines.clear()
-            self._bytes = 0
+            self._characters = 0
             return lines
         finally:
             self.release()

@@ -27,7 +27,7 @@ from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.health import ProbeListener, Pulse
-from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.runtime.http_server import HttpListener, Response
 from rlctl_agents.runtime.logs import users_traceback
 from rlctl_agents.runtime.metrics import Metrics, exposition, families_of
 from rlctl_agents.types.control import Orders, Report
@@ -509,3 +509,23 @@ def last_words(arguments: Arguments, boot: str, report: Report) -> None:
     """
     with closing(open_wire(arguments)) as wire, closing(RpcClient(wire, arguments.manager, boot)) as client:
         client.call(report, Orders, deadline_s=LAST_WORDS_S)
+
+
+def serve_until_told(what: object, where: str, listen: Callable[[], HttpListener | ProbeListener]) -> int:
+    """Serve until SIGTERM; returns the exit code.
+
+    Args:
+        what, where: for log lines.
+        listen: begins to listen.
+    """
+    with Signals(stop := threading.Event()):
+        try:
+            listener = listen()
+        except (OSError, OverflowError) as error:
+            log.error("cannot listen %s: %s", where, error)
+            return FAILED
+        log.info("serving %s at %s", what, listener.address)
+        stop.wait()
+        listener.close()
+        log.info("ended in good order")
+    return DONE

@@ -90,7 +90,7 @@ def unpacked(sampled: Sampled) -> dict[tuple[str, ...], int]:
     """
     count, found = len(sampled.frames), dict[tuple[str, ...], int]()
     for numbers, us in sampled.stacks:
-        if not numbers or us < 0 or len(numbers) > 1000 or not all(0 <= number < count for number in numbers):
+        if not numbers or us < 0 or len(numbers) > DEPTH or not all(0 <= number < count for number in numbers):
             raise ValueError(f"profile {sampled.id}: a stack of frames that are not there, or of no time")
         stack = tuple(sampled.frames[number] for number in numbers)
         found[stack] = found.get(stack, 0) + us

@@ -18,6 +18,8 @@ MAX_SHARES = 18
 RETURN, LENGTH = "return", "length"
 MAX_INFO = 16
 """Numbers of an episode's end that are looked at, at most: the first ones that there are."""
+LARGEST_INFO = 1e300
+"""Larger ones are left out: sums over episodes and actors stay finite."""
 _INFO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,63}")
 
 
@@ -91,8 +93,9 @@ def info_numbers(info: Any) -> dict[str, float]:
         if not isinstance(name, str) or not isinstance(value, (int, float, np.generic, np.ndarray)):
             continue
         array = np.asarray(value)
-        # an integer beyond 64 bits is an object
-        if array.ndim == 0 and array.dtype.kind in "biuf" and np.isfinite(array) and _INFO_NAME.fullmatch(name):
+        # an integer beyond 64 bits is an object; of NaN no comparison is true
+        plain = array.ndim == 0 and array.dtype.kind in "biuf" and abs(float(array)) <= LARGEST_INFO
+        if plain and _INFO_NAME.fullmatch(name):
             found[name] = float(array)
         if len(found) == MAX_INFO:
             break

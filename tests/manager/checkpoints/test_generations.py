@@ -157,6 +157,17 @@ def test_a_damaged_manifest_is_left_alone_and_its_number_is_not_used_again(tmp_p
     assert again.highest == 2
 
 
+def test_a_manifest_that_the_volume_does_not_give_is_not_damaged(tmp_path: Path) -> None:
+    Manifests(tmp_path).commit(generation(tmp_path, 1))
+    (tmp_path / "generation-000002.json").mkdir()  # reading it fails with EISDIR
+    with pytest.raises(IsADirectoryError):
+        Manifests(tmp_path)
+    (tmp_path / "generation-000002.json").rmdir()
+    (tmp_path / "generation-000003.json").symlink_to("gone")  # removed between the listing and the reading
+    again = Manifests(tmp_path)
+    assert (again.damaged, again.highest) == ([], 1)
+
+
 def test_a_manifest_that_was_renamed_is_not_believed(tmp_path: Path) -> None:
     Manifests(tmp_path).commit(generation(tmp_path, 1))
     (tmp_path / "generation-000001.json").rename(tmp_path / "generation-000007.json")

@@ -139,7 +139,7 @@ def test_files_and_all_files_of_a_role_are_bounded_and_the_oldest_go(tmp_path: P
 
 
 def test_lines_that_wait_for_a_slow_disk_are_bounded_and_the_oldest_are_lost_and_counted(tmp_path: Path) -> None:
-    store = LogStore(tmp_path, BOOT, unix=Clock(), waiting_bytes=1000)
+    store = LogStore(tmp_path, BOOT, unix=Clock(), waiting_characters=1000)
     store.add("actor", [line("actor/1", f"{number:03d}") for number in range(100)])
     store.flush()
     kept = asked(tmp_path)

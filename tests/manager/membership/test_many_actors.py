@@ -137,7 +137,7 @@ def test_of_many_events_at_once_the_first_are_told_and_the_others_counted(tmp_pa
 
 
 def test_remembered_lines_are_bounded_in_bytes() -> None:
-    lines = Lines(max_bytes=100)
+    lines = Lines(max_characters=100)
     lines.add(["a" * 60, "b" * 60, "c" * 10])
     assert lines.since(0) == (["b" * 60, "c" * 10], 3)
     lines.add(["d" * 500])

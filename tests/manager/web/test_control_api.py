@@ -37,7 +37,7 @@ from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.http_server import Request
 from rlctl_agents.runtime.metrics import exposition
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Report, Said
+from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Histogram, Lease, Orders, Report, Said
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
 from tests.manager.world import UID, Run, boot, experience, keep, ref
@@ -163,6 +163,27 @@ def test_a_refused_order_says_why(api: ControlApi, kind: type[ValueError], refus
     assert "stop.agent_steps" in answer["error"]["message"]
 
 
+def test_an_order_that_fails_in_another_way_fails_alone(api: ControlApi) -> None:
+    failed: list[OverflowError] = []
+
+    def do(what: str, body: dict[str, Any]) -> None:
+        raise OverflowError("int too large to convert to float")
+
+    def ask() -> None:
+        try:
+            api.answer(Request("POST", "/reload", {}, b""))
+        except OverflowError as error:  # the listener answers 500
+            failed.append(error)
+
+    client = threading.Thread(target=ask)
+    client.start()
+    while client.is_alive():
+        api.carry_out(do)
+        client.join(0.01)
+    assert len(failed) == 1
+    assert order(api, "/checkpoint", lambda what, body: {"number": 4}) == (200, {"number": 4})
+
+
 def test_an_order_comes_with_its_body_and_a_body_that_is_no_object_is_refused(api: ControlApi) -> None:
     assert order(api, "/reload", lambda what, body: body, b'{"live": {"stop": {}}}') == (200, {"live": {"stop": {}}})
     assert order(api, "/reload", lambda what, body: body, b" ") == (200, {})
@@ -277,6 +298,20 @@ def test_the_metrics_page_sums_up_all_roles(tmp_path: Path) -> None:
     assert samples["rlctl_evaluation_cpu_share", None].value == 0.1
     assert all(sample.labels["run"] == "r" for sample in samples.values())
     assert not any("boot" in sample.labels or "index" in sample.labels for sample in samples.values())
+
+
+def test_histograms_of_learners_that_step_together_are_one(tmp_path: Path) -> None:
+    run = Run(tmp_path, roles={"learner": {"replicas": 2}})
+    for number, index in ((2, 0), (6, 1)):
+        run.join("learner", number, prefer=index)
+        run.report(
+            "learner", number, index=index, histograms={"lag_versions": Histogram([0.0, 1.0], [1, 2, number], 5.0)}
+        )
+    page = exposition(metrics_page.families(run.manager, StatusBuilder(run.manager).build())).decode()
+    samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
+    lags = {one.labels["le"]: one.value for one in samples if one.name == "rlctl_learner_lag_versions_bucket"}
+    assert lags == {"0.0": 2, "1.0": 6, "+Inf": 14}
+    assert [one.value for one in samples if one.name == "rlctl_learner_lag_versions_sum"] == [10]
 
 
 class Manager:

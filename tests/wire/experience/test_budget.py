@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlctl_agents.wire.experience.protocol import CREDIT_VALID_S, FORGET_AFTER_S
+from rlctl_agents.wire.experience.protocol import CREDIT_VALID_S, FORGET_AFTER_S, HELLO_EVERY_S
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.pair import STEPS, Clock, RawSender, carry, make_receiver, make_sender, offer, until
 
@@ -93,6 +93,19 @@ def test_a_sender_that_was_away_asks_again_before_it_sends(wire: Wire, address: 
     clock = Clock()
     receiver, sender = make_receiver(wire, address), make_sender(wire, address, clock=clock)
     carry(sender, receiver, 1)
+    clock.now += CREDIT_VALID_S
+    assert offer(sender)
+    assert sender.pending == ROWS
+    until(lambda: sender.pending == 0, lambda: sender.poll(0.0), lambda: receiver.poll(0.001))
+
+
+def test_a_grant_that_lay_unread_while_the_sender_was_away_is_asked_for_again(wire: Wire, address: str) -> None:
+    clock = Clock()
+    receiver, sender = make_receiver(wire, address), make_sender(wire, address, clock=clock)
+    carry(sender, receiver, 1)
+    clock.now += HELLO_EVERY_S
+    sender.poll(0.0)  # says hello
+    until(lambda: sender._socket.poll(1), lambda: receiver.poll(0.001))
     clock.now += CREDIT_VALID_S
     assert offer(sender)
     assert sender.pending == ROWS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 
@@ -9,8 +10,8 @@ import msgspec
 import pytest
 
 from rlctl_agents.types.experience import SegmentBlock
-from rlctl_agents.wire.codec import PROTOCOL
-from rlctl_agents.wire.experience.protocol import FORGET_AFTER_S, Grant, Refusal
+from rlctl_agents.wire.codec import PROTOCOL, Rejected
+from rlctl_agents.wire.experience.protocol import FORGET_AFTER_S, Grant, Refusal, to_sender
 from rlctl_agents.wire.experience.receiver import (
     BARRED_S,
     HELD_S,
@@ -117,7 +118,9 @@ def test_a_sender_of_another_version_is_told_both_versions(wire: Wire, address: 
         refusal = raw.hear(receiver)
         assert isinstance(refusal, Refusal)
         assert refusal.reason == "protocol"
-        assert f"version {PROTOCOL}" in refusal.text
+        assert re.fullmatch(rf"the sender speaks version \d of .*, the receiver version {PROTOCOL}", refusal.text)
+        with pytest.raises(Rejected, match=r"the receiver speaks version \d of .*, the sender version"):
+            to_sender(msgspec.msgpack.encode(message))
     assert receiver.rejected == {"protocol": 3}
 
 

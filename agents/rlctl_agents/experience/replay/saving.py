@@ -14,8 +14,9 @@ from rlctl_agents.experience.replay.server import SharedShard
 from rlctl_agents.types.control import Contribute, Generation, Said
 from rlctl_agents.wire.rpc.client import RemoteError
 
-LAST_S = 8.0
-"""Longest wait for the part that is being written when the process is asked to stop: it has ten seconds."""
+LAST_S = 5.0
+"""Longest wait for the part that is being written when the process is asked to stop: it has ten seconds, and draws are
+answered for three of them."""
 TELL_S, TRIES = 10.0, 6
 """Longest wait for the manager to hear of a part: it holds the generation for minutes."""
 

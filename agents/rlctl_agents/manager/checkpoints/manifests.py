@@ -31,6 +31,9 @@ class Manifests:
 
     Args:
         folder: of checkpoints, on the volume.
+
+    Raises:
+        OSError: the volume refuses; what it holds is as it was.
     """
 
     damaged: list[str]
@@ -48,7 +51,9 @@ class Manifests:
                 if manifest.format != FORMAT or _name(manifest.generation.number) != path.name:
                     raise ValueError("of another format, or renamed")
                 self._known[manifest.generation.number] = manifest.generation
-            except (OSError, ValueError, msgspec.MsgspecError) as error:
+            except FileNotFoundError:
+                continue  # an earlier manager has just removed it
+            except (ValueError, msgspec.MsgspecError) as error:
                 log.error("%s is damaged and not used: %s", path.name, error)
                 self.damaged.append(path.name)
 

@@ -17,6 +17,8 @@ from rlctl_agents.types.control import EvalResult, Match, Mode, Quota
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import info_numbers
 
+LARGEST_RETURN = 1e150
+"""Of one whose square is finite."""
 NEWEST = -1
 """As version and lineage of a ModelRef: the newest of that policy, followed as it changes."""
 
@@ -195,8 +197,8 @@ class Quotas:
                 f"match {result.match} asks for {mine.match.quota.episodes} episodes in mode {mine.match.quota.mode}, "
                 f"got {len(result.returns)} in mode {result.mode}"
             )
-        if not all(map(math.isfinite, result.returns)):
-            raise ValueError(f"match {result.match}: a return is not finite")
+        if not all(abs(one) <= LARGEST_RETURN for one in result.returns):  # NaN neither
+            raise ValueError(f"match {result.match}: a return is not finite, or beyond {LARGEST_RETURN:g}")
         del self._open[boot]
         self._given_up = 0
         self._done = max(self._done or result.ref, result.ref)

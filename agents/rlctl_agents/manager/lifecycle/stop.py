@@ -151,7 +151,7 @@ class Phases:
 
 
 class RunStop(Phases):
-    """The end of a run, as one life of its manager decides it. Rows and evaluations count only as long as the weights
+    """The end of a run, as one life of its manager decides it. Steps and evaluations count only as long as the weights
     behind them exist, and the run ends with these weights saved.
 
     Args:
@@ -190,7 +190,7 @@ class RunStop(Phases):
         return "; ".join(texts)
 
     def stop_steps(self, holder: Holder, stop: Stop) -> int:
-        """Rows after which a process makes no update: those of the first policy count; 0: no limit."""
+        """Agent steps after which a learner makes no update: those of the first policy count; 0: no limit."""
         if holder.role != "learner":
             return 0
         if self._evaluations.rests:
@@ -319,7 +319,7 @@ class RunStop(Phases):
 
     @property
     def _steps(self) -> int:
-        """Rows that the weights which exist for sure were learned from."""
+        """Agent steps that the weights which exist for sure were learned from."""
         return self._learners.sure_steps(self._learners.policies[0])
 
     def _met(self, stop: Stop) -> Met | None:

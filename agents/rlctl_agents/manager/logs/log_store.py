@@ -21,12 +21,12 @@ from rlctl_agents.manager.logs.log_files import LogFile, files, hour, line_of
 from rlctl_agents.runtime.storage import append
 
 BATCH_S = 1.0
-BATCH_BYTES = 64 * 1024
+BATCH_CHARACTERS = 64 * 1024
 FILE_BYTES = 16 << 20
 """Then another file begins."""
 ROLE_BYTES = 512 << 20
 """Of all files of one role; the oldest are removed."""
-WAITING_BYTES = 16 << 20
+WAITING_CHARACTERS = 16 << 20
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class LogStore:
         folder: logs/; it exists.
         boot: of the manager.
         unix: unix time.
-        file_bytes, role_bytes, waiting_bytes: bounds.
+        file_bytes, role_bytes, waiting_characters: bounds.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class LogStore:
         unix: Callable[[], float] = time.time,
         file_bytes: int = FILE_BYTES,
         role_bytes: int = ROLE_BYTES,
-        waiting_bytes: int = WAITING_BYTES,
+        waiting_characters: int = WAITING_CHARACTERS,
     ) -> None:
         self._folder, self._boot, self._unix = folder, boot[:8], unix
         self._began = int(unix())
-        self._file_bytes, self._role_bytes, self._waiting_bytes = file_bytes, role_bytes, waiting_bytes
+        self._file_bytes, self._role_bytes, self._waiting_characters = file_bytes, role_bytes, waiting_characters
         self._turn = threading.Condition()
         self._writing = threading.Lock()
         self._waiting: deque[tuple[str, str]] = deque()  # role, line
-        self._bytes = 0
+        self._characters = 0
         self._stop = False
         self._current: dict[str, LogFile] = {}
         self._sizes: dict[str, int] = {}  # name -> bytes
@@ -86,11 +86,11 @@ class LogStore:
         with self._turn:
             for line in lines:
                 self._waiting.append((role, line))
-                self._bytes += len(line)
-            while self._bytes > self._waiting_bytes and self._waiting:
-                self._bytes -= len(self._waiting.popleft()[1])
+                self._characters += len(line)
+            while self._characters > self._waiting_characters and self._waiting:
+                self._characters -= len(self._waiting.popleft()[1])
                 self.lost += 1
-            if self._bytes >= BATCH_BYTES:
+            if self._characters >= BATCH_CHARACTERS:
                 self._turn.notify()
 
     def flush(self, lines: Lines | None = None) -> Mark:
@@ -119,7 +119,7 @@ class LogStore:
     def _run(self) -> None:
         while True:
             with self._turn:
-                self._turn.wait_for(lambda: self._stop or self._bytes >= BATCH_BYTES, BATCH_S)
+                self._turn.wait_for(lambda: self._stop or self._characters >= BATCH_CHARACTERS, BATCH_S)
                 stop = self._stop
             self.flush()
             if stop:
@@ -127,7 +127,7 @@ class LogStore:
 
     def _take(self) -> deque[tuple[str, str]]:
         with self._turn:
-            waiting, self._waiting, self._bytes = self._waiting, deque(), 0
+            waiting, self._waiting, self._characters = self._waiting, deque(), 0
             return waiting
 
     def _write(self, role: str, lines: Iterable[str]) -> None:

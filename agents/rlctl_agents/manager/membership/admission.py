@@ -12,6 +12,7 @@ from rlctl_agents.manager.membership.registry import RECEIVERS, Members
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.addresses import CHANNELS
 from rlctl_agents.types.control import Hello, Origin
+from rlctl_agents.wire.log_throttle import LogThrottle
 
 LEASED_S = 120.0
 """At least so long a learner gives credit to a boot that the manager does not hear of any more."""
@@ -47,6 +48,7 @@ class LeaseAdmission:
         self._run, self._uid, self._members, self._events, self._clock = run, uid, members, events, clock
         self._ticket, self._admit = ticket, admit
         self._began = clock.monotonic()
+        self._refusals = LogThrottle(clock.monotonic, every_s=TOLD_AGAIN_S)
         self.experience = ExperienceSpec(members.leases.alive)
         self.joined: set[str] = set()
         """Roles of which a process has joined."""
@@ -120,11 +122,10 @@ class LeaseAdmission:
         raise MustWait(why)
 
     def refuse(self, role: str, why: str) -> None:
-        """Note a refused hello: said over and over again, it is told once a minute."""
-        now = self._clock.monotonic()
-        if self.refusal is None or why != self.refusal[0] or now - self.refusal[1] >= TOLD_AGAIN_S:
+        """Note a refused hello: said over and over again, each reason is told once a minute."""
+        if self._refusals.due(why):
             self._events.add("refused", why, role=role)
-        self.refusal = (why, now)
+        self.refusal = (why, self._clock.monotonic())
 
     def ticket(self, holder: Holder) -> str:
         """Proof for learners that an actor is leased now; "" for other roles, and where there are no keys."""

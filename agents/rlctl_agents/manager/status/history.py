@@ -152,7 +152,7 @@ class RunHistory:
         self._measured: dict[str, list[Measured]] = {}
         self._marked: dict[MarkKind, list[_Event]] = {}
         self._ran_s = self._rows.running_s[-1] if self._rows.running_s else 0.0
-        """Until this life of the manager, and the rows' end."""
+        """Running seconds before this life of the manager, as far as the stored rows reach."""
         self._sums: dict[str, tuple[float, int]] = {}  # of the row that is not whole yet
         self._view: HistoryView | None = None
         self.look()

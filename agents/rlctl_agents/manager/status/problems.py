@@ -117,11 +117,10 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{waited}: their update stands still", "the same rlctl up again"
     if facts.refused:
         yield f"the manager refuses a process: {facts.refused}", "rlctl logs manager --level WARNING"
-    silent = [(name, silent_s) for name, silent_s in facts.silent.items() if silent_s >= SILENT_S]
-    for name, silent_s in silent[:5]:
+    for name, silent_s in [*facts.silent.items()][:MAX_NAMED]:
         yield f"{name} has said nothing for {silent_s:.0f} s", f"rlctl logs {name}"
-    if len(silent) > 5:
-        yield f"{len(silent) - 5} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
+    if (more := len(facts.silent) - MAX_NAMED) > 0:
+        yield f"{more} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
 
     def too_long(absent_s: float) -> bool:
         """Those that this manager has not heard yet load what they need, at first and when a run goes on."""

@@ -93,7 +93,8 @@ class ControlApi:
         """Carry out all orders since the last call; by the main loop.
 
         Args:
-            do: gets the path and the body and returns the answer; a ValueError is a refusal.
+            do: gets the path and the body and returns the answer; a ValueError is a refusal. Any other error fails the
+                order and not the run, as with requests of processes.
         """
         while True:
             try:
@@ -104,7 +105,7 @@ class ControlApi:
                 continue
             try:
                 order.done.set_result(do(order.what, order.body))
-            except ValueError as fault:
+            except Exception as fault:
                 order.done.set_exception(fault)
 
     def close(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.http_server import HttpListener, Request, Response
-from rlctl_agents.runtime.process import DONE, FAILED, USERS_FAULT, Signals, new_boot
+from rlctl_agents.runtime.process import USERS_FAULT, new_boot, serve_until_told
 
 NAME = "files"
 
@@ -40,18 +39,9 @@ def main(arguments: Sequence[str]) -> int:
             "there is no %s on the volume: the run has stored nothing, or its folder was removed", options.run_dir
         )
         return USERS_FAULT
-    stop = threading.Event()
-    with Signals(stop):
-        try:
-            listener = HttpListener(f"tcp:127.0.0.1:{options.port}", answers(options.run_dir), name=NAME)
-        except (OSError, OverflowError) as error:
-            log.error("cannot listen on port %s of the loopback: %s", options.port, error)
-            return FAILED
-        log.info("serving %s at %s", options.run_dir, listener.address)
-        stop.wait()
-        listener.close()
-        log.info("ended in good order")
-    return DONE
+    address, answer = f"tcp:127.0.0.1:{options.port}", answers(options.run_dir)
+    where = f"on port {options.port} of the loopback"
+    return serve_until_told(options.run_dir, where, lambda: HttpListener(address, answer, name=NAME))
 
 
 def answers(folder: Path) -> Callable[[Request], Response]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import errno
 import hashlib
 import json
 import os
@@ -15,6 +14,7 @@ from typing import Any, Final
 from rlctl.spec.layout import Layout
 from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.runtime.http_server import Request, Response
+from rlctl_agents.runtime.storage import refusal
 
 BODY_BYTES: Final = 2**20
 """Of a request."""
@@ -45,8 +45,7 @@ class InitialPolicy:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
             return Response.refusal(400, f"{type(error).__name__}: {error}")
         except OSError as error:
-            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
-            return Response.refusal(507 if full else 503, f"the volume takes nothing: {error.strerror}")
+            return Response.refusal(507 if refusal(error) else 503, f"the volume takes nothing: {error.strerror}")
 
     def _take(self, body: dict[str, Any]) -> dict[str, int]:
         name, offset = body["name"], body["offset"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import Metric
@@ -11,10 +11,12 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily
 from rlctl import __version__
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.runtime.metrics import Values, families_of
+from rlctl_agents.types.control import Histogram
 
 
 def families(view: RunView, now: Mapping[str, Any]) -> list[Metric]:
-    """Metrics of all roles: counters summed over every boot, gauges as means over live boots, histograms of learners.
+    """Metrics of all roles: counters summed over every boot, gauges as means over live boots, histograms of learners
+    summed over live ones.
 
     Args:
         now: the newest status.
@@ -32,9 +34,20 @@ def _of_roles(view: RunView) -> Iterator[Metric]:
                 known.setdefault(name, []).append(value)
         # not fmean, which raises where one is inf and one is -inf
         gauges = {name: sum(told) / len(told) for name, told in known.items()}
-        histograms = members[0].histograms if role == "learner" and len(members) == 1 else {}
+        histograms = _summed(member.histograms for member in members) if role == "learner" else {}
         values = Values(totals.of(role), gauges, histograms)
         yield from families_of(role, values, {"run": view.run, "role": role})
+
+
+def _summed(told: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
+    """Histograms of several processes, one for each name; one of other bounds than the first is left out."""
+    sums: dict[str, Histogram] = {}
+    for name, one in ((name, one) for histograms in told for name, one in histograms.items()):
+        known = sums.setdefault(name, Histogram(one.bounds, [0] * len(one.counts)))
+        if known.bounds == one.bounds:
+            known.counts = [a + b for a, b in zip(known.counts, one.counts, strict=True)]
+            known.total += one.total
+    return sums
 
 
 def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:

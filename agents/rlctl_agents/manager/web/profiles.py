@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -169,7 +168,6 @@ def _asked(asked: Mapping[str, Any]) -> tuple[str, int | None, float]:
         raise ValueError(f"role must be one of {', '.join(ROLES)}, got {str(role)[:40]!r}")
     if index is not None and (not isinstance(index, int) or isinstance(index, bool) or index < 0):
         raise ValueError(f"index must be a number from 0 or null, got {str(index)[:40]!r}")
-    fits = isinstance(seconds, int | float) and not isinstance(seconds, bool) and math.isfinite(seconds)
-    if not fits or not 0 < seconds <= LONGEST_S:
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0 < seconds <= LONGEST_S:  # NaN neither
         raise ValueError(f"seconds must be above 0 and at most {LONGEST_S:g}, got {str(seconds)[:40]!r}")
     return role, index, float(seconds)

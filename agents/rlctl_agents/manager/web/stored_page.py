@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.web.status_page import MOST_LINES, Shown, log_line, pages
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.health import ProbeListener, Pulse
-from rlctl_agents.runtime.process import DONE, FAILED, USERS_FAULT, Signals, new_boot
+from rlctl_agents.runtime.process import USERS_FAULT, new_boot, serve_until_told
 from rlctl_agents.types.control import to_plain
 
 NAME = "page"
@@ -51,18 +50,8 @@ def main(arguments: Sequence[str]) -> int:
         return USERS_FAULT
     lines = newest_lines(layout.logs)
     found = pages(lambda: shown, lines=lambda: lines, episodes=layout.episodes)
-    stop = threading.Event()
-    with Signals(stop):
-        try:
-            listener = ProbeListener(f"unix:{options.socket}", Pulse(), lambda: b"", found)
-        except OSError as error:
-            log.error("cannot listen at %s: %s", options.socket, error)
-            return FAILED
-        log.info("serving %s at unix:%s", options.root, options.socket)
-        stop.wait()
-        listener.close()
-        log.info("ended in good order")
-    return DONE
+    where = f"unix:{options.socket}"
+    return serve_until_told(options.root, f"at {where}", lambda: ProbeListener(where, Pulse(), lambda: b"", found))
 
 
 def stored(layout: Layout) -> Shown:

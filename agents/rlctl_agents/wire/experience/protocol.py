@@ -98,7 +98,7 @@ def to_receiver(data: Buffer) -> SenderHello | BlockMessage:
     Raises:
         Rejected: `protocol` for another version, `decode` for anything else.
     """
-    return _decode(_TO_RECEIVER, data)
+    return _decode(_TO_RECEIVER, data, "sender", "receiver")
 
 
 def to_sender(data: Buffer) -> Grant | Refusal:
@@ -107,7 +107,7 @@ def to_sender(data: Buffer) -> Grant | Refusal:
     Raises:
         Rejected: as `to_receiver`.
     """
-    return _decode(_TO_SENDER, data)
+    return _decode(_TO_SENDER, data, "receiver", "sender")
 
 
 def schema_digest(schema: Schema) -> str:
@@ -115,18 +115,18 @@ def schema_digest(schema: Schema) -> str:
     return hashlib.sha256(msgspec.msgpack.encode(schema)).hexdigest()[:16]
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[M], data: Buffer) -> M:
+def _decode(decoder: msgspec.msgpack.Decoder[M], data: Buffer, other: str, own: str) -> M:
     try:
         message = decode(decoder, data)
     except Rejected:
         version = decode(_PREFIX, data).protocol  # raises the same when it is no message of any version
         if version != PROTOCOL:
-            raise _other_version(version) from None
+            raise _other_version(version, other, own) from None
         raise
     if message.protocol != PROTOCOL:
-        raise _other_version(message.protocol)
+        raise _other_version(message.protocol, other, own)
     return message
 
 
-def _other_version(version: int) -> Rejected:
-    return Rejected("protocol", f"the sender speaks version {version} of the protocol, the receiver version {PROTOCOL}")
+def _other_version(version: int, other: str, own: str) -> Rejected:
+    return Rejected("protocol", f"the {other} speaks version {version} of the protocol, the {own} version {PROTOCOL}")

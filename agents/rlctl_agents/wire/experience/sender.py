@@ -125,6 +125,7 @@ class ExperienceSender:
         self._receiver = ""  # boot of the present one; "": not known
         self._now: _Receiver = _Receiver()  # its state
         self._heard = self._said = -float("inf")
+        self._looked = clock()
         self._told = _NOTHING  # rows that wait and rows of the largest block, as the receiver knows them
         self._socket = self._connect()
 
@@ -299,7 +300,7 @@ class ExperienceSender:
 
     def _pump(self) -> bool:
         """Take what came, send what may go; True if anything came or went."""
-        progress = False
+        progress, looked, self._looked = False, self._looked, self._clock()
         if self._wire.ended(self._socket):
             self._socket.close(0)
             self._socket = self._connect()
@@ -311,8 +312,11 @@ class ExperienceSender:
             head, frames = message
             if frames is not None and self._take(head[0]):
                 progress = True
-        if self._now.limit and self._clock() - self._heard >= CREDIT_VALID_S:
-            self._now.limit = 0  # the receiver will give this sender's credit to others
+        # what came while nobody looked may be of credit that others have by now; a sender that may drop blocks tries
+        # it, as it never waits for an answer
+        old = self._looked - (looked if self._on_policy else self._heard) >= CREDIT_VALID_S
+        if self._now.limit and (old or self._looked - self._heard >= CREDIT_VALID_S):
+            self._now.limit, self._told = 0, _NOTHING  # the receiver gives it to others; asked for again at once
         while self._allowed():
             if not self._send():
                 return progress
