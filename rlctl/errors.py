@@ -4,6 +4,7 @@ RlctlError                 1   base: the answer is "no"
 ├── BadSignature           1   a model is not as its signer left it, or is not signed
 ├── UsageError             2   the command line itself is wrong
 ├── SpecError              3   the spec (or a template) is invalid; carries every problem found
+├── EnvironmentRefused     3   the environment of a stored model's spec cannot be made here
 ├── BackendUnreachable     4   the target does not answer, or refuses us
 │   └── Unreadable         4   what is recorded of a run cannot be read; its processes, logs and data are there
 ├── Conflict               5   another user owns it, or the change needs a new run

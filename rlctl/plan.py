@@ -31,15 +31,6 @@ PATCHED_BY: Final = ", patched by "
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """Assignment of learner replica `index`: rank `rank` of member `member` of policy `policy`."""
-
-    policy: str
-    member: int
-    rank: int
-
-
-@dataclass(frozen=True, slots=True)
 class RolePlan:
     """All replicas of one role. Nothing here but `replicas` changes when a run is scaled."""
 
@@ -51,7 +42,6 @@ class RolePlan:
     threads: int  # compute threads of one process: floor(cpu), at least 1
     run_file: dict[str, Any]  # what the role reads, and nothing else; see `make`
     hash: str  # 12 hex digits over run_file, resources and image: another hash is another process
-    members: tuple[Member, ...] = ()  # learner: by index
     image: str | None = None  # by digest; None on one machine
     most: int = 0  # actor: the most replicas that `scale` accepts, which fixes the number of objects
 
@@ -117,7 +107,6 @@ def make(spec: Spec, *, uid: str, base: Path) -> Plan:
 
 def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
     section = getattr(spec.roles, role)
-    members = tuple(_members(spec)) if role == "learner" else ()
     read = fields.pick(lambda applies: applies.when != "live" and role in applies.roles and applies.in_run_file)
     read.setdefault("env", {"id": "-"})  # a spec cannot do without one, and this role does not look
     run_file = {
@@ -138,22 +127,19 @@ def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
         }  # a tag is no part of a pod: another one of the same image restarts none
     return RolePlan(
         role=role,
-        replicas=len(members) if role == "learner" else getattr(section, "replicas", 1),
+        replicas=getattr(section, "replicas", 1) * (_members(spec) if role == "learner" else 1),
         **resources,
         threads=max(1, int(section.cpu)),
         run_file=run_file,
         hash=_digest({"run_file": run_file, **resources, **pods}),
-        members=members,
         image=image,
         most=max_actors(spec) if role == "actor" else 0,
     )
 
 
-def _members(spec: Spec) -> Iterator[Member]:
-    for name, policy in (spec.policies or {}).items():
-        for member in range(policy.population):
-            for rank in range(spec.roles.learner.replicas):
-                yield Member(name, member, rank)
+def _members(spec: Spec) -> int:
+    """Members of all policies: each has learners of its own."""
+    return sum(policy.population for policy in (spec.policies or {}).values())
 
 
 class _Fields(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -17,9 +17,17 @@ from rlctl.spec.layout import RunPlace
 
 Say = Callable[[str], object]
 """Callback that is given one line of text for the user of the command."""
+Sizes = Callable[[Collection[str]], Mapping[str, int]]
+"""Bytes that a node pulls, by image; those that are not known are left out."""
+
 Phase = Literal["running", "stopped", "finished", "failed"]
 """stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process, but for
 the manager of a run that `stays`."""
+
+
+def no_sizes(images: Collection[str]) -> Mapping[str, int]:
+    """Sizes without a question to any registry: none."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +179,30 @@ class Backend(Protocol):
     """All verbs of the command line. Errors are those of rlctl.errors; nothing else escapes."""
 
     name: str
+    poll_every_s: float
+    """Between two looks at a run that is waited for."""
+    grace_s: float
+    """Patience with processes that end."""
+    note: Say
+    """Told in a sentence what is worth a line, and is no error; the caller of the verbs sets it."""
     waiting: Say
     """Told a line for every ten seconds that a verb waits for something; the caller of the verbs sets it."""
     force_conflicts: bool
     """Take over fields that others own, and runs that another user has started; without effect where one user alone has
     runs. The caller of the verbs sets it."""
+    image_sizes: Sizes
+    """Asks registries what images come to, for `preflight`; no effect where none are pulled. The caller sets it."""
+
+    @property
+    def context(self) -> str:
+        """Of the kubeconfig; "" on one machine, as are the next two."""
+
+    @property
+    def namespace(self) -> str: ...
+
+    @property
+    def server(self) -> str:
+        """URL of the API server."""
 
     def place(self, run: str, storage: str | None) -> RunPlace:
         """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
@@ -194,8 +221,8 @@ class Backend(Protocol):
             Unreadable: what is recorded of it cannot be read; `delete` and `logs` answer nevertheless.
         """
 
-    def check_owner(self, run: str, verb: str) -> str:
-        """Owner of the run, user@host; "" where that is not recorded, or where one user alone has runs.
+    def check_owner(self, run: str) -> str:
+        """Owner of a run that is to be taken down, user@host; "" where none is recorded, or one user alone has runs.
 
         Raises:
             Conflict: another user, and nothing is to be forced.
@@ -217,7 +244,7 @@ class Backend(Protocol):
         Args:
             note: of the revision, when this makes one.
             initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called where it is there. None: it begins with weights of its own.
+                into its storage; not called for a run that is there. None: it begins with weights of its own.
 
         Raises:
             Conflict: another command holds the run.

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TextIO, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError
 
@@ -41,13 +41,6 @@ class Cluster(NamedTuple):
 
 
 NOWHERE = Cluster()
-
-
-@runtime_checkable
-class Telling(Protocol):
-    """A backend that has notes for the terminal."""
-
-    note: Callable[[str], object]
 
 
 class Output(StrEnum):
@@ -247,9 +240,7 @@ class World:
             cluster = Cluster(said.context or usual.context, said.namespace or usual.namespace)
         if (target, cluster) not in self._backends:
             made = self._load(target, cluster if target in ON_CLUSTERS else ())
-            made.waiting = self.mention
-            if isinstance(made, Telling):
-                made.note = self.mention
+            made.waiting = made.note = self.mention
             self._backends[target, cluster] = made
         return self._backends[target, cluster]
 

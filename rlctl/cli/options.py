@@ -33,7 +33,7 @@ def run_names() -> list[str]:
 def sweep_names() -> list[str]:
     """Sweeps of this machine, from the names of their folders alone."""
     try:
-        return sorted(os.listdir(state_home() / "sweeps"))
+        return sorted(name for name in os.listdir(state_home() / "sweeps") if not name.startswith("."))
     except (OSError, UsageError):
         return []
 

@@ -25,14 +25,11 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl.spec.units import mebibytes
 
-WORKLOADS: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 PAGES: Final = {"tensorboard": "tensorboard", "status": "manager"}
 """Page -> role whose pods show it."""
 KEPT: Final = ("manager",)
 """Roles that stay when a run is finished: its result can then still be asked for."""
 _STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "replay", "learner")
-_KIND_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
-_ROLE_WAVES: Final = {"modelpool": 3, "manager": 3, "replay": 4, "learner": 5, "actor": 7}
 _RBAC: Final = "rbac.authorization.k8s.io"
 _SHM_SHARE: Final = 0.25
 """Of a learner's memory: what passes between its threads and a loader's processes."""
@@ -60,7 +57,8 @@ def cluster_documents(plan: Plan, spec: Spec) -> list[Document]:
             role = part.object["metadata"].get("labels", {}).get(names.COMPONENT, "")
             there.add((role, part.object["kind"]))
             patched, origins = patches.applied(part.object, role)
-            made.append((_wave(patched, role), _document(RenderedObject(patched, part.origin), role, origins)))
+            document = _document(RenderedObject(patched, part.origin), role, origins)
+            made.append((names.wave(patched["kind"], role), document))
     patches.missed(there)
     return [document for _, document in sorted(made, key=lambda each: each[0])]
 
@@ -104,11 +102,6 @@ def _document(part: RenderedObject, role: str, patched_by: tuple[str, ...]) -> D
     name = f"{part.object['kind']}-{part.object['metadata']['name']}.yaml".lower()
     origin = PATCHED_BY.join((part.origin, *patched_by))
     return Document(name, to_document(part.object), role, origin)
-
-
-def _wave(document: Mapping[str, Any], role: str) -> int:
-    kind = document["kind"]
-    return _ROLE_WAVES.get(role, 6) if kind in WORKLOADS else _KIND_WAVES.get(kind, 0)
 
 
 def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -200,7 +193,7 @@ def _live(plan: Plan) -> dict[str, Any]:
 
 def _released(plan: Plan) -> dict[str, list[str]]:
     """The workloads whose pods go when the run is finished."""
-    found: dict[str, list[str]] = {plural: [] for plural in WORKLOADS.values()}
+    found: dict[str, list[str]] = {plural: [] for plural in names.WORKLOADS.values()}
     for role in plan.roles:
         if role.role == "actor":
             shards = range(names.shards(role.most))

@@ -12,11 +12,17 @@ MANAGER: Final = "rlctl"
 """Field manager of everything that is rendered."""
 SCALE_MANAGER: Final = "rlctl-scale"
 """Field manager of `spec.replicas`, and of nothing else."""
+IN_CLUSTER: Final = "in-cluster"
+"""Context of a pod's own cluster, where there is no kubeconfig."""
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 INSTANCE: Final = "app.kubernetes.io/instance"
 COMPONENT: Final = "app.kubernetes.io/component"
 UID: Final = f"{DOMAIN}/uid"
 """Annotation of every object, and label of its pods: the uid of the run."""
+WORKLOADS: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
+"""Kinds that have pods, and how a path of the API calls them."""
+_WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
+_WAVES_OF_ROLES: Final = {"manager": 3, "modelpool": 3, "replay": 4, "inference": 5, "learner": 5, "actor": 7}
 SHARD: Final = f"{DOMAIN}/shard"
 """Label of the pods of one actor Deployment, and part of its selector: its number."""
 SHARD_REPLICAS: Final = 1000
@@ -24,6 +30,11 @@ SHARD_REPLICAS: Final = 1000
 PORTS: Final = {"rpc": 7100, "notice": 7101, "experience": 7102, "probe": 7180, "control": 7190, "tensorboard": 6006}
 VOLUME: Final = "/rlctl"
 """Where the shared volume is mounted; a run lies at VOLUME/runs/<name>-<uid8>."""
+
+
+def wave(kind: str, role: str) -> int:
+    """Wave in which an object is sent: what others need comes first. `down` goes the other way."""
+    return _WAVES_OF_ROLES.get(role, 6) if kind in WORKLOADS else _WAVES.get(kind, 0)
 
 
 def labels(run: str, role: str = "") -> dict[str, str]:

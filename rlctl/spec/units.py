@@ -18,15 +18,16 @@ def cores(value: object) -> float:
     Raises:
         ValueError: not a positive quantity, or finer than a thousandth of a core.
     """
+    amount: float
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        amount = float(value)
+        amount = value
     elif isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}m", value):
         amount = int(value[:-1]) / 1000
     else:
         raise ValueError(f"must be cores, as in 2, 0.5 or 500m, got {show(value)}")
     if not 0.001 <= amount <= 1024:
         raise ValueError(f"must be between 1m and 1024 cores, got {show(value)}")
-    return amount
+    return float(amount)
 
 
 def mebibytes(value: object) -> float:
@@ -59,14 +60,14 @@ def seconds(value: object) -> float:
         ValueError: not a duration, or not positive.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        total: float | None = float(value)
+        total: float | None = value
     else:
         total = seconds_of(value) if isinstance(value, str) else None
     if total is None:
         raise ValueError(f"must be a duration, as in 30s, 5m or 1h30m, got {show(value)}")
     if not 0 < total < 1e10:
         raise ValueError(f"must be longer than zero and shorter than 300 years, got {show(value)}")
-    return total
+    return float(total)
 
 
 Cores = Annotated[

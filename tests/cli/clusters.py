@@ -32,6 +32,7 @@ class Namespace(MemoryBackend):
     """One namespace of one cluster, which notes in the index of runs what is started there."""
 
     name = "kubernetes"
+    poll_every_s, grace_s = 2.0, 60.0
 
     def __init__(self, clusters: Clusters, context: str, namespace: str) -> None:
         super().__init__(now=clusters.rlctl.now, wait=lambda: False, storage=Path("claim pole-volume:"))
@@ -66,6 +67,7 @@ class Clusters:
         self.current = "prod"
         self.made: dict[tuple[str, str], Namespace] = {}
         rlctl.targets["kubernetes"] = self
+        rlctl.registries = False
         self.spec = str(rlctl.write("cluster.yaml", CLUSTER_SPEC))
 
     def __call__(self, context: str | None, namespace: str | None) -> Namespace:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -194,6 +195,7 @@ class Rlctl:
         self.environ: dict[str, str] = {"TERM": "xterm", "NO_COLOR": "1"}
         self.backend = MemoryBackend(now=self.now, wait=self._wait, storage=Path("/data"))
         self.targets: dict[str, str | Callable[[], Any]] = {"local": lambda: self.backend}
+        self.registries = True  # are asked for images; clusters in memory have none
         self.browsed: list[str] = []
         self.probed = Probed(
             "ok",
@@ -245,7 +247,9 @@ class Rlctl:
             browse=self.browsed.append,
             probe=self._probe,
         )
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), contextlib.ExitStack() as stack:
+            if not self.registries:
+                stack.enter_context(mock.patch("rlctl.cli.display.checks._code_in_core", return_value=()))
             code = run(arguments, world)
         return Result(code, out.getvalue(), err.getvalue())
 

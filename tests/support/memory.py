@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState, Say
+from rlctl.backends.base import Applied, Document, Failure, LogQuery, LogRecord, Process, RunState, Say, Sizes, no_sizes
 from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError, Unreadable
 from rlctl.plan import Plan
@@ -59,6 +59,7 @@ class MemoryBackend(Remembering):
     """
 
     name = "memory"
+    poll_every_s, grace_s = 0.5, 10.0
 
     def __init__(
         self,
@@ -75,7 +76,10 @@ class MemoryBackend(Remembering):
         self._minted = 0
         self._roots: dict[str, Path] = {}  # uid -> folder that its place claims
         self.waiting: Say = lambda text: None
+        self.note: Say = lambda text: None
         self.force_conflicts = False
+        self.image_sizes: Sizes = no_sizes
+        self.context = self.namespace = ""
         self.writes = 0
         self.refuse: RlctlError | None = None  # raised by the next verb that would write
         self.manager_refuses: str | None = None  # what every manager answers instead
@@ -118,7 +122,11 @@ class MemoryBackend(Remembering):
             raise found.torn
         return None if found is None else found.state
 
-    def check_owner(self, run: str, verb: str) -> str:
+    @property
+    def server(self) -> str:
+        return ""
+
+    def check_owner(self, run: str) -> str:
         return ""
 
     def apply(

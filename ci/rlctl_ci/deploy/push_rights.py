@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from rlctl.plan import PATCHED_BY, Document, Plan
 from rlctl.render import cluster_documents
-from rlctl.render.kubernetes import WORKLOADS
 from rlctl.render.replacing import FOLDER
 from rlctl.spec import yaml
 from rlctl.spec.cluster import IMAGE_OF
+from rlctl.spec.names import WORKLOADS
 from rlctl.spec.schema import Spec
 from rlctl_ci.core.errors import BuildStopped
 

@@ -22,6 +22,8 @@ from rlctl.backends.base import (
     Revision,
     RunState,
     Say,
+    Sizes,
+    no_sizes,
 )
 from rlctl.backends.kubernetes.access import control, logs, reader
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
@@ -36,7 +38,6 @@ from rlctl.backends.kubernetes.apply import (
 )
 from rlctl.backends.kubernetes.diagnose import listing
 from rlctl.backends.kubernetes.preflight import doctor, findings
-from rlctl.backends.kubernetes.preflight.fleet import Sizes, no_sizes
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Me
@@ -81,6 +82,8 @@ class KubernetesBackend:
     """
 
     name = "kubernetes"
+    poll_every_s = 2.0  # many people ask one API server
+    grace_s = 60.0  # as long as a learner's pod may take for its last generation
 
     def __init__(
         self, context: str | None = None, namespace: str | None = None, *, api: Api | None = None, me: Me | None = None,
@@ -226,7 +229,7 @@ class KubernetesBackend:
         session = replace(self._session(plan.run), locking=led_here)
         try:
             yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note), initial=initial)
-        except RlctlError:
+        except BaseException:  # a second Ctrl-C, too
             self._forget_unless_there(api, entry, others)
             raise
 
@@ -298,7 +301,7 @@ class KubernetesBackend:
         with control.forward(self._api, self._known(run), what) as url:
             yield url
 
-    def check_owner(self, run: str, verb: str) -> str:
+    def check_owner(self, run: str) -> str:
         """The user who has started the run, user@host; "" when that is not recorded.
 
         Raises:
@@ -308,7 +311,7 @@ class KubernetesBackend:
         record = lost.find(session.api, run)
         if record is None:
             return ""
-        owner.check_owner(session, record, verb)
+        owner.check_owner(session, record, "down")
         return record.by
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:

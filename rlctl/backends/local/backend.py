@@ -21,6 +21,8 @@ from rlctl.backends.base import (
     Revision,
     RunState,
     Say,
+    Sizes,
+    no_sizes,
 )
 from rlctl.backends.differences import differences
 from rlctl.backends.files import read_json, reported
@@ -50,10 +52,14 @@ class LocalBackend:
     """Runs of this host user on this machine. Keeps nothing of them in memory: any number may be used side by side."""
 
     name = "local"
+    context = namespace = server = ""
+    poll_every_s, grace_s = 0.5, 10.0
 
     def __init__(self) -> None:
+        self.note: Say = quiet
         self.waiting: Say = quiet
         self.force_conflicts = False
+        self.image_sizes: Sizes = no_sizes
 
     def place(self, run: str, storage: str | None = None) -> Place:
         """Place of the run, or the one that it would have: for rendering. Writes nothing.
@@ -81,7 +87,7 @@ class LocalBackend:
             place = places.find(run)
             return None if place is None else run_state.read(place)
 
-    def check_owner(self, run: str, verb: str) -> str:
+    def check_owner(self, run: str) -> str:
         """All runs here are this user's: ""."""
         return ""
 
@@ -99,7 +105,7 @@ class LocalBackend:
         Args:
             note: of the revision, when this makes one.
             initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called where it is there. None: it begins with weights of its own.
+                into its storage; not called for a run that has one. None: it begins with weights of its own.
             spec: resolved; `storage.path` absolute or absent, as given to `place`.
 
         Raises:

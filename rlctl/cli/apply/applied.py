@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from rlctl.cli.context import ON_CLUSTERS, ReaderGone, World
+from rlctl.cli.context import ReaderGone, World
 from rlctl.errors import RlctlError
 
 if TYPE_CHECKING:
-    from rlctl.backends.base import Applied, Backend
-
-
-def grace_s(backend: Backend) -> float:
-    """Patience with processes that end: on a cluster as long as a learner's pod may take for its last generation."""
-    return 60.0 if backend.name in ON_CLUSTERS else 10.0
+    from rlctl.backends.base import Applied
 
 
 def follow(world: World, doing: Iterable[Applied], *, heard: bool = True) -> list[Applied]:

@@ -15,14 +15,6 @@ from rlctl.cli.run.snapshot import Observer, Snapshot
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process
 
-POLL_EVERY_S = 0.5
-_POLL_SELDOM_S = {"kubernetes": 2.0}  # many people ask one API server
-
-
-def poll_every_s(backend: Backend) -> float:
-    """Seconds between two snapshots of a run that is waited for."""
-    return _POLL_SELDOM_S.get(backend.name, POLL_EVERY_S)
-
 
 class Interrupts:
     """The first signal is remembered, so that nothing is left half written; the second leaves at once.
@@ -98,6 +90,6 @@ def attach(
                 return Outcome("detached", snapshot)
             if deadline_s is not None and world.clock() >= deadline_s:
                 return Outcome("timeout", snapshot)
-            left_s = poll_every_s(backend) if deadline_s is None else max(0.0, deadline_s - world.clock())
-            world.sleep(min(poll_every_s(backend), left_s))
+            left_s = backend.poll_every_s if deadline_s is None else max(0.0, deadline_s - world.clock())
+            world.sleep(min(backend.poll_every_s, left_s))
     return Outcome("gone", snapshot)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlctl.cli.apply.applied import follow, grace_s, nothing_done
+from rlctl.cli.apply.applied import follow, nothing_done
 from rlctl.cli.context import World
 from rlctl.cli.run.prepare import Prepared, by_field
 from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
@@ -54,11 +54,11 @@ def undo(world: World, prepared: Prepared) -> str:
     try:
         if before is None and not prepared.remains:
             world.mention(f"--atomic: removing {run}, which was not there before")
-            follow(world, backend.delete(run, volumes=True, grace_s=grace_s(backend)), heard=False)
+            follow(world, backend.delete(run, volumes=True, grace_s=backend.grace_s), heard=False)
             return f"{run} is removed again"
         if before is None or before.phase != "running":
             world.mention(f"--atomic: stopping {run}, which did not run before")
-            follow(world, backend.delete(run, volumes=False, grace_s=grace_s(backend)), heard=False)
+            follow(world, backend.delete(run, volumes=False, grace_s=backend.grace_s), heard=False)
             return f"{run} is stopped again; its data stays"
         if before.revision == 0:
             return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
-from rlctl.cli.context import World
+from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.text import plain
 from rlctl.errors import Conflict, Problem, RlctlError, SpecError
 
@@ -21,13 +21,6 @@ _REGISTRY_S = 10.0
 _MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
 
 
-@runtime_checkable
-class Pulling(Protocol):
-    """A backend whose preflight uses the sizes of images, and asks no registry for them itself."""
-
-    image_sizes: Callable[[Collection[str]], Mapping[str, int]]
-
-
 def preflight(world: World, prepared: Prepared) -> list[Check]:
     """Preflight checks of the target; registries are asked for the sizes of images that it does not know.
 
@@ -41,8 +34,6 @@ def preflight(world: World, prepared: Prepared) -> list[Check]:
         return ask(images, logins(world.environ))
 
     backend = prepared.backend
-    if not isinstance(backend, Pulling):
-        return backend.preflight(prepared.plan, prepared.documents)
     if prepared.state is None or prepared.changes:
         backend.image_sizes = sizes
     return [*backend.preflight(prepared.plan, prepared.documents), *_code_in_core(world, prepared)]
@@ -52,7 +43,7 @@ def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
     """A problem where code was laid over the image of the roles that run none; asked of its registry when it is new."""
     from rlctl.backends.base import Check
 
-    image = prepared.spec.images.core
+    image = prepared.spec.images.core if prepared.spec.target in ON_CLUSTERS else None
     new = prepared.state is None or any(change.path == CORE for change in prepared.changes)
     if image is None or not new:
         return

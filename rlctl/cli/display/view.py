@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -38,6 +39,8 @@ class Screen:
             from rich.console import Console
             from rich.live import Live
 
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal may not be UTF-8
             console = Console(
                 file=stream, width=world.width, no_color=bool(world.environ.get("NO_COLOR")), highlight=False
             )

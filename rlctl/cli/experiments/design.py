@@ -18,10 +18,10 @@ from rlctl.cli.experiments import record
 from rlctl.cli.experiments.axes import Settings, words
 from rlctl.cli.experiments.record import Sweep, Trial
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run.clusters import IN_CLUSTER
 from rlctl.cli.run.prepare import check_place, load
 from rlctl.cli.text import rfc3339
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
+from rlctl.spec.names import IN_CLUSTER
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.words import printable
 
@@ -58,6 +58,8 @@ class Design:
         self._fixed, axes, problems = grammar.read(wish.sets, search=wish.search is not None)
         stated = next((axis for axis in axes if axis.path == "seed"), None)
         self._axes = [axis for axis in axes if axis is not stated]
+        if stated and wish.prune:
+            raise UsageError("--prune judges single runs", hint="leave out --set seed, and compare the best afterwards")
         if stated and wish.seeds > 1:
             raise UsageError("--seeds and --set seed=... both say which seeds", hint="leave one of them out")
         if wish.search is not None and not self._axes:
@@ -146,8 +148,9 @@ class Design:
         if sweep.target in ON_CLUSTERS:
             world.cluster = Cluster(sweep.context, sweep.namespace)
             backend = world.backend(sweep.target)
-            context, sweep.namespace = getattr(backend, "context", None), getattr(backend, "namespace", None)
-            sweep.context = None if context == IN_CLUSTER else context
+            sweep.context, sweep.namespace = backend.context, backend.namespace
+            if sweep.context == IN_CLUSTER:
+                sweep.context = None
             world.cluster = Cluster(sweep.context, sweep.namespace)
 
     def _try(self) -> None:

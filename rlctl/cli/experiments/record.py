@@ -264,7 +264,8 @@ def remove(name: str) -> None:
         BackendUnreachable: the system does not allow it.
     """
     with reported(f"cannot remove the record of sweep {name}"):
-        shutil.rmtree(folder(name))
+        aside = folder(name).rename(folder(name).with_name(f".{name}-{os.getpid()}"))  # all of it, or nothing
+        shutil.rmtree(aside)
 
 
 def flat(value: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:

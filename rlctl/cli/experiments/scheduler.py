@@ -9,8 +9,8 @@ from math import isfinite
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from rlctl.cli.apply.applied import follow, grace_s
-from rlctl.cli.apply.attach import Interrupts, poll_every_s
+from rlctl.cli.apply.applied import follow
+from rlctl.cli.apply.attach import Interrupts
 from rlctl.cli.apply.bring_up import bring_up
 from rlctl.cli.apply.preflight import nothing_to_do, preflight
 from rlctl.cli.apply.stuck import Hope
@@ -22,7 +22,7 @@ from rlctl.cli.run.clusters import backend_of
 from rlctl.cli.run.prepare import Prepared, beside, refuse
 from rlctl.cli.run.snapshot import AWAY_S, Snapshot, take
 from rlctl.cli.text import clock, count, number, plain, table
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, WorkloadFailed
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, Unreadable, WorkloadFailed
 from rlctl.waiting import HEARTBEAT_S
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Scheduler:
                 if screen is None:
                     screen = Screen(self._world, self._world.stderr).__enter__()
                 self._show(screen)
-                self._world.sleep(max(poll_every_s(self._backends[trial.run]) for trial in self._running()))
+                self._world.sleep(max(self._backends[trial.run].poll_every_s for trial in self._running()))
         finally:
             if screen is not None:
                 screen.__exit__()
@@ -184,6 +184,9 @@ class Scheduler:
             if backend is None:
                 backend = self._backends[trial.run] = backend_of(world, trial.run, self._sweep.target)
             seen = take(world, backend, trial.run)
+        except Unreadable as error:  # no answer mends it
+            self._end(trial, "stopped", error.message)
+            return
         except BackendUnreachable as error:
             if world.clock() - self._answered_s >= AWAY_S:
                 raise
@@ -225,7 +228,7 @@ class Scheduler:
     def _take_down(self, trial: Trial, backend: Backend) -> None:
         """Its data stays."""
         with self._hushed():
-            follow(self._world, backend.delete(trial.run, volumes=False, grace_s=grace_s(backend)), heard=False)
+            follow(self._world, backend.delete(trial.run, volumes=False, grace_s=backend.grace_s), heard=False)
 
     def _end(self, trial: Trial, state: record.State, why: str = "") -> None:
         trial.state, trial.why = state, why

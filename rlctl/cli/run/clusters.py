@@ -11,15 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from rlctl.cli.context import ON_CLUSTERS, Cluster, World
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, Unreadable
+from rlctl.spec.names import IN_CLUSTER
 from rlctl.spec.runs import run_index
 from rlctl.spec.runs.run_index import IndexEntry, Torn
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
-
-IN_CLUSTER = "in-cluster"
-"""Context that is recorded by a pod that reaches its own cluster."""
 
 
 def cluster_of(entry: IndexEntry) -> Cluster:
@@ -77,7 +75,7 @@ def _recorded_backend(world: World, entry: IndexEntry) -> Backend:
     cluster = Cluster(said.context or was.context, said.namespace or was.namespace)
     try:
         backend = world.backend(entry.target, cluster)
-        server = getattr(backend, "server", "")
+        server = backend.server
     except BackendUnreachable as error:
         raise BackendUnreachable(
             error.message,
@@ -105,6 +103,8 @@ def way_out(world: World, run: str, target: str | None) -> Iterator[None]:
     """Name the way out where the cluster that a run is recorded on does not answer: it may be gone."""
     try:
         yield
+    except Unreadable:  # the cluster answers
+        raise
     except BackendUnreachable as error:
         entry = recorded(run)
         if entry is None or entry.target not in ON_CLUSTERS or wanted_target(world, target) not in (None, entry.target):
@@ -114,7 +114,7 @@ def way_out(world: World, run: str, target: str | None) -> Iterator[None]:
 
 def where(backend: Backend, target: str) -> str:
     """The target in words: `local`, or `kubernetes, context prod, namespace team`."""
-    parts = [f"{what} {value}" for what in ("context", "namespace") if (value := getattr(backend, what, ""))]
+    parts = [f"{what} {value}" for what in ("context", "namespace") if (value := getattr(backend, what))]
     return ", ".join([target, *parts])
 
 

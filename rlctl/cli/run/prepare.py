@@ -144,8 +144,9 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
 
 def _make_room(run: str, target: str) -> str:
     """Free a name that another target holds, also when that target is a cluster that is gone."""
-    away = f"; if that cluster is gone: rlctl down {run} --forget" if target in ON_CLUSTERS else ""
-    return f"choose another name (--set run={run}-2), or remove it first: rlctl down {run} --volumes -t {target}{away}"
+    gone = "that cluster" if target in ON_CLUSTERS else "its folder"
+    remove = f"rlctl down {run} --volumes -t {target}; if {gone} is gone: rlctl down {run} --forget"
+    return f"choose another name (--set run={run}-2), or remove it first: {remove}"
 
 
 @dataclass(frozen=True, slots=True)

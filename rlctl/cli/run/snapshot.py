@@ -57,7 +57,7 @@ class Snapshot:
 
     @property
     def over(self) -> bool:
-        """No process of the run lives."""
+        """It is not running any more; on a cluster its manager may still answer."""
         return self.state.phase != "running"
 
     @property

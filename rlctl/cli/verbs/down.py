@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rlctl.cli.apply.applied import follow, grace_s, nothing_done
+from rlctl.cli.apply.applied import follow, nothing_done
 from rlctl.cli.apply.attach import Interrupts
 from rlctl.cli.context import ON_CLUSTERS, Signalled, World
 from rlctl.cli.options import (
@@ -69,8 +69,8 @@ def down(
     if meant is None:
         if name is not None:  # one that was killed with its last write to do has left its lock
             backend = backend_of(world, name, target)
-            patience_s = grace_s(backend) if given_s is None else given_s
-            follow(world, backend.delete(name, volumes=volumes, grace_s=patience_s))
+            patience_s = backend.grace_s if given_s is None else given_s
+            follow(world, backend.delete(name, volumes=False, grace_s=patience_s))
         which = "" if name is None else f" {name}"
         world.say(f"nothing to do: there is no run{which}{looked_at(world, target)}")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
@@ -82,7 +82,7 @@ def down(
         _ask(world, meant)
     try:
         with Interrupts(signal.SIGINT, signal.SIGHUP):
-            patience_s = grace_s(meant.backend) if given_s is None else given_s
+            patience_s = meant.backend.grace_s if given_s is None else given_s
             done = follow(world, meant.backend.delete(meant.run, volumes=volumes, grace_s=patience_s))
     except Signalled as gone:
         raise Signalled(gone.exit_code, f"left {meant.run} half stopped; the same command goes on") from None
@@ -109,7 +109,8 @@ def _forget(world: World, name: str | None) -> int:
     if name is None:
         raise UsageError("--forget needs the name of a run", hint="rlctl down NAME --forget")
     entry = recorded(name)
-    if entry is not None and entry.target not in ON_CLUSTERS:
+    local = entry is not None and entry.target not in ON_CLUSTERS
+    if entry is not None and local and world.backend(entry.target).place(name, None).uid == entry.uid:
         raise UsageError(
             f"run {name} is on this machine, where its data would be lost from sight",
             hint=f"stop it: rlctl down {name}; remove it: rlctl down {name} --volumes",
@@ -117,6 +118,9 @@ def _forget(world: World, name: str | None) -> int:
         )
     if entry is None:
         world.say(f"no run {name} is recorded here; nothing to do")
+    elif local:
+        run_index.path(name).unlink(missing_ok=True)
+        world.say(f"{name} is forgotten here; its folder below {entry.storage} was gone")
     else:
         index.forget(name, entry.uid)
         if recorded(name) is not None:
@@ -156,7 +160,13 @@ def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
         world.complain(f"warning: {error.message}")
         backend = backend_of(world, error.run, target)
         return _Meant(backend, error.run, backend.name, error.storage, error.hint)
-    return None if state is None else _Meant(backend, state.run, state.target, state.storage)
+    if state is not None:
+        return _Meant(backend, state.run, state.target, state.storage)
+    if name is not None and backend.name not in ON_CLUSTERS:
+        root = backend.place(name, None).layout.root
+        if root.exists():  # what was recorded of it is lost, or was never written
+            return _Meant(backend, name, backend.name, str(root))
+    return None
 
 
 def _ask(world: World, meant: _Meant) -> None:
@@ -166,7 +176,7 @@ def _ask(world: World, meant: _Meant) -> None:
         Conflict: the run is another user's, and nothing is to be forced.
         Refused: there is no terminal to ask at, or another answer came.
     """
-    owner = meant.backend.check_owner(meant.run, "down")
+    owner = meant.backend.check_owner(meant.run)
     of = f" of {owner}" if owner else ""
     world.complain(
         f"down --volumes removes run {meant.run}{of} on {where(meant.backend, meant.target)} for good:\n"
@@ -188,7 +198,7 @@ def _how_many(meant: _Meant) -> str:
         processes = meant.backend.processes(meant.run)
     except BackendUnreachable:  # they are unknown; `delete` finds them all the same
         return "all"
-    return str(sum(process.count for process in processes if exists(process)))
+    return str(sum(process.count for process in processes if exists(process))) if processes else "all"
 
 
 def _say_end(world: World, meant: _Meant, *, idle: bool, volumes: bool) -> None:

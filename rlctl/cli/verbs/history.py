@@ -8,7 +8,7 @@ import typer
 
 from rlctl.cli.apply.applied import follow
 from rlctl.cli.apply.diff_lines import say_changes
-from rlctl.cli.context import World
+from rlctl.cli.context import Signalled, World
 from rlctl.cli.options import (
     RunArgument,
     RunOption,
@@ -87,6 +87,9 @@ def rollback(
     backend.force_conflicts = force_conflicts
     try:
         done = [] if dry else follow(world, backend.rollback(state.run, wanted.number))
+    except KeyboardInterrupt:
+        way_on = f"rlctl rollback {wanted.number} --run {state.run} goes on"
+        raise Signalled(130, f"left {state.run} half rolled back; {way_on}") from None
     except RlctlError as error:  # once it is recorded, no number means the revision that was to be left
         error.hint = error.hint.replace("the same command", f"`rlctl rollback {wanted.number} --run {state.run}`")
         raise

@@ -9,7 +9,7 @@ import typer
 from rlctl.cli.context import World
 from rlctl.cli.display.report import headline, report
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
-from rlctl.cli.run.snapshot import as_document, take
+from rlctl.cli.run.snapshot import Observer, as_document, take
 from rlctl.cli.run.target import as_now, find, known, looked_at, one_name
 from rlctl.cli.text import age, stamp, table
 from rlctl.errors import UsageError
@@ -58,7 +58,8 @@ def _watch(world: World, backend: Backend, run: str, *, check: bool, utc: bool) 
     world.streams = True
     snapshot = None
     with Screen(world, world.stdout) as screen:
-        while (seen := take(world, backend, run)) is not None:
+        observer = Observer(world, backend, run)
+        while (seen := observer.look()) is not None:
             snapshot = seen
             if world.as_json:
                 world.line(as_document(snapshot))

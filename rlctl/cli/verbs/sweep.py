@@ -212,7 +212,7 @@ def list_sweeps(world: World, sweep: OptionalSweep = None, utc: Utc = False) -> 
         ("SWEEP", "TARGET", "TRIALS", "DONE", "RUNNING", "FAILED", "BEST", "CREATED", "SPEC")
     ]
     for one in found:
-        best = max((trial.evaluation for trial in one.trials if trial.evaluation is not None), default=None)
+        best = max((trial.best for trial in one.trials if trial.best is not None), default=None)
         counts = (len(one.trials), one.count("finished", "pruned"), one.count("running"), one.count("failed"))
         rows.append((one.name, one.target, *map(str, counts), number(best), _when(one.created, utc=utc), one.spec))
     world.lines(table(rows) if found else ())
@@ -332,7 +332,7 @@ def _staying(sweep: str) -> str:
 
 def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: bool) -> list[str]:
     """Take runs of a sweep down; one of the same name that it has not made is left alone, and said."""
-    from rlctl.cli.apply.applied import follow, grace_s
+    from rlctl.cli.apply.applied import follow
 
     done = []
     for trial in trials:
@@ -340,7 +340,7 @@ def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: boo
         state = backend.find(trial.run)
         if state is not None and state.uid != trial.uid:
             world.say(f"run {trial.run} is not of sweep {sweep.name}, and stays")
-        elif state is not None:
-            follow(world, backend.delete(trial.run, volumes=volumes, grace_s=grace_s(backend)))
+        elif state is not None or backend.place(trial.run, None).uid == trial.uid:  # an `up` that was killed
+            follow(world, backend.delete(trial.run, volumes=volumes, grace_s=backend.grace_s))
             done.append(trial.run)
     return done

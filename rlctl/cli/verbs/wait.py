@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rlctl.cli.apply.attach import poll_every_s
 from rlctl.cli.apply.ready import RunFailed
 from rlctl.cli.context import World
 from rlctl.cli.options import (
@@ -157,7 +156,7 @@ def wait(
             said_s = world.clock()
             stands = f"{_stands(wanted, snapshot)}, {snapshot.phase}{_slowest(snapshot)}"
             world.say(f"{clock(waited_s)} waiting for {wanted.text}{stands}")
-        world.sleep(min(poll_every_s(backend), max(0.0, timeout_s - waited_s)))
+        world.sleep(min(backend.poll_every_s, max(0.0, timeout_s - waited_s)))
 
 
 def _slowest(snapshot: Snapshot) -> str:

@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from rlctl.cli.context import World
-from rlctl.cli.display.view import tree
+from rlctl.cli.display.view import Screen, tree
 from rlctl.cli.run.snapshot import take
 from tests.cli.conftest import STATUS, Rlctl, check_golden
 from tests.cli.test_surface import FAILURE
@@ -102,3 +102,16 @@ def test_status_watch_on_a_terminal_ends_with_the_whole_answer(rlctl: Rlctl) -> 
     assert result.code == 0
     assert "finished: enough" in result.out
     assert STATUS["verdict"]["text"] in result.out
+
+
+def test_a_terminal_that_is_not_utf_8_gets_question_marks() -> None:
+    class Terminal(io.TextIOWrapper):
+        def isatty(self) -> bool:
+            return True
+
+    out = io.BytesIO()
+    stream = Terminal(out, "ascii", write_through=True)
+    with Screen(World(stdout=stream, stderr=stream, environ={"TERM": "xterm"}, width=60), stream) as screen:
+        assert screen.live
+        screen.show(["12 \u00b1 3 \u2581\u2588"])
+    assert b"12 ? 3 ??" in out.getvalue()

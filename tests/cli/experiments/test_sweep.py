@@ -250,6 +250,11 @@ def test_an_environment_that_is_not_there_is_told_before_anything_starts(rlctl: 
             2,
             "--prune judges single runs",
         ),
+        (
+            ["--search", "optuna", "--prune", "--set", "seed=1,2", "--set", "algorithm.lr=1e-5..1e-2:log"],
+            2,
+            "--prune judges single runs",
+        ),
         (["--seeds", "2", "--set", "seed=1,2"], 2, "both say which seeds"),
         (["--name", "Pole"], 2, "cannot be the name of a sweep"),
         (["--name", ""], 2, "cannot be the name of a sweep"),

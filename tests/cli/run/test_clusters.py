@@ -171,8 +171,8 @@ def test_waiting_looks_at_a_cluster_every_two_seconds(rlctl: Rlctl, clusters: Cl
 class Owned(Namespace):
     """A namespace in which everything is alice's, and nothing is forced."""
 
-    def check_owner(self, run: str, verb: str) -> str:
-        if verb == "down" and not self.force_conflicts:
+    def check_owner(self, run: str) -> str:
+        if not self.force_conflicts:
             raise Conflict(f"run {run} is owned by alice@desk")
         return "alice@desk"
 
@@ -239,6 +239,7 @@ def test_forgetting_is_for_runs_on_clusters_and_takes_nothing_with_it(rlctl: Rlc
     assert clusters.here.find("pole") is not None, "the run itself stays"
     assert rlctl("down", "pole", "--forget").code == 0, "a second time is no error"
     index = rlctl.folder / "state" / "rlctl" / "index" / "mine.json"
-    index.write_text('{"run": "mine", "uid": "1", "target": "local"}')
+    uid = rlctl.backend.place("mine", None).uid
+    index.write_text(f'{{"run": "mine", "uid": "{uid}", "target": "local"}}')
     assert rlctl("down", "mine", "--forget").code == 2
     assert index.exists()

@@ -1,6 +1,7 @@
 """A run with a record that cannot be read: its logs are shown and its processes stopped all the same."""
 
 from rlctl.errors import BackendUnreachable
+from tests.cli.clusters import Clusters
 from tests.cli.conftest import Rlctl
 
 WARNING = "warning: the record of run pole is torn\n"
@@ -65,3 +66,12 @@ def test_up_of_it_is_refused_with_what_to_do(rlctl: Rlctl) -> None:
     assert result.json["error"]["reason"] == "unreadable"
     assert "next: mend it, or move it away" in result.err
     assert rlctl.backend.writes == writes
+
+
+def test_a_run_of_a_cluster_whose_record_is_torn_can_be_stopped_too(rlctl: Rlctl) -> None:
+    clusters = Clusters(rlctl)
+    clusters.up()
+    clusters.here.tear("pole")
+    assert rlctl("status", "pole", "-o", "json").json["error"]["reason"] == "unreadable"
+    result = rlctl("down", "pole")
+    assert (result.code, WARNING in result.err, "--forget" in result.err) == (0, True, False)

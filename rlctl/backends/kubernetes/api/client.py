@@ -30,9 +30,9 @@ with warnings.catch_warnings():
 from rlctl import __version__
 from rlctl.backends.kubernetes.api.calls import Calls
 from rlctl.backends.kubernetes.api.exchange import Answer, NoAnswer
-from rlctl.backends.kubernetes.api.interface import IN_CLUSTER
 from rlctl.backends.kubernetes.api.port_forward import Pipe
 from rlctl.errors import BackendUnreachable
+from rlctl.spec.names import IN_CLUSTER
 
 T = TypeVar("T")
 CONNECT_TIMEOUT_S: Final = 5.0

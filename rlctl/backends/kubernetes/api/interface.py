@@ -11,12 +11,11 @@ import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from rlctl.errors import BackendUnreachable
+from rlctl.spec.names import IN_CLUSTER
 
-IN_CLUSTER: Final = "in-cluster"
-"""Context of a pod's own cluster, where there is no kubeconfig."""
 Object = dict[str, Any]
 """As JSON: apiVersion, kind, metadata, ..."""
 

@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.run_state import inventory, revisions
 from rlctl.backends.kubernetes.run_state.replicas import with_replicas
 from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of
-from rlctl.spec.names import MANAGER
+from rlctl.spec.names import MANAGER, WORKLOADS
 
 
 def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
@@ -44,7 +44,7 @@ def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
 
 def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
     """The whole document; the server is asked whether it would take it, and refuses by an error."""
-    workload = item.key.kind in inventory.WORKLOADS
+    workload = item.key.kind in WORKLOADS
     try:
         session.api.apply(with_replicas(item.document) if workload else item.document, manager=MANAGER, dry_run=True)
     except ApiError as error:

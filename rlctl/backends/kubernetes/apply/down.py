@@ -26,7 +26,7 @@ from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
-from rlctl.spec.names import lock_name, selector, volume_name, workload_name
+from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, workload_name
 
 
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
@@ -130,12 +130,12 @@ class _Down:
 
     def _workloads(self) -> Iterator[Applied]:
         """From the last wave to the first; the next wave goes when the one before is gone, or its time is up."""
-        there = [key for key in self._record.inventory if key.kind in inventory.WORKLOADS]
+        there = [key for key in self._record.inventory if key.kind in WORKLOADS]
         lives = {key: self._api.get(key) for key in there}
         waves: dict[int, list[Key]] = {}
         for key, live in lives.items():
             if live is not None:
-                waves.setdefault(inventory.wave(key, inventory.role_of(live)), []).append(key)
+                waves.setdefault(wave(key.kind, inventory.role_of(live)), []).append(key)
         for number in sorted(waves, reverse=True):
             with self._locked() as writer:
                 for key in waves[number]:

@@ -75,9 +75,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     check_owner(session, record, "scale")
     for role, count in counts.items():
         check_count(record.state, role, count)
-    numbers: dict[Key, int] = {}
-    for role, count in counts.items():
-        numbers |= shares(wanted.workloads(role), count)
+    numbers = _numbers(wanted, counts)
     _check_conflicts(session, numbers, record)
     state = replace(record.state, replicas={**record.state.replicas, **counts})
     if state == record.state and not _differing(session, numbers, record):
@@ -88,6 +86,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     with session.lock(run, "scale").held() as hold:
         record, wanted = live(session, run)
         check_owner(session, record, "scale")
+        numbers = _numbers(wanted, counts)  # an `up` may have made other workloads meanwhile
         state = replace(record.state, replicas={**record.state.replicas, **counts})
         writer = Writer(session.api, hold)
         if state != record.state:
@@ -103,6 +102,11 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     _tell(session, wanted, state, counts)
     if "actor" in counts:
         yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
+
+
+def _numbers(wanted: Wanted, counts: Mapping[str, int]) -> dict[Key, int]:
+    """Replicas of each workload."""
+    return {key: n for role, count in counts.items() for key, n in shares(wanted.workloads(role), count).items()}
 
 
 def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str, int]) -> None:

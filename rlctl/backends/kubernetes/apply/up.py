@@ -33,6 +33,7 @@ from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, Survey, survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, revision_document, revision_key
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+from rlctl.spec.names import WORKLOADS
 
 GONE_TIMEOUT_S: Final = 120.0
 """For objects that a `down` of just now still removes: from the last of their pods that went."""
@@ -178,7 +179,7 @@ class _Up:
             yield Applied(str(item.key), "created")
         elif _said(live) == _said(item.live):
             yield Applied(str(item.key), "unchanged", _kept_words(item))
-        elif item.key.kind in inventory.WORKLOADS and live["spec"]["template"] != item.live["spec"]["template"]:
+        elif item.key.kind in WORKLOADS and live["spec"]["template"] != item.live["spec"]["template"]:
             yield Applied(str(item.key), "restarted", "its configuration changed")
         else:
             why = ", ".join(str(each) for each in item.drift if each.differs)
@@ -187,7 +188,7 @@ class _Up:
     def _document(self, item: Item) -> Object:
         """Write one document, and the number of its replicas; what is already so is not written."""
         writer, live = self._writer, item.live
-        workload = item.key.kind in inventory.WORKLOADS
+        workload = item.key.kind in WORKLOADS
         if live is None:
             made = replicas.with_replicas(item.document) if workload else item.document
             live = writer.apply(made)
@@ -243,7 +244,7 @@ class _Up:
     def _bring_back(self) -> Iterator[Applied]:
         """Scale up again what the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
         for item in self._seen.items:
-            live = self._api.get(item.key) if item.key.kind in inventory.WORKLOADS and item.replicas else None
+            live = self._api.get(item.key) if item.key.kind in WORKLOADS and item.replicas else None
             if live is None or not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
                 continue
             if (found := replicas.count(live)).value or found.whose == "foreign":

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 
-from rlctl.backends.base import Check
+from rlctl.backends.base import Check, Sizes, no_sizes
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.preflight import capacity, fleet, pod_security, shared_volume
-from rlctl.backends.kubernetes.preflight.fleet import Fleet, Sizes
+from rlctl.backends.kubernetes.preflight.fleet import Fleet
 from rlctl.backends.kubernetes.run_state import wanted
 from rlctl.plan import Document, Plan
 from rlctl.spec.words import duration
@@ -43,7 +43,7 @@ _LINK_BYTES: Final = 7 * 60
 _SLOW_S: Final = 60.0
 
 
-def checks(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = fleet.no_sizes) -> list[Check]:
+def checks(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_sizes) -> list[Check]:
     """Everything; a part that may not be read is "not checked".
 
     Args:

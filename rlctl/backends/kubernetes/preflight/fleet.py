@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rlctl.backends.base import Sizes, no_sizes
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object
 from rlctl.backends.kubernetes.api.quantity import amount
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.run_state import wanted
-from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of
+from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.plan import Document, Plan
 from rlctl.spec import names
 
 MODEL_MB: Final = 10.0
 """Weights that traffic is reckoned with: their size is unknown before a learner has made them."""
-
-
-Sizes = Callable[[Collection[str]], Mapping[str, int]]
-"""Images -> those whose size a registry has told, with the bytes that a node pulls."""
-
-
-def no_sizes(images: Collection[str]) -> Mapping[str, int]:
-    """Sizes without a question to any registry: none."""
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +64,7 @@ def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_si
         count = replicas.get(role)  # type: ignore[call-overload]
         pods |= dict.fromkeys(workloads, 1) if count is None else wanted.shares(workloads, count)
     live: dict[Key, int] = {}
-    for kind in WORKLOADS:
+    for kind in names.WORKLOADS:
         for found in api.list(kind, labels=names.selector(plan.run)).items:
             live[Key(kind, found["metadata"]["name"])] = int((found.get("status") or {}).get("replicas") or 0)
     return Fleet(known, pods, live, sizes)

@@ -50,7 +50,8 @@ def check_free(run: str) -> None:
     if entry is not None and entry.target == "local":
         raise Conflict(
             f"there is a run {run} on this machine (target local)",
-            hint=f"Choose another name (--set run={run}-2), or remove that one: rlctl down {run} -t local --volumes",
+            hint=f"Choose another name (--set run={run}-2), or remove that one: rlctl down {run} -t local --volumes; "
+            f"if its folder is gone: rlctl down {run} --forget",
             objects=(run,),
         )
 

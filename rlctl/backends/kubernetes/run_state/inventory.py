@@ -6,31 +6,14 @@ only after they are gone. So whatever a killed command leaves behind, the next o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.spec.names import COMPONENT, INSTANCE, MANAGED_BY, MANAGER, UID, state_name
 
-WORKLOADS: Final = ("Deployment", "StatefulSet")
 STAYS: Final = ("PersistentVolumeClaim", "Secret")
 """Kinds that no `up` removes, and `down` only when the user says so."""
-_WAVES: Final[tuple[tuple[str, ...], ...]] = (
-    ("ConfigMap", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy"),
-    ("PersistentVolumeClaim",),
-    ("Service", "PodDisruptionBudget"),
-)
-_ROLES: Final[Mapping[str, int]] = {
-    "manager": 3, "modelpool": 3, "replay": 4, "inference": 5, "learner": 5,
-    "evaluator": 6, "tensorboard": 6, "status": 6, "actor": 7,
-}  # fmt: skip
-
-
-def wave(key: Key, role: str) -> int:
-    """Wave in which an object is sent: what others need comes first. `down` goes the other way."""
-    if key.kind in WORKLOADS:
-        return _ROLES.get(role, 6)
-    return next((number for number, kinds in enumerate(_WAVES) if key.kind in kinds), 2)
 
 
 def role_of(thing: Object) -> str:

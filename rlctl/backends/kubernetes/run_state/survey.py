@@ -24,7 +24,7 @@ from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revi
 from rlctl.backends.run_states import live_counts
 from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout
-from rlctl.spec.names import MANAGER, selector, volume_name
+from rlctl.spec.names import MANAGER, WORKLOADS, selector, volume_name
 
 DISPENSABLE: Final = ("Role", "RoleBinding")
 """Kinds that many users may not make; a run does without, and then its user has to run `rlctl down` after its end.
@@ -72,7 +72,7 @@ class Item:
     def scales(self) -> bool:
         """Whether the number of replicas is to be written."""
         if self.count is None:
-            return self.key.kind in inventory.WORKLOADS
+            return self.key.kind in WORKLOADS
         return not self.kept and (self.count.value != self.replicas or self.count.whose == "unfinished")
 
 
@@ -125,7 +125,7 @@ class Survey:
 
     @property
     def live_workloads(self) -> list[Object]:
-        return [item.live for item in self.items if item.live is not None and item.key.kind in inventory.WORKLOADS]
+        return [item.live for item in self.items if item.live is not None and item.key.kind in WORKLOADS]
 
     @property
     def terminating(self) -> list[Key]:
@@ -185,7 +185,7 @@ def _item(
     denied = record is not None and live is None and key in record.denied
     if live is None:
         return Item(key, role, document, None, replicas=replicas_wanted, denied=denied)
-    found = replicas.count(live) if key.kind in inventory.WORKLOADS else None
+    found = replicas.count(live) if key.kind in WORKLOADS else None
     known = record.admitted.get(key, {}) if record is not None else {}
     drift = [
         each for each in compare(document, live)

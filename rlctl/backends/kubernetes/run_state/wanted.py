@@ -15,11 +15,11 @@ import yaml
 
 from rlctl.backends.base import Document, Revision
 from rlctl.backends.kubernetes.api.interface import Key, Object, key_of
-from rlctl.backends.kubernetes.run_state.inventory import WORKLOADS, role_of, wave
+from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.plan import PATCHED_BY, Plan, live_with
-from rlctl.spec.names import COMPONENT, SHARD_REPLICAS, UID, labels, revision_name, spread
+from rlctl.spec.names import COMPONENT, SHARD_REPLICAS, UID, WORKLOADS, labels, revision_name, spread, wave
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REVISION: Final = "revision.json"
@@ -213,7 +213,7 @@ def _objects(documents: Iterable[Document], uid: str) -> tuple[dict[Key, Object]
                 f"{document.name} is not a document of the run with uid {uid[:8]}", objects=(document.name,)
             )
         parsed.append((thing, document.text))
-    parsed.sort(key=lambda each: wave(key_of(each[0]), role_of(each[0])))  # stable: within a wave as they came
+    parsed.sort(key=lambda each: wave(each[0]["kind"], role_of(each[0])))  # stable: within a wave as they came
     return {key_of(thing): thing for thing, _ in parsed}, {key_of(thing): text for thing, text in parsed}
 
 

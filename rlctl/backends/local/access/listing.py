@@ -40,7 +40,8 @@ def processes(place: Place, known: RunState) -> list[Process]:
     Raises:
         BackendUnreachable: the supervisor does not answer.
     """
-    names = {f"{role}-{index}" for role, count in known.replicas.items() for index in range(count)}
+    # of roles that this release knows: an older one may look at a run of a newer
+    names = {f"{role}-{index}" for role in ROLES for index in range(known.replicas.get(role, 0))}
     try:
         watched = read_json(run_state.watch_file(place.layout), "restarts") or {}
     except BackendUnreachable:  # it only adds reasons

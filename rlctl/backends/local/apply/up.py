@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -47,15 +48,18 @@ def apply(
     places.record(place)
     layout.make()
     remove_asides(layout.run)
-    if initial is not None and not layout.init.exists():
-        copy_policy(initial(), layout.init)
+    stored = run_state.read_stored(place)
+    if initial is not None and (stored is None or not layout.init.exists()):
+        folder = initial()
+        shutil.rmtree(layout.init, ignore_errors=True)  # of an `up` that did not come to its state
+        copy_policy(folder, layout.init)
     reserve(layout.run)
     _await_end(place, say)
 
-    stored = run_state.read_stored(place)
+    stored = run_state.read_stored(place)  # what has just ended has changed it
     known = _known_documents(layout)
     wanted = _state(place, plan, spec, stored)
-    revisions.catch_up(place, stored)
+    revisions.catch_up(place, stored, known)
     differs = run_state.write_documents(layout, documents)
     if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
         wanted = replace(wanted, revision=stored.revision + 1)

@@ -61,7 +61,9 @@ class Daemon:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
-        return os.fsencode(self.place.sockets / "run" / "supervisord.conf") in words
+        # the folder above may have been another when it was started: XDG_RUNTIME_DIR comes and goes
+        ours = os.fsencode(f"/{self.place.uid[:8]}/run/supervisord.conf")
+        return any(word.endswith(ours) for word in words)
 
 
 def _called(pid: int | None) -> str:

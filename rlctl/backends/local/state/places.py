@@ -102,7 +102,17 @@ def _entered(run: str) -> Place | None:
     if not _made_here(sockets, uid):  # `down` clears that folder
         raise Torn(run, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
     place = Place(run, uid, Path(entry.storage), Path(sockets), recorded=True)
-    return place if place.layout.root.is_dir() else None  # its folder was removed by hand: the name is free
+    try:
+        return place if stat.S_ISDIR(place.layout.root.stat().st_mode) else None
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # its folder was removed by hand: the name is free
+    except OSError as error:
+        root = str(place.layout.root)
+        raise BackendUnreachable(
+            f"the folder of run {run}, {root}, cannot be looked at: {error.strerror}",
+            hint="Mount its file system, or make it readable.",
+            objects=(root,),
+        ) from error
 
 
 def _unreadable(run: str, error: Torn) -> BackendUnreachable:

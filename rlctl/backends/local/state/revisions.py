@@ -10,7 +10,6 @@ from typing import Any
 
 from rlctl.backends.base import Document, Revision, RunState
 from rlctl.backends.files import broken, read_json, to_json, write
-from rlctl.backends.local.state import run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.backends.revisions import KEPT, by, images_of, missing, plan_of
 from rlctl.plan import Plan
@@ -64,10 +63,10 @@ def keep(
     write(path, to_json(content))
 
 
-def catch_up(place: Place, stored: RunState | None) -> None:
+def catch_up(place: Place, stored: RunState | None, documents: Sequence[Document]) -> None:
     """Keep what was applied before anything kept revisions, while its documents are still there."""
-    if stored is not None:
-        keep(place, stored, stored, run_state.read_documents(place.layout), "from before revisions were kept")
+    if stored is not None and documents:
+        keep(place, stored, stored, documents, "from before revisions were kept")
 
 
 def drop_old(layout: Layout, newest: int) -> None:

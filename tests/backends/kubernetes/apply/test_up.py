@@ -9,8 +9,8 @@ import pytest
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
-from rlctl.backends.kubernetes.run_state.inventory import wave
 from rlctl.errors import Conflict, PartlyApplied, Unreadable
+from rlctl.spec.names import wave
 from tests.backends.kubernetes.fakes.lab import BOB, IMAGES, Lab, spec_of
 from tests.backends.kubernetes.fakes.selectors import forbidden
 
@@ -68,7 +68,7 @@ def test_what_others_need_is_sent_first(lab: Lab) -> None:
     created = [each.split(" ", 1)[1] for each in lab.api.writes if each.startswith("PATCH")]
     roles = {f"{'Deployment' if 'deployment' in each.name else 'StatefulSet'} {plan.run}": each for each in rendered}
     assert roles
-    order = [wave(Key(*name.split(" ")), _role(lab, name)) for name in dict.fromkeys(created)]
+    order = [wave(name.split(" ")[0], _role(lab, name)) for name in dict.fromkeys(created)]
     assert order == sorted(order)
 
 

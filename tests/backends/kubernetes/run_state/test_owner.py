@@ -92,11 +92,11 @@ def test_the_owner_of_an_unreadable_run_is_known_too(bob: Lab) -> None:
 
 
 def test_whoever_is_asked_first_hears_the_owner_or_is_refused(bob: Lab, lab: Lab) -> None:
-    assert lab.backend().check_owner("pong", "down") == "alice@desk"
-    assert bob.backend(force=True).check_owner("pong", "down") == "alice@desk"
+    assert lab.backend().check_owner("pong") == "alice@desk"
+    assert bob.backend(force=True).check_owner("pong") == "alice@desk"
     with pytest.raises(Conflict, match="is owned by alice@desk"):
-        bob.backend().check_owner("pong", "down")
-    assert bob.backend().check_owner("other", "down") == ""
+        bob.backend().check_owner("pong")
+    assert bob.backend().check_owner("other") == ""
 
 
 def test_down_of_an_absent_run_leaves_a_lease_of_that_name_alone(lab: Lab) -> None:

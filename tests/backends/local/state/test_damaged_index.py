@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,7 +14,7 @@ import pytest
 
 from rlctl.backends.base import LogQuery, RunState
 from rlctl.backends.local import LocalBackend
-from rlctl.backends.local.state import places, run_state
+from rlctl.backends.local.state import places, revisions, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.spec.layout import state_home
@@ -226,3 +227,46 @@ def test_an_entry_that_cannot_be_read_is_to_be_kept(homes: Path) -> None:
         places.find("far")
     assert "Keep it" in told.value.hint
     assert "move it away" not in told.value.hint
+
+
+def test_data_of_a_run_whose_state_is_lost_is_removed_only_when_that_is_confirmed(
+    place: Place, command: Rlctl
+) -> None:  # fmt: skip
+    (place.layout.run / "state.json").unlink()
+    refused = command("down", "one", "--volumes")
+    assert (refused.code, place.layout.root.is_dir()) == (9, True)
+    assert str(place.layout.root) in refused.err
+    assert command("down", "one").code == 0
+    assert place.layout.root.is_dir()
+    removed = command("down", "one", "--volumes", "--yes")
+    assert (removed.code, place.layout.root.exists(), run_index.read("one")) == (0, False, None)
+    assert "one is removed, with its data in" in removed.out + removed.err
+
+
+def test_a_name_whose_folder_is_gone_can_be_freed_and_one_whose_folder_is_there_cannot(
+    place: Place, command: Rlctl
+) -> None:  # fmt: skip
+    assert command("down", "one", "--forget").code == 2
+    shutil.rmtree(place.layout.root)
+    freed = command("down", "one", "--forget")
+    assert (freed.code, run_index.read("one")) == (0, None)
+    assert "its folder below" in freed.out + freed.err
+
+
+def test_a_folder_that_cannot_be_looked_at_is_not_taken_for_one_that_was_removed(place: Place) -> None:
+    damage(place, storage=f"/{'x' * 300}")
+    with pytest.raises(BackendUnreachable, match="cannot be looked at: File name too long"):
+        LocalBackend().find("one")
+
+
+def test_processes_of_a_role_that_this_release_does_not_know_are_left_out(place: Place) -> None:
+    known = LocalBackend().find("one")
+    assert known is not None
+    run_state.write_state(place.layout, replace(known, replicas={"actor": 1, "coach": 2}))
+    assert [(one.role, one.index) for one in LocalBackend().processes("one")] == [("actor", 0)]
+
+
+def test_a_revision_is_not_kept_without_its_documents(place: Place) -> None:
+    known = LocalBackend().find("one")
+    revisions.catch_up(place, known, [])
+    assert revisions.numbers(place.layout) == []

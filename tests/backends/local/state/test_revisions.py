@@ -36,7 +36,7 @@ def at(number: int) -> RunState:
 
 
 def test_what_was_applied_before_revisions_were_kept_can_be_gone_back_to(place: Place) -> None:
-    revisions.catch_up(place, STATE)
+    revisions.catch_up(place, STATE, DOCUMENTS)
     found = revisions.read(place, STATE, 3)
     assert found.documents == DOCUMENTS
     assert found.revision.spec == STATE.spec
@@ -50,7 +50,7 @@ def test_a_revision_brings_back_where_the_users_modules_lie(place: Place, code: 
 
 
 def test_a_revision_of_a_target_of_another_release_is_refused_and_not_taken_for_this_machine(place: Place) -> None:
-    revisions.catch_up(place, STATE)
+    revisions.catch_up(place, STATE, DOCUMENTS)
     with pytest.raises(Conflict, match="for target cloud, which this release does not have"):
         revisions.read(place, replace(STATE, target="cloud"), 3)
 
