@@ -117,8 +117,9 @@ class Normalize(Model):
     """Running moments that travel with the weights, so that scales of an environment do not matter."""
 
     observations: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
-    """Leaves that hold real numbers get mean 0 and deviation 1, clipped to [-10, 10], and so does each channel of small
-    grids of bytes whose space says 0 to 255 (MiniGrid's codes). auto: yes."""
+    """Leaves that hold real numbers, or whole ones that may be further than 1 from 0, get mean 0 and deviation 1,
+    clipped to [-10, 10], and so does each channel of small grids of bytes whose space says 0 to 255 (MiniGrid's codes).
+    auto: yes."""
     returns: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
     """The value is learned in units of the returns' deviation, by PopArt. auto: unless rewards are clipped."""
 

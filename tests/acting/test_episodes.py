@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -15,9 +16,11 @@ from rlctl_agents.acting.episodes import Played, play, shares
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.envs.base import Env
 from rlctl_agents.envs.gymnasium import make_from
 from rlctl_agents.envs.stacking import Stacked
 from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.types.experience import Decisions
 from tests.support.chain import make_env, settings
 
 
@@ -136,3 +139,29 @@ def test_an_environment_that_has_played_its_share_rests(frames: int) -> None:
         assert sum(found.lengths) == steps == sum(found.returns) == metrics.values().counters["agent_steps"] - before
         # those without a share rest from the first end on
         assert steps <= Walk.steps <= steps + (4 if episodes == 2 else 0)
+
+
+class Lives:
+    """Walks of which two are a game: the first is a life."""
+
+    def __init__(self, env: Env) -> None:
+        self._env = env
+        self.spaces, self.envs, self.frame_skip = env.spaces, env.envs, env.frame_skip
+        self.reset, self.close = env.reset, env.close
+        self._walks = np.zeros(env.envs, np.int64)
+
+    def step(self, slot: Any, action: Any) -> Decisions:
+        decisions = self._env.step(slot, action)
+        ended = decisions.terminated | decisions.truncated
+        self._walks[decisions.slot[ended]] += 1
+        return replace(decisions, life=ended & (self._walks[decisions.slot] % 2 == 1))
+
+
+def test_a_lost_life_ends_no_game() -> None:
+    env = Lives(make_from("walk", Walk, 2, [0] * 2, {}, None))
+    table = Table.of_seats(env.spaces, 2, [[0]])
+    player = NetworkPolicy(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
+    found = play(env, [2, 3], table, [player], 4, metrics=Metrics(), keep_going=lambda: True)
+    assert found is not None
+    assert found.returns == [4, 4, 6, 6]
+    assert found.lengths == [4, 4, 6, 6]

@@ -114,6 +114,8 @@ BENDS: list[tuple[str, Callable[[Decisions, int], Decisions]]] = [
     (r"is marked as first, but its episode goes on", lambda d, step: replace(d, first=d.first | (step == 2))),
     (r"has a reward or an end", lambda d, step: replace(d, reward=d.reward + (step == 6), first=d.first)),
     (r"slot 1, which had played, does not see", lambda d, _: replace(d, terminated=d.terminated & (d.slot % 2 == 0))),
+    (r"life must be bool \[4\], got float64 \[4\]", lambda d, _: replace(d, life=np.zeros(4))),  # type: ignore[arg-type]
+    (r"life is true where no episode ends", lambda d, _: replace(d, life=np.ones(4, np.bool_))),
     (r"a mask of legal actions, but", lambda d, _: replace(d, legal=np.ones((4, 3), np.bool_))),
 ]
 

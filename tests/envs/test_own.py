@@ -9,7 +9,7 @@ import pytest
 
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
-from rlctl_agents.types.spaces import Box, Dict, Spaces, Tuple
+from rlctl_agents.types.spaces import Box, Dict, MultiDiscrete, Spaces, Tuple
 from tests.envs.tiny import Duel, Turns
 
 HERE = __name__
@@ -59,6 +59,19 @@ def short_of_bounds(envs: int) -> Any:
 def foreign_space(envs: int) -> Any:
     env: Any = Turns(envs)
     env.spaces = Spaces(gymnasium.spaces.Discrete(2), env.spaces.action)  # type: ignore[arg-type]
+    return env
+
+
+def numpys_spaces(envs: int) -> Any:
+    env: Any = Turns(envs)
+    obs, action = env.spaces.obs, gymnasium.spaces.Discrete(4)
+    env.spaces = Spaces(obs, MultiDiscrete([action.n, np.int32(2)]), seats=np.int64(2), legal=False)  # type: ignore[arg-type]
+    return env
+
+
+def odd_dtype(envs: int) -> Any:
+    env: Any = Turns(envs)
+    env.spaces = Spaces(Box([4], np.float32), Box((1,), object()))  # type: ignore[arg-type]
     return env
 
 
@@ -126,6 +139,12 @@ def test_bounds_of_single_entries_survive_the_wire(encoding: Any) -> None:
         encoding.decode(encoding.encode({"type": "box", "shape": [3], "dtype": "float32", "low": [1.0]}), type=Box)
 
 
+def test_spaces_in_numbers_of_numpy_are_plain_ones() -> None:
+    spaces = envs.make(f"{HERE}:numpys_spaces", envs=2, seeds=[0, 1]).spaces
+    assert msgspec.json.decode(msgspec.json.encode(spaces), type=Spaces) == spaces
+    assert (spaces.action, spaces.seats) == (MultiDiscrete((4, 2)), 2)
+
+
 def test_two_seats_in_turn_see_their_own_rewards_and_legal_moves() -> None:
     env = envs.make(f"{TINY}:Turns", envs=1, seeds=[0], kwargs={"stones": 2})  # always 2 stones
     assert env.spaces.seats == 2
@@ -172,6 +191,7 @@ def test_a_fault_of_ones_own_environment_names_seed_and_step(how: str, words: st
         ("fewer", {}, "asked for 2 environments, its envs says 1"),
         ("strange_spaces", {}, "spaces must be rlctl_agents.types.spaces.Spaces, got dict"),
         ("foreign_space", {}, r"spaces.obs must be one of rlctl_agents.types.spaces, got gymnasium.spaces.discrete"),
+        ("odd_dtype", {}, "spaces: Cannot interpret"),
         ("Wobbly", {}, "TypeError: .*missing 1 required positional argument: 'how'"),
         ("fewer", {"max_episode_steps": 9}, "cuts its own episodes: give it their length in env.kwargs"),
     ],

@@ -119,6 +119,14 @@ class NextMasked(_Sync):
     single = Masked
 
 
+def vector_of(num_envs: int, many: int = 0) -> Any:
+    return Next(num_envs + many)
+
+
+def single_of(num_envs: int) -> Any:
+    return Uneven()
+
+
 class Unsaid(Next):
     metadata: Any = {}
 
@@ -170,11 +178,9 @@ def test_masks_in_info_are_those_of_the_action_that_is_chosen(name: str) -> None
     assert env.spaces.legal
     decisions = env.reset()
     for _ in range(30):
-        ended = decisions.terminated | decisions.truncated
         assert decisions.legal is not None
-        now: NDArray[Any] = decisions.obs["obs"][:, 0].astype(int)
-        wanted = np.arange(3) != now[:, None] % 3
-        np.testing.assert_array_equal(decisions.legal[~ended], wanted[~ended])
+        now: NDArray[Any] = decisions.obs["obs"][:, 0].astype(int)  # at an end that of the episode that ends
+        np.testing.assert_array_equal(decisions.legal, np.arange(3) != now[:, None] % 3)
         decisions = env.step(decisions.slot, {"action": decisions.legal.argmax(axis=1)})
     env.close()
 
@@ -220,6 +226,14 @@ def test_observations_of_a_vector_are_arrays_of_its_space(how: str, words: str) 
     env.reset()
     with pytest.raises(EnvError, match=rf"{words}.*seed 0, step 1"):
         drive(env, 1)
+
+
+def test_a_function_with_an_argument_num_envs_gives_a_vector() -> None:
+    assert streams("vector_of", 20) == streams("Next", 20)
+    with pytest.raises(EnvRefused, match=r"asked for a gymnasium\.vector\.VectorEnv of 2 environments, got 3"):
+        envs.make(f"{HERE}:vector_of", envs=2, seeds=[0, 1], kwargs={"many": 1})
+    with pytest.raises(EnvRefused, match="of 2 environments, got Uneven"):
+        envs.make(f"{HERE}:single_of", envs=2, seeds=[0, 1])
 
 
 def test_an_end_without_its_observation_or_a_vector_without_a_mode_is_refused() -> None:

@@ -101,6 +101,18 @@ def test_the_rest_of_a_block_may_grow_stale_after_its_first_columns_were_learned
     assert outcomes(assembler.fill(batch, ModelRef("main", 1, 11))) == [("stale", T)]
 
 
+def test_rows_of_a_batch_that_is_not_full_grow_stale_too() -> None:
+    assembler, batch = ArrivalOrder(SCHEMA, max_lag_versions=5), allocate_memory(SCHEMA, 4)
+    assembler.add(segment([1, 2], version=5))
+    assembler.add(segment([3], version=10))
+    assembler.fill(batch, NOW)
+    assert assembler.rejudge(batch, NOW) == []
+    assert (marks(batch), batch.used) == ([1.0, 2.0, 3.0], 3)
+    assert outcomes(assembler.rejudge(batch, ModelRef("main", 1, 11))) == [("stale", 2 * T)]
+    assert (marks(batch), batch.used) == ([3.0], 1)
+    assert outcomes(batch.clear()) == [("consumed", T)]
+
+
 @pytest.mark.parametrize(
     ("wrong", "outcome"),
     [

@@ -80,6 +80,24 @@ def test_a_learner_that_added_nothing_to_three_updates_learns_from_segments_of_t
     assert receiver.settled == [("consumed", 2 * T)]
 
 
+def test_a_batch_half_filled_before_others_stepped_holds_no_rows_that_are_too_old_now(
+    receiver: Receiver, intake: Source
+) -> None:
+    receiver.arrived = [segment([1], version=10)]
+    intake.step(0.0)
+    intake.version = 16
+    intake.passed_by()
+    receiver.arrived = [segment([2], version=16)]
+    intake.step(0.0)
+    assert receiver.settled == [("stale", T)]
+    assert intake.take(0.0) is None
+    receiver.arrived = [segment([3], version=16)]
+    intake.step(0.0)
+    batch = intake.take(0.0)
+    assert batch is not None
+    assert batch.version.min() == 16
+
+
 def test_what_was_said_last_of_the_weights_counts(receiver: Receiver, intake: Source) -> None:
     intake.version = 12
     intake.resize(2)

@@ -59,6 +59,29 @@ def test_only_real_numbers_are_normalised_and_only_valid_rows_counted() -> None:
     assert one({name: leaf[0] for name, leaf in obs.items()})["obs.room"].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize(
+    ("leaf", "normalised"),
+    [
+        (Box((2,), "int32", 0, 10_000), True),
+        (Box((2,), "int64"), True),
+        (Box((2,), "uint16"), True),
+        (Box((2,), "int8", -1, 1), False),
+        (Box((2,), "uint8", 0, 255), False),
+        (Box((2,), "bool", 0, 1), False),
+    ],
+)
+def test_whole_numbers_without_a_small_range_are_normalised_for_networks_of_ours(leaf: Box, normalised: bool) -> None:
+    assert ObservationMoments(leaf).names == []
+    one = ObservationMoments(leaf, codes=True)
+    assert one.names == (["obs"] if normalised else [])
+    if normalised:
+        obs = {"obs": torch.tensor([[[0, 500]], [[20, 900]], [[40, 1300]]], dtype=torch.int32)}
+        one.update(obs, torch.ones(2, 1, dtype=torch.bool), lambda sums: sums)
+        seen = one({"obs": obs["obs"][:2, 0]})["obs"]
+        assert seen.dtype == torch.float32
+        torch.testing.assert_close(seen, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+
+
 @pytest.mark.parametrize(("shape", "stack"), [((5, 5, 3), 0), ((3, 5, 5), 0), ((2, 5, 5, 3), 2), ((2, 3, 5, 5), 2)])
 def test_each_channel_of_codes_has_moments_of_its_own(shape: tuple[int, ...], stack: int) -> None:
     space = Box(shape, "uint8", 0, 255, stack)

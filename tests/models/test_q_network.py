@@ -81,6 +81,10 @@ def test_a_plain_mlp_computes_what_its_torso_does() -> None:
     seen = {"obs": torch.randn(5, 3)}
     assert net._layers
     assert torch.equal(net.features(seen), net.torso(seen))
+    network = Network(activation="relu", precision="bf16")
+    half = QNetwork(Spaces(Box((3,), "float32"), Discrete(2)), network, dueling=False, seed=0)
+    assert torch.allclose(half.features(seen), net.features(seen), atol=0.05)
+    assert not torch.equal(half.features(seen), net.features(seen))
 
 
 def test_every_leaf_that_is_no_choice_is_named() -> None:

@@ -18,6 +18,7 @@ def trial(id: str = "tests.acting.owned:Sound", **spec: Any) -> Trial:
 
 ID, TORSO, ALGORITHM = ("env", "id"), ("policies", "main", "model", "torso"), ("policies", "main", "algorithm", "name")
 GOAL = ("stop", "eval_return")
+DOZEN = {"actor": {"envs": 12}}
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,11 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         ({"id": "tests.acting.owned:Crooked"}, ID, "reset returned observation obs of shape (2,)"),
         ({"id": "CartPole-v1", "env": {"kwargs": {"nope": 1}}}, ID, "unexpected keyword argument 'nope'"),
         ({"id": "tests.envs.tiny:Duel", "stop": {"eval_return": 0}}, GOAL, "the environment has 2 seats"),
+        (
+            {"id": "tests.envs.tiny:Duel", "algorithm": {"name": "ppo", "batch_size": 2048}, "roles": DOZEN},
+            (*ALGORITHM[:-1], "batch_size"),
+            "roles.actor.envs x seats x unroll_length = 12 x 2 x 32 = 768 steps",
+        ),
         ({"id": "tests.acting.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
         ({"id": "tests.acting.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
         ({"model": {"torso": "nature_cnn"}}, TORSO, "nature_cnn needs an observation of two or three axes"),

@@ -95,6 +95,22 @@ def test_a_full_disk_costs_a_generation_and_nothing_else(tmp_path: Path, caplog:
     assert "generation 1 was not saved" in caplog.text
 
 
+def test_the_thread_outlives_an_error_of_any_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def commit(one: Commit) -> Said:
+        if one.generation.number == 1:
+            raise MemoryError
+        return ANSWER
+
+    writer = CheckpointWriter(tmp_path, "boot", commit=commit, count=lambda seconds: None)
+    writer.start()
+    for number in (1, 2):
+        writer.save(job(number))
+        assert writer.settle(10.0)
+    assert (writer.failed, writer.committed) == (1, 2)
+    assert "MemoryError" in caplog.text
+    writer.close()
+
+
 def test_a_thread_writes_the_newest_order_while_the_learner_goes_on(tmp_path: Path) -> None:
     numbers: list[int] = []
 

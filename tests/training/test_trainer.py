@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from rlctl.spec.algorithms import Ppo as PpoConfig
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.runtime.process import UserFault
+from rlctl_agents.training.collective import Broken
 from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -60,6 +64,26 @@ def test_an_update_moves_the_weights_and_counts_versions_and_rows() -> None:
     assert {"total", "grad_norm", "entropy"} <= updated.stats.keys()
 
 
+def test_a_batch_that_a_death_breaks_off_counts_when_it_is_learned_from_anew() -> None:
+    algorithm = Ppo(PpoConfig(unroll_length=5, batch_size=20, epochs=3, minibatch_size=20), NETWORK, SPACES, seed=1)
+    learning = Trainer(algorithm, policy="main", lineage=3, device=torch.device("cpu"))
+    whole, steps = learning._gradient, 0
+
+    def breaking(parts: Any, rows: int, taken: int) -> Any:
+        nonlocal steps
+        steps += 1
+        if steps == 2:
+            raise Broken("reset by peer")
+        return whole(parts, rows, taken)
+
+    learning._gradient = breaking
+    with pytest.raises(Broken):
+        learning.update(batch(batch_for(learning)))
+    assert (learning.optimizer_steps, learning.consumed_steps, learning.taken_rows, learning.version) == (1, 0, 0, 0)
+    learning.update(batch(batch_for(learning)))
+    assert (learning.optimizer_steps, learning.consumed_steps, learning.taken_rows, learning.version) == (4, 19, 20, 1)
+
+
 def test_what_was_copied_for_publishing_is_not_changed_by_the_next_update() -> None:
     learning = fresh()
     copied, before = learning.copied(), learning.weights()
@@ -95,7 +119,7 @@ def test_the_learner_gives_up_after_ten_such_batches_in_a_row_and_not_before() -
     learning.update(batch(good))
     for _ in range(NONFINITE_IN_A_ROW - 1):
         learning.update(batch(bad))
-    with pytest.raises(Diverged, match="10 updates in a row had no finite gradient"):
+    with pytest.raises(Diverged, match="10 optimizer steps in a row had no finite gradient"):
         learning.update(batch(bad))
 
 

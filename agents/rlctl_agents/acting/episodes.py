@@ -70,16 +70,17 @@ def play(
         measured = decisions.slot % seats == 0
         returned[of_env[measured]] += decisions.reward[measured]
         ended = decisions.terminated | decisions.truncated
-        if ended.any():
-            for number in of_env[ended & measured].tolist():
+        over = ended if decisions.life is None else ended & ~decisions.life  # a lost life ends no game
+        if over.any():
+            for number in of_env[over & measured].tolist():
                 if len(games[number]) < share[number]:
                     games[number].append((float(returned[number]), int(length[number])))
                     left -= 1
                     info.ended((decisions.info or {}).get(number * seats, {}))
-            over = np.unique(of_env[ended])
-            returned[over], length[over] = 0.0, 0
-            metrics.add("episodes", int(np.count_nonzero(~done[over])))
-            done[over] = [len(games[number]) == share[number] for number in over]
+            begin = np.unique(of_env[over])
+            returned[begin], length[begin] = 0.0, 0
+            metrics.add("episodes", int(np.count_nonzero(~done[begin])))
+            done[begin] = [len(games[number]) == share[number] for number in begin]
             if isinstance(env, Rests):
                 env.rest(np.flatnonzero(done))
             endless = 0

@@ -6,6 +6,7 @@ the place of wire, modelpool and manager. An update is asked for, and the actors
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -38,6 +39,7 @@ from rlctl_agents.policies.initial import NotInitial, begin_from_stored
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import UserFault, as_users_fault
 from rlctl_agents.training.trainer import Trainer, Updated
+from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.weights.client import Follower, Model, Pool
 from rlctl_agents.wire.experience import ExperienceSender
@@ -218,7 +220,8 @@ class DebugSession:
                 algorithm = make_algorithm(spec, self.name, env.spaces)
                 progress = unpack_into(algorithm.net, model.data, sha256=model.sha256)
                 greedy = spec.evaluation.mode == "greedy"
-                return played(env, algorithm, episodes, seed=spec.seed, greedy=greedy, progress=progress)
+                seed = _evaluation_seed(spec.seed, model.ref)
+                return played(env, algorithm, episodes, seed=seed, greedy=greedy, progress=progress)
             finally:
                 env.close()
 
@@ -303,3 +306,9 @@ def _always() -> bool:
 
 def _never(seconds: float) -> None:
     raise AssertionError("nothing waits in one thread")
+
+
+def _evaluation_seed(run_seed: int, ref: ModelRef) -> int:
+    """Seed of an evaluation by its model: those of the actors begin at the run's own."""
+    digest = hashlib.sha256(f"rlctl debug evaluation {run_seed} {ref.version}".encode()).digest()
+    return int.from_bytes(digest[:4], "little") >> 1

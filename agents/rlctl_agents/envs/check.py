@@ -61,6 +61,12 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
     for number in decisions.info or ():
         if number not in slot[ended]:
             return f"info of slot {number}, whose episode does not end here", 0
+    if (life := decisions.life) is not None:
+        if not isinstance(life, np.ndarray) or life.dtype != np.bool_ or life.shape != (count,):
+            got = _looks(life) if isinstance(life, np.ndarray) else type(life).__name__
+            return f"life must be bool [{count}], got {got}", 0
+        if (life & ~ended).any():
+            return "life is true where no episode ends", int(slot[(life & ~ended).argmax()]) // spaces.seats
     return _obs_fault(decisions, spaces) or _legal_fault(decisions, spaces, ended)
 
 

@@ -76,12 +76,13 @@ def make_from(
     wrapping: Wrapping = PLAIN,
     render_mode: RenderMode | None = None,
 ) -> Env:
-    """Environments of a user's own class or function that gives one Gymnasium environment, or of a class of vectors.
+    """Environments of a user's own class or function that gives one Gymnasium environment, or a vector of them: a class
+    of vectors, or a function with an argument `num_envs`.
 
     Raises:
         EnvRefused: it failed, gave something else, or a space is not supported.
     """
-    if inspect.isclass(factory) and issubclass(factory, VectorEnv):
+    if _makes_vectors(factory):
         if wrapping != PLAIN:
             raise EnvRefused(
                 f"{id} is a vector: env.wrappers, action_repeat, episodic_life, grayscale and resize are for single "
@@ -92,6 +93,9 @@ def make_from(
         constructor: Any = factory
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         vector = _built(lambda: constructor(num_envs=envs, **limit, **kwargs), id)
+        if not isinstance(vector, VectorEnv) or vector.num_envs != envs:
+            got = getattr(vector, "num_envs", type(vector).__name__)
+            raise EnvRefused(f"{id}: asked for a gymnasium.vector.VectorEnv of {envs} environments, got {got}")
         mode = vector.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):
             raise EnvRefused(
@@ -111,6 +115,15 @@ def make_from(
 
     singles = [_built(one, id) for _ in range(envs)]
     return Singles(id, singles, seeds, frame_skip=_frame_skip(singles[0]) * wrapping.repeats)
+
+
+def _makes_vectors(factory: Any) -> bool:
+    if inspect.isclass(factory):
+        return issubclass(factory, VectorEnv)
+    try:
+        return "num_envs" in inspect.signature(factory).parameters
+    except (TypeError, ValueError):  # of no Python code
+        return False
 
 
 class _Vector(ABC):
@@ -341,6 +354,7 @@ class Resetting(Batched):
         super().__init__(name, vector, seeds)
         self._at_once = vector.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         self._begins: Arrays = {}  # observations of all environments after the newest ends, whole
+        self._next_legal: Flags | None = None  # masks of all environments after the newest ends
         self._held: dict[str, NDArray[Any]] | None = None  # actions of all, while some new episodes wait for theirs
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
@@ -357,8 +371,17 @@ class Resetting(Batched):
             action, self._held = dict(self._held), None
         obs, *outcome = self._answered(action)
         if self._at_once:
-            obs = self._with_last(obs, np.flatnonzero(outcome[1] | outcome[2]))
+            ended = np.flatnonzero(outcome[1] | outcome[2])
+            obs = self._with_last(obs, ended)
+            self._last_masks(ended)
         return self._stepped(obs, *outcome)
+
+    def _last_masks(self, ended: NDArray[np.int64]) -> None:
+        """Masks of the observations that end an episode, in place of those that begin the next one."""
+        if self._legal is not None and ended.size:
+            self._next_legal = self._legal.copy()
+            for index in ended.tolist():
+                self._write_mask(self._told(index), index, ended=True)
 
     def _with_last(self, obs: Arrays, ended: NDArray[np.int64]) -> Arrays:
         """Observations with those that ended an episode in place of those that begin the next one."""
@@ -384,6 +407,8 @@ class Resetting(Batched):
         if not self._at_once:
             self._begins = self._reset(options={"reset_mask": self._ended.copy()})
             self._write_masks(slot)
+        elif self._legal is not None and self._next_legal is not None:
+            self._legal[slot] = self._next_legal[slot]
         self._ended, self._over = np.zeros(self.envs, np.bool_), False
         no = np.zeros(slot.size, np.bool_)
         obs = {name: leaf[slot] for name, leaf in self._begins.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -53,25 +54,41 @@ def make(
             raise EnvRefused(f"{id}: spaces.{name} must be one of rlctl_agents.types.spaces, got {kind}")
     if env.envs != envs:
         raise EnvRefused(f"{id}: asked for {envs} environments, its envs says {env.envs}")
-    return Own(id, env, seeds)
+    return Own(id, env, _plain(id, env.spaces), seeds)
+
+
+def _plain(id: str, spaces: Spaces) -> Spaces:
+    """Spaces of plain numbers, tuples and names, as they travel and are stored; those of NumPy become such.
+
+    Raises:
+        EnvRefused: something else.
+    """
+
+    def of_numpy(one: Any) -> Any:
+        return one.item() if isinstance(one, np.generic) else np.dtype(one).name
+
+    try:
+        return msgspec.convert(msgspec.to_builtins(spaces, enc_hook=of_numpy), Spaces)
+    except (TypeError, ValueError) as error:
+        raise EnvRefused(f"{id}: spaces: {error}") from error
 
 
 class Own:
     """Wrapper that checks every answer, so that a fault is told where it arises and not where it does harm."""
 
-    def __init__(self, name: str, env: Env, seeds: Sequence[int]) -> None:
+    def __init__(self, name: str, env: Env, spaces: Spaces, seeds: Sequence[int]) -> None:
         self._name = name
         self._env = env
         self._seeds = list(seeds)
         self._steps = 0
-        self._order = Order(env.envs, env.spaces.seats)
-        self._frames = Frames(env.spaces, env.envs, whole=STACKS_CHECKED)
+        self._order = Order(env.envs, spaces.seats)
+        self._frames = Frames(spaces, env.envs, whole=STACKS_CHECKED)
         self._bounds = {
             name: _bounds(leaf)
-            for name, leaf in leaves(env.spaces.action, "action")
+            for name, leaf in leaves(spaces.action, "action")
             if isinstance(leaf, Box) and leaf.dtype.startswith("float")
         }
-        self.spaces = env.spaces
+        self.spaces = spaces
         self.envs = env.envs
         self.frame_skip = env.frame_skip
 

@@ -34,7 +34,7 @@ class BatchMemory:
     fields: dict[str, NDArray[Any]]  # [T, B, ...], [T+1, B, ...] or [B, ...], as the schema says
     version: NDArray[np.int64]  # [T, B]
     used: int = 0  # columns filled
-    parts: list[tuple[SegmentBlock, int]] = field(default_factory=list)  # source of the columns, and how many of each
+    parts: list[tuple[SegmentBlock, int, int]] = field(default_factory=list)  # source, first of its columns, how many
     stacked: frozenset[str] = frozenset()  # fields of which a segment holds each frame once
     segment_fields: frozenset[str] = frozenset()  # fields per segment: the first axis is that of the columns
     there: object | None = None  # the same batch on a device, where there is one; see `staging`
@@ -52,14 +52,14 @@ class BatchMemory:
         self.version[:, to] = segment.version[:, source]
         self.used += count
         if self.parts and self.parts[-1][0] is segment:
-            self.parts[-1] = (segment, self.parts[-1][1] + count)
+            self.parts[-1] = (segment, self.parts[-1][1], self.parts[-1][2] + count)
         else:
-            self.parts.append((segment, count))
+            self.parts.append((segment, first, count))
 
     def clear(self) -> list[Settled]:
         """Empty the memory; its rows have been learned from."""
         steps = self.version.shape[0]
-        settled = [Settled(segment, "consumed", count * steps) for segment, count in self.parts]
+        settled = [Settled(segment, "consumed", count * steps) for segment, _, count in self.parts]
         self.used, self.parts = 0, []
         return settled
 
@@ -78,6 +78,12 @@ class Assembler(Protocol):
 
         Returns:
             The rows that will not be learned from, and why.
+        """
+
+    def rejudge(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
+        """Take rows out of a batch that is not full, which other learners' updates have made too old meanwhile.
+
+        Args, returns: as `fill`.
         """
 
     def least_version(self, present: ModelRef) -> int:
@@ -126,6 +132,17 @@ class ArrivalOrder:
                 self._taken = 0
         return given_up
 
+    def rejudge(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
+        parts, batch.parts, batch.used = batch.parts, [], 0
+        given_up: list[Settled] = []
+        for segment, first, count in parts:
+            outcome = judge(segment, present, self._max_lag_versions)
+            if outcome is None:
+                batch.copy_in(segment, first, count, self._axes)
+            else:
+                given_up.append(Settled(segment, outcome, count * segment.version.shape[0]))
+        return given_up
+
     def least_version(self, present: ModelRef) -> int:
         return max(0, present.version - self._max_lag_versions)
 
@@ -170,6 +187,9 @@ class LockStep:
                 segment, column = self._streams[stream].popleft()
                 batch.copy_in(segment, column, 1, self._axes)
         return given_up
+
+    def rejudge(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
+        return []  # a batch is filled at once
 
     def least_version(self, present: ModelRef) -> int:
         return 0  # each segment has its version

@@ -108,7 +108,7 @@ class OnPolicySource(BatchSource):
         """Do nothing: no row is drawn twice."""
 
     def passed_by(self) -> None:
-        self._tell(partial(self._hear, self._weights()))
+        self._tell(partial(self._pass, self._weights()))
 
     def resize(self, streams: int) -> None:
         """Set the width of batches; filled ones stay, and the receiver keeps the wider limits as long as one is."""
@@ -173,6 +173,16 @@ class OnPolicySource(BatchSource):
         self._present = present  # with which the next batch will be learned from
         self._receiver.least_version = self._assembler.least_version(present)
 
+    def _pass(self, present: ModelRef) -> None:
+        self._hear(present)
+        if self._free and self._free[0].used:
+            self._settle(self._assembler.rejudge(self._free[0], self._next))
+
+    @property
+    def _next(self) -> ModelRef:
+        """Weights that a batch filled now is learned with: each of those before it makes one version."""
+        return ModelRef(self._present.policy, self._present.lineage, self._present.version + self._ahead)
+
     def _move(self, present: ModelRef, memories: Sequence[BatchMemory], rows: tuple[int, int, int]) -> None:
         self._hear(present)
         self._instead = deque(memories)
@@ -193,9 +203,7 @@ class OnPolicySource(BatchSource):
     def _fill(self) -> None:
         while self._free:
             memory = self._free[0]
-            # a batch filled now is learned from after those before it, each of which makes one version
-            present = ModelRef(self._present.policy, self._present.lineage, self._present.version + self._ahead)
-            self._settle(self._assembler.fill(memory, present))
+            self._settle(self._assembler.fill(memory, self._next))
             if memory.used < memory.version.shape[1]:
                 return
             self._free.popleft()

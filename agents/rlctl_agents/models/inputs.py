@@ -111,7 +111,7 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
                 f"{name}: small_cnn needs images of at least {KERNEL}x{KERNEL}, got {image.height}x{image.width}: "
                 "use mlp"
             )
-        if image is not None and leaf.dtype.startswith(("int", "uint")) and leaf.dtype != "uint8" and _wide(leaf):
+        if image is not None and leaf.dtype.startswith(("int", "uint")) and leaf.dtype != "uint8" and wide(leaf):
             raise ModelError(
                 f"{name}, {described(leaf)}, holds integers, which {torso} would see unscaled: return pixels as uint8, "
                 "other numbers as float32; or use mlp"
@@ -134,7 +134,7 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
     return "nature_cnn"
 
 
-def _wide(box: Box) -> bool:
+def wide(box: Box) -> bool:
     """Whether numbers of it may be further than 1 from 0."""
     bounds = [bound for pair in box.bounds() for bound in pair]
     return any(bound is None or abs(bound) > 1 for bound in bounds)

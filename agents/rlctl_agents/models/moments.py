@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from rlctl_agents.models.inputs import coded
+from rlctl_agents.models.inputs import coded, wide
 from rlctl_agents.types.spaces import Box, Space, leaves
 
 LARGEST = 10.0
@@ -80,7 +80,8 @@ class ObservationMoments(nn.Module):
 
     Args:
         space: of the observations.
-        codes: also of each channel of small grids of codes (`inputs.coded`), which come out as float32.
+        codes: also of whole numbers that may be further than 1 from 0, but for bytes, and of each channel of small
+            grids of codes (`inputs.coded`). They come out as float32.
     """
 
     def __init__(self, space: Space, *, codes: bool = False) -> None:
@@ -90,7 +91,7 @@ class ObservationMoments(nn.Module):
         self.moments = nn.ModuleList()
         for name, leaf in leaves(space, "obs"):
             axis = coded(leaf) if codes else None
-            if isinstance(leaf, Box) and (axis is not None or leaf.dtype.startswith("float")):
+            if isinstance(leaf, Box) and (axis is not None or _numbers(leaf, whole=codes)):
                 self.names.append(name)
                 self._channels.append(None if axis is None else axis + 1)
                 if axis is None:
@@ -189,3 +190,9 @@ class ReturnMoments(nn.Module):
         now = self.deviation.to(torch.float64)
         head.weight.mul_((deviation / now).to(head.weight.dtype))
         head.bias.copy_((head.bias.to(torch.float64) * deviation + mean - self.mean) / now)
+
+
+def _numbers(leaf: Box, *, whole: bool) -> bool:
+    """Whether entries have scales of their own: real numbers, and whole ones if `whole`; bytes and bits have one."""
+    integers = leaf.dtype.startswith(("int", "uint")) and leaf.dtype != "uint8" and wide(leaf)
+    return leaf.dtype.startswith("float") or (whole and integers)

@@ -49,7 +49,7 @@ class Observing(nn.Module):
         with seeded(seed):
             self.torso = make_torso(spaces.obs, network)
         self.width = int(self.torso.features)  # type: ignore[arg-type]
-        self._layers = plain_layers(spaces.obs, self.torso)
+        self._layers = [] if network.precision == "bf16" else plain_layers(spaces.obs, self.torso)
         self._activate = torch.tanh if network.activation == "tanh" else torch.relu
         normalise, ours = network.normalize.observations in ("auto", True), ":" not in network.torso
         observed = ObservationMoments(spaces.obs, codes=ours) if normalise else None

@@ -497,7 +497,11 @@ class Learner:
         metrics.set(STEPS, self._trainer.consumed_steps)
         if not updated.finite:
             metrics.add("nonfinite", leads * updated.skipped)
-            log.warning("an update without a finite gradient was left out", extra={"kv": updated.stats})
+            made = updated.skipped + updated.steps
+            log.warning(
+                "%d of %d optimizer steps had no finite gradient and were left out", updated.skipped, made,
+                extra={"kv": updated.stats},
+            )  # fmt: skip
         for lag, count in zip(*np.unique(updated.lag_versions, return_counts=True), strict=True):
             # rows of a replay may be of versions that a learner which was killed has lost
             metrics.observe("lag_versions", max(float(lag), 0.0), int(count))

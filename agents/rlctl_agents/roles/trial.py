@@ -100,6 +100,10 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
         with found.telling("stop", "eval_return"):
             require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)
+    if spaces is not None and spaces.seats > 1:
+        for name, policy in spec["policies"].items():
+            with found.telling("policies", name, "algorithm", "batch_size"):
+                _whole_blocks(spec, policy["algorithm"], spaces.seats)
     if spaces is not None and spec["replay"] is not None:
         found.shard_bytes = _shard_bytes(spec, spaces)
     if spaces is not None and spec["evaluation"]["video_every"] is not None:
@@ -129,6 +133,24 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
                 with found.telling(*path[:-1]):
                     _fits(spec, initial, name, spaces, found)
     return found
+
+
+def _whole_blocks(spec: dict[str, Any], algorithm: dict[str, Any], seats: int) -> None:
+    """Check that a batch of PPO holds whole blocks of an actor: what is left of one is older than the next weights.
+
+    Raises:
+        ValueError: it does not.
+    """
+    envs, learners = spec["roles"]["actor"]["envs"], spec["roles"]["learner"]["replicas"]
+    if algorithm["name"] == "ppo":
+        block = envs * seats * algorithm["unroll_length"]
+        batch = algorithm["batch_size"]
+        if batch % (block * learners):
+            raise ValueError(
+                f"must hold whole blocks of an actor for each learner, roles.actor.envs x seats x unroll_length = "
+                f"{envs} x {seats} x {algorithm['unroll_length']} = {block} steps, or the rest of a block is dropped; "
+                f"got {batch}"
+            )
 
 
 def _spaces(spec: dict[str, Any]) -> Spaces:

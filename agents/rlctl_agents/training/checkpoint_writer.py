@@ -138,8 +138,9 @@ class CheckpointWriter:
                 sha256={name: part.sha256 for name, part in parts.items()},
             )
             said = self._commit(Commit(generation, self._boot))
-        except (PartError, TimeoutError, RemoteError) as error:
-            log.error("generation %d was not saved: %s", job.number, error)
+        except Exception as error:  # of any kind: this thread lives on, and the generation is ordered again
+            expected = isinstance(error, (PartError, TimeoutError, RemoteError))
+            log.error("generation %d was not saved: %s", job.number, error, exc_info=not expected)
             self.failed = job.number
             return
         seconds = time.monotonic() - started

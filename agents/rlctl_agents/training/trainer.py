@@ -172,7 +172,7 @@ class Trainer:
 
         Raises:
             Diverged: the tenth such step in a row.
-            Broken: another learner is gone; before the first step nothing has changed.
+            Broken: another learner is gone. Optimizer steps that were made stay; the batch counts as not learned from.
         """
         algorithm = self._algorithm
         books = NOTHING if batch is None else batch.books
@@ -193,6 +193,8 @@ class Trainer:
         if done.made:
             with torch.no_grad():
                 algorithm.update_statistics(whole, means, self._all_reduce)
+        self.consumed_steps += done.rows
+        self.taken_rows += done.taken
         if done.made or self._lock_step:
             self.version += 1
             with torch.no_grad():
@@ -212,7 +214,7 @@ class Trainer:
         return pieces(self._algorithm, minibatch, most)
 
     def _step(self, minibatch: Batch | None, rows: int, taken: int) -> _Step:
-        """One optimizer step; counts rows and taken of all learners."""
+        """One optimizer step; sums rows and taken over all learners."""
         empty = minibatch is None or minibatch.version.numel() == 0
         parts = [] if minibatch is None or empty else self._pieces(minibatch)
         self._optimizer.zero_grad(set_to_none=True)
@@ -221,8 +223,6 @@ class Trainer:
         *numbers, learned = _numbers([*mean.values.values(), _norm(grads), mean.learned])
         seen = dict(zip([*mean.values, "grad_norm"], numbers, strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        self.consumed_steps += mean.rows
-        self.taken_rows += mean.taken
         if finite:
             clip = self._algorithm.max_grad_norm / (seen["grad_norm"] + CLIP_EPS)
             if clip < 1:
@@ -236,11 +236,11 @@ class Trainer:
             self._nonfinite_in_a_row += 1
             if self._nonfinite_in_a_row == NONFINITE_IN_A_ROW:
                 raise Diverged(
-                    f"{NONFINITE_IN_A_ROW} updates in a row had no finite gradient (loss {seen['total']}, gradient "
-                    f"norm {seen['grad_norm']}, version {self.version}): lower algorithm.lr, or scale what the "
-                    "environment gives"
+                    f"{NONFINITE_IN_A_ROW} optimizer steps in a row had no finite gradient (loss {seen['total']}, "
+                    f"gradient norm {seen['grad_norm']}, version {self.version}): lower algorithm.lr, or scale what "
+                    "the environment gives"
                 )
-        return _Step(seen, finite, mean.priorities)
+        return _Step(seen, finite, mean.priorities, mean.rows, mean.taken)
 
     def copied(self) -> Callable[[], bytes]:
         """Copy the network as it is now, on its device; the returned function packs the copy, in any thread."""
@@ -294,6 +294,8 @@ class _Step(NamedTuple):
     means: dict[str, float]  # over the valid rows of all learners
     finite: bool
     priorities: Tensor | None
+    rows: int  # agent steps of the batch, over all learners; 0 but for the first step
+    taken: int  # the same with rows after an episode's end
 
 
 class _Steps:
@@ -314,6 +316,14 @@ class _Steps:
         return sum(step.finite for step, _ in self._steps)
 
     @property
+    def rows(self) -> int:
+        return sum(step.rows for step, _ in self._steps)
+
+    @property
+    def taken(self) -> int:
+        return sum(step.taken for step, _ in self._steps)
+
+    @property
     def skipped(self) -> int:
         return len(self._steps) - self.made
 
@@ -332,7 +342,7 @@ class _Steps:
         for step, _ in self._steps:
             for name, value in step.means.items():
                 seen.setdefault(name, []).append(value)
-        return {name: math.fsum(values) / len(values) for name, values in seen.items()}
+        return {name: _mean(values) for name, values in seen.items()}
 
     def priorities(self, whole: Batch | None) -> Tensor | None:
         """[B] of the whole batch, each column's newest; NaN for a column that was in no minibatch."""
@@ -365,3 +375,8 @@ def _norm(grads: list[Tensor]) -> Tensor:
 def _numbers(values: list[Tensor]) -> list[float]:
     """Scalars as floats, with one wait for the device."""
     return torch.stack([value.reshape(()) if value.ndim else value for value in values]).tolist()
+
+
+def _mean(values: Sequence[float]) -> float:
+    """Of numbers that need not be finite: `fsum` raises of inf and -inf."""
+    return (math.fsum(values) if math.isfinite(sum(values)) else sum(values)) / len(values)
