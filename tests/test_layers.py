@@ -18,6 +18,17 @@ LAYERS = [
     ["rlctl.spec", "rlctl.signing"],
     ["rlctl.plan"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],
+    ["rlctl.backends.kubernetes.api"],
+    ["rlctl.backends.kubernetes.run_state"],
+    ["rlctl.backends.kubernetes.diagnose"],
+    ["rlctl.backends.kubernetes.access", "rlctl.backends.kubernetes.preflight"],
+    ["rlctl.backends.kubernetes.apply"],
+    ["rlctl.backends.local.names", "rlctl.backends.local.proc"],
+    ["rlctl.backends.local.state"],
+    ["rlctl.backends.local.process"],
+    ["rlctl.backends.local.access"],
+    ["rlctl.backends.local.apply"],
+    ["rlctl.backends.kubernetes", "rlctl.backends.local"],
     ["rlctl_ci"],
     *(
         [f"rlctl.cli.{name}" for name in row]
@@ -176,11 +187,14 @@ def imports(module: str) -> Iterator[tuple[int, str]]:
 
 
 def layer(module: str) -> tuple[int, str] | None:
-    for depth, row in enumerate(LAYERS):
-        for prefix in row:
-            if module == prefix or module.startswith(prefix + "."):
-                return depth, prefix
-    return None
+    """Depth of the longest prefix that a row names, and that prefix."""
+    found = [
+        (depth, prefix)
+        for depth, row in enumerate(LAYERS)
+        for prefix in row
+        if module == prefix or module.startswith(prefix + ".")
+    ]
+    return max(found, key=lambda one: len(one[1]), default=None)
 
 
 def fault(module: str, imported: str) -> str | None:
@@ -227,6 +241,7 @@ def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl_agents.runtime.process", "torch")
     assert fault("rlctl_agents.roles.manager", "pickle")
     assert fault("rlctl_ci.core.work", "rlctl.cli.verbs.up")
+    assert fault("rlctl.backends.kubernetes.run_state.wanted", "rlctl.backends.kubernetes.apply.survey")
     assert fault("rlctl.cli.experiments.scheduler", "rlctl.cli.verbs.up")
     assert fault("rlctl.backends.base", "rlctl_ci.core.work")
     assert fault("rlctl_ci.core.work", "subprocess")

@@ -353,7 +353,7 @@ def test_targets_follow_after_a_step_by_tau() -> None:
     one, memory = discrete(SPACES["many"], tau=0.25)
     Trainer(one, policy="main", lineage=1, device=CPU).update(drawn(memory))
     was = [x.clone() for x in one.target_critics.parameters()]
-    one.ends_early({})
+    one.after_step({})
     for old, now, goal in zip(was, one.target_critics.parameters(), one.critics.parameters(), strict=True):
         assert torch.allclose(now, old + 0.25 * (goal.detach() - old), atol=1e-6)
 

@@ -119,16 +119,15 @@ def test_td3_moves_policy_and_targets_in_every_second_step_alone() -> None:
     def state() -> list[list[torch.Tensor]]:
         return [[x.detach().clone() for x in part.parameters()] for part in (one.critics, one.net, one.target_critics)]
 
-    before, ends_early = [state()], one.ends_early
+    before, after_step = [state()], one.after_step
 
-    def spy(means: Any) -> bool:
-        ended = ends_early(means)
+    def spy(means: Any) -> None:
+        after_step(means)
         now = state()
         seen.append(tuple(not all(map(torch.equal, a, b)) for a, b in zip(before[-1], now, strict=True)))  # type: ignore[arg-type]
         before.append(now)
-        return ended
 
-    one.ends_early = spy  # type: ignore[method-assign]
+    one.after_step = spy  # type: ignore[method-assign]
     trainer.update(drawn(memory))
     assert seen == [(True, False, False), (True, True, True)] * 2
 
@@ -141,7 +140,7 @@ def test_targets_follow_after_a_step_by_tau_on_a_learner_without_rows_too(name: 
     was = [x.clone() for x in one.target_critics.parameters()]
     one.prepare(None, lambda x: x)
     for _ in range(one.moving):
-        one.ends_early({})
+        one.after_step({})
     for old, now, goal in zip(was, one.target_critics.parameters(), one.critics.parameters(), strict=True):
         assert torch.allclose(now, old + 0.25 * (goal.detach() - old), atol=1e-6)
 

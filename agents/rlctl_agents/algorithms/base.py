@@ -226,8 +226,15 @@ class Algorithm(ABC):
         """
         return (batch,)
 
+    def after_step(self, means: Mapping[str, float]) -> None:  # noqa: B027
+        """Follow an optimizer step, as target networks may; on a learner without rows too.
+
+        Args:
+            means: metrics of the step over all learners.
+        """
+
     def ends_early(self, means: Mapping[str, float]) -> bool:
-        """True if the other minibatches of this batch are to be left out.
+        """True if the other minibatches of this batch are to be left out; asked after `after_step`.
 
         Args:
             means: metrics of the last step over all learners, so that all of them agree.

@@ -106,13 +106,15 @@ class Impala(ActorCriticAlgorithm):
         made = {"value_target": self.in_units(target - mean), "valid": fields["valid"]}
         return rows_apart(Batch(self.net.seen(below(fields, "obs")) | made, batch.version))
 
-    def ends_early(self, means: Mapping[str, float]) -> bool:
-        """True after a policy's step with a loss that is not finite. The metrics shown are those of that step."""
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """Keep the metrics of the policy's step, which are those shown."""
         self._step += 1
         if self._step == 1 and self._batches:
             self.batch_metrics = dict(means)
-            return not math.isfinite(means["total"])
-        return False
+
+    def ends_early(self, means: Mapping[str, float]) -> bool:
+        """True after a policy's step with a loss that is not finite."""
+        return self._step == 1 and self._batches > 0 and not math.isfinite(means["total"])
 
     def after_update(self, updates: int) -> None:
         """Hold the newest batch for the value."""

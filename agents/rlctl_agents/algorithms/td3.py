@@ -85,10 +85,9 @@ class Td3(BoundedActions):
         self._hold_policy()
         return made
 
-    def ends_early(self, means: Mapping[str, float]) -> bool:
-        super().ends_early(means)
+    def after_step(self, means: Mapping[str, float]) -> None:
+        super().after_step(means)
         self._hold_policy()
-        return False
 
     def loss(self, batch: Batch) -> Loss:
         """Squared errors of both critics; in every `policy_every`-th step also -Q of the policy, by the first one."""

@@ -82,12 +82,11 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
             )
 
     @torch.no_grad()
-    def ends_early(self, means: Mapping[str, float]) -> bool:
-        """Never; moves the target networks after every `moving` optimizer steps, on a learner without rows too."""
+    def after_step(self, means: Mapping[str, float]) -> None:
+        """Move the target networks after every `moving` optimizer steps."""
         self._steps += 1
         if self._steps % self.moving == 0:
             torch._foreach_lerp_(*self._pairs, self.config.tau)
-        return False
 
     @abstractmethod
     def target(self, fields: Tensors) -> Tensor:

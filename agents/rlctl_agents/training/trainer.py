@@ -185,6 +185,7 @@ class Trainer:
         for part in parts:
             done.add(self._step(part, rows, taken), part)
             rows = taken = 0
+            algorithm.after_step(done.last)
             if algorithm.ends_early(done.last):
                 break
         else:

@@ -25,10 +25,9 @@ from rlctl.backends.base import (
     Sizes,
     no_sizes,
 )
-from rlctl.backends.kubernetes.access import control, logs, reader
+from rlctl.backends.kubernetes.access import control, listing, logs, reader
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
 from rlctl.backends.kubernetes.api.refusals import in_words, lacks_right
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.apply import (
     differences,
     down,
@@ -36,11 +35,11 @@ from rlctl.backends.kubernetes.apply import (
     scaling,
     up,
 )
-from rlctl.backends.kubernetes.diagnose import listing
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Me
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import of_plan, of_revision, revision_key
 from rlctl.backends.revisions import images_of
 from rlctl.backends.run_states import live_counts

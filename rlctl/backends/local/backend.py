@@ -28,10 +28,10 @@ from rlctl.backends.differences import differences
 from rlctl.backends.files import read_json, reported
 from rlctl.backends.local import doctor
 from rlctl.backends.local.access import listing, logs, pages
-from rlctl.backends.local.access.names import is_role, shown, split_name
 from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.backends.local.apply import down, up
 from rlctl.backends.local.apply.converge import converge, restart, sections, write_files
+from rlctl.backends.local.names import is_role, shown, split_name
 from rlctl.backends.local.process.supervisord import Supervisor, linked
 from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import lock, places, revisions, run_state

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from datetime import datetime
+from pathlib import Path
 
 from rlctl.backends.records.entries import parted
 
+TAIL_BYTES = 256 * 1024
 _LONGEST_LINE = 500
 _RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fatal Python error|supervisor: ")
 
@@ -81,3 +84,15 @@ def unix_of(record: dict[str, object]) -> float:
         return datetime.fromisoformat(str(record["ts"])).timestamp()
     except ValueError:
         return 0.0
+
+
+def read_tail(path: Path) -> list[str]:
+    """The last lines of a file, records and text apart, at most 256 KiB; empty when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = whole(file.read(TAIL_BYTES).decode("utf-8", errors="replace").splitlines())
+    except OSError:
+        return []
+    return lines[1:] if size > TAIL_BYTES else lines

@@ -15,9 +15,9 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from rlctl.backends.base import LogQuery, LogRecord, RunState
-from rlctl.backends.kubernetes.access import control
+from rlctl.backends.kubernetes.access import control, listing
 from rlctl.backends.kubernetes.api.interface import Api, Object
-from rlctl.backends.kubernetes.diagnose import explain, listing
+from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of, restarts
 from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.records.entries import TIMESTAMP, Parser, entries, parted

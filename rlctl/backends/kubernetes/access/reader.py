@@ -13,13 +13,12 @@ from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from rlctl.backends.base import RunState
-from rlctl.backends.kubernetes.access import control
+from rlctl.backends.kubernetes.access import control, listing
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, key_of
 from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, in_words, lasting
-from rlctl.backends.kubernetes.api.session import Session
-from rlctl.backends.kubernetes.diagnose import listing
 from rlctl.backends.kubernetes.diagnose.causes.base import age_s, namespaced
 from rlctl.backends.kubernetes.run_state import inventory
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
 from rlctl.backends.kubernetes.run_state.wanted import Wanted
 from rlctl.backends.stored_files import FilesOfManager

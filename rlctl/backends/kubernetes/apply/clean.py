@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Key, Object, kubectl
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, pod_of
 from rlctl.backends.kubernetes.run_state.wanted import Wanted
 from rlctl.errors import PartlyApplied

@@ -15,10 +15,10 @@ from rlctl.backends.kubernetes.api.refusals import (
     is_invalid,
     shown_value,
 )
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.apply.drift import compare
+from rlctl.backends.kubernetes.apply.survey import Item, Survey
 from rlctl.backends.kubernetes.run_state import keys, replicas
-from rlctl.backends.kubernetes.run_state.survey import Item, Survey
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import Wanted
 from rlctl.errors import Problem, RlctlError, SpecError
 from rlctl.spec.names import MANAGER

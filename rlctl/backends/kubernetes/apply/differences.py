@@ -12,12 +12,13 @@ from rlctl.backends.base import Difference
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
 from rlctl.backends.kubernetes.api.ownership import Fields, applied_by, has_fields, is_by_key, pick
 from rlctl.backends.kubernetes.api.refusals import lacks_right
-from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.apply import revisions
 from rlctl.backends.kubernetes.apply.conflicts import judged
 from rlctl.backends.kubernetes.apply.drift import compare
-from rlctl.backends.kubernetes.run_state import inventory, revisions
+from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, survey
+from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state.replicas import with_replicas
-from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, survey
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of
 from rlctl.spec.names import MANAGER, WORKLOADS
 

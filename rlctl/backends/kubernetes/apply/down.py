@@ -16,13 +16,13 @@ from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.access import reader
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object, key_of, kubectl
 from rlctl.backends.kubernetes.api.refusals import GO_ON
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import clean
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError

@@ -11,7 +11,7 @@ from typing import Final
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.files import POLICY_FILES, reported
 from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, GO_ON, lasting
-from rlctl.backends.kubernetes.api.session import Session
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.manager_api import persist
 from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
 

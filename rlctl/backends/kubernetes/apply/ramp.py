@@ -14,13 +14,13 @@ from typing import Final
 from rlctl.backends.base import Applied, Process, RunState
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
 from rlctl.backends.kubernetes.api.refusals import conflict
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.diagnose import rollout
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.errors import Conflict, TimedOut, WorkloadFailed
 from rlctl.spec.names import selector
 
@@ -119,7 +119,7 @@ def _write(
                 continue
             check_ours(live, run, state.uid, session.api.namespace)
             try:
-                replicas.set_count(writer, live, number, force=session.force)
+                writer.set_count(live, number, force=session.force)
             except ApiError as error:
                 if not error.conflicts:
                     raise

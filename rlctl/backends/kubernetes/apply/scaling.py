@@ -9,7 +9,6 @@ from typing import Any, Final
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.refusals import conflict
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
@@ -17,6 +16,7 @@ from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, shares
 from rlctl.backends.run_states import check_count, check_role
 from rlctl.errors import Conflict, RlctlError, TimedOut
@@ -97,7 +97,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
             if key in actors:
                 number = ramp.first(found.value, number, is_first=key == actors[0])
             if number != found.value:
-                replicas.set_count(writer, thing, number, force=session.force)
+                writer.set_count(thing, number, force=session.force)
                 yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
     _tell(session, wanted, state, counts)
     if "actor" in counts:

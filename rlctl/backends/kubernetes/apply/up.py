@@ -20,17 +20,17 @@ from typing import Final
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.refusals import GO_ON, Refusal, partly
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.api.watch import follow
-from rlctl.backends.kubernetes.apply import ramp
+from rlctl.backends.kubernetes.apply import ramp, revisions
 from rlctl.backends.kubernetes.apply.conflicts import check, refused
 from rlctl.backends.kubernetes.apply.drift import admitted
 from rlctl.backends.kubernetes.apply.initial import bring
+from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, Survey, survey
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.run_state import inventory, keys, replicas, revisions
+from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.record import Record
-from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE, Item, Survey, survey
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, revision_document, revision_key
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS
@@ -194,7 +194,7 @@ class _Up:
             live = writer.apply(made)
         elif item.what == "change" or (item.count is not None and item.count.whose == "unfinished"):
             if item.count is not None and item.count.whose == "unfinished":
-                live = replicas.take_over(writer, live)
+                live = writer.set_count(live, replicas.count(live).value)  # as a killed command left it
             live = writer.apply(item.document, uid=live["metadata"]["uid"], force=self._session.force)
         if workload and item.scales:
             live = self._scale(item, live)
@@ -209,7 +209,7 @@ class _Up:
                 return live  # its turn comes, and the field changes hands then
         if replicas.count(live) == replicas.Count(number, "ours"):
             return live
-        live = replicas.set_count(self._writer, live, number, force=self._session.force)
+        live = self._writer.set_count(live, number, force=self._session.force)
         if replicas.count(live).whose == "unfinished":  # both own an equal number: ours goes
             live = self._writer.apply(item.document, uid=live["metadata"]["uid"], force=self._session.force)
         return live

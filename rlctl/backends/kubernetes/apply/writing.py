@@ -13,7 +13,7 @@ from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Hold
 from rlctl.backends.kubernetes.run_state.record import Record
-from rlctl.spec.names import MANAGER
+from rlctl.spec.names import MANAGER, SCALE_MANAGER
 
 T = TypeVar("T")
 
@@ -38,6 +38,27 @@ class Writer:
             key_of(document),
             lambda: self._api.apply(document, manager=manager, uid=uid, force=force),
         )
+
+    def set_count(self, live: Object, replicas: int, *, force: bool = False) -> Object:
+        """Set the number of replicas of a live workload, as their owner.
+
+        Raises:
+            ApiError: with conflicts, when the number has another owner and differs.
+        """
+        metadata = live["metadata"]
+        document = {
+            "apiVersion": live["apiVersion"],
+            "kind": live["kind"],
+            "metadata": {"name": metadata["name"]},
+            "spec": {"replicas": replicas},
+        }
+        try:
+            return self.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=force)
+        except ApiError as error:
+            if not error.conflicts or any(each.owner not in (MANAGER, SCALE_MANAGER) for each in error.conflicts):
+                raise
+            # what we made ourselves, and what the manager of the run has released, is taken back
+            return self.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=True)
 
     def create(self, document: Object) -> Object:
         return self._do("create", key_of(document), lambda: self._api.create(document))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Object, key_of
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.errors import Conflict
 
 _DOES: Final = {"down": "take it down", "scale": "scale it", "restart": "restart it", "rollback": "roll it back"}

@@ -9,10 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.backends.kubernetes.api.ownership import REPLICAS, owning
 from rlctl.backends.kubernetes.api.refusals import REPLICAS_FIELD, Row
-from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.spec.names import MANAGER, SCALE_MANAGER
 
 
@@ -40,34 +39,6 @@ def count(live: Object) -> Count:
 def with_replicas(document: Object, number: int = 0) -> Object:
     """The document with a number; without one nothing of it runs until another owner sets one."""
     return {**document, "spec": {**document["spec"], "replicas": number}}
-
-
-def set_count(writer: Writer, live: Object, replicas: int, *, force: bool = False) -> Object:
-    """Set the number of a live workload.
-
-    Raises:
-        ApiError: with conflicts, when the number has another owner and differs.
-        RlctlError: as Writer says.
-    """
-    metadata = live["metadata"]
-    document = {
-        "apiVersion": live["apiVersion"],
-        "kind": live["kind"],
-        "metadata": {"name": metadata["name"]},
-        "spec": {"replicas": replicas},
-    }
-    try:
-        return writer.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=force)
-    except ApiError as error:
-        if not error.conflicts or any(each.owner not in (MANAGER, SCALE_MANAGER) for each in error.conflicts):
-            raise
-        # what we made ourselves, and what the manager of the run has released, is taken back
-        return writer.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=True)
-
-
-def take_over(writer: Writer, live: Object) -> Object:
-    """Finish what a killed command began: the number, as it is, becomes the field of `rlctl-scale` too."""
-    return set_count(writer, live, count(live).value)
 
 
 def row(key: Key, found: Count, ours: int) -> Row:

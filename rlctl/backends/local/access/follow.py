@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from rlctl.backends.base import LogRecord
 from rlctl.backends.local.access.logfiles import rotations, shortened
-from rlctl.backends.local.access.names import shown
+from rlctl.backends.local.names import shown
 from rlctl.backends.records.entries import Entry, Grouper, Parser
 
 _MOST_BYTES = 1 << 22

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from rlctl.backends.base import Process, RunState
 from rlctl.backends.files import read_json
-from rlctl.backends.local.access.names import in_order, is_role, shown, split_name
-from rlctl.backends.local.process.proc import boot_time, started
+from rlctl.backends.local.names import in_order, is_role, shown, split_name
+from rlctl.backends.local.proc import boot_time, started
 from rlctl.backends.local.process.supervisord import Child, Supervisor
 from rlctl.backends.local.state import lock, run_state
 from rlctl.backends.local.state.places import Place

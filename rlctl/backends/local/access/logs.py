@@ -13,7 +13,7 @@ from pathlib import Path
 from rlctl.backends.base import LogQuery, LogRecord
 from rlctl.backends.local.access.follow import Follower
 from rlctl.backends.local.access.logfiles import complete_size, first_time, read_lines, rotations
-from rlctl.backends.local.access.names import in_order, shown, split_name
+from rlctl.backends.local.names import in_order, shown, split_name
 from rlctl.backends.records.entries import Parser, entries, parted
 from rlctl.backends.records.wanted import Filter
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from rlctl.backends.base import Applied, Document
 from rlctl.backends.files import write_changed
-from rlctl.backends.local.access.names import in_order, shown
-from rlctl.backends.local.apply.stopping import GRACE_S, stop, waves
+from rlctl.backends.local.names import in_order, shown
+from rlctl.backends.local.process.stopping import GRACE_S, stop, waves
 from rlctl.backends.local.process.supervisord import ALREADY_STARTED, STILL_RUNNING, Supervisor
 from rlctl.errors import BackendUnreachable, PartlyApplied
 from rlctl.plan import live_with

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from rlctl.backends.base import Applied, Say
 from rlctl.backends.files import unusable, write_at_last
-from rlctl.backends.local.access.names import shown
-from rlctl.backends.local.apply.stopping import GRACE_S, stop, stop_in_order
+from rlctl.backends.local.names import shown
 from rlctl.backends.local.process.daemon import NAME, Daemon
+from rlctl.backends.local.process.stopping import GRACE_S, stop, stop_in_order
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.state import lock, run_state
 from rlctl.backends.local.state.places import Place

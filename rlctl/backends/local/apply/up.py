@@ -13,8 +13,8 @@ from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.files import copy_policy, remove_asides, reserve, write_at_last, write_changed
-from rlctl.backends.local.access.names import in_order, shown
 from rlctl.backends.local.apply.converge import LIVE, as_scaled, converge, remove_old, sections, write_files
+from rlctl.backends.local.names import in_order, shown
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
 from rlctl.backends.local.process.unix_http import request

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlctl.backends.crashes import SIGNALS
-from rlctl.backends.local.access.names import split_name
-from rlctl.backends.local.process.proc import figure
+from rlctl.backends.local.names import split_name
+from rlctl.backends.local.proc import figure
 from rlctl.backends.local.process.restart_policy import Death
-from rlctl.backends.records.tail import last_error, readable, record_of, unix_of, whole
+from rlctl.backends.records.tail import TAIL_BYTES, last_error, read_tail, readable, record_of, unix_of
 from rlctl.spec.words import clock
 
 LAST_LINES = 20
-_TAIL_BYTES = 256 * 1024
 _FULL_BYTES = 2**20
 
 _SIGNALS = {**SIGNALS, signal.SIGKILL: "out of memory, or another process's kill"}
@@ -88,7 +87,7 @@ def startup_s(name: str, logs: Path, started: float) -> float | None:
         if record is not None and record.get("msg") == said:
             return max(0.0, unix_of(record) - started) if unix_of(record) >= started else None
     first = next((record for line in lines if (record := record_of(line)) is not None), None)
-    if first is not None and unix_of(first) >= started and path.stat().st_size > _TAIL_BYTES:
+    if first is not None and unix_of(first) >= started and path.stat().st_size > TAIL_BYTES:
         return 0.0  # it has said so much that the line is out of sight
     return None
 
@@ -110,18 +109,6 @@ def signal_name(process: str, supervisor_log: list[str]) -> str:
     """Signal that ended the process last, as the supervisor logged it; its interface says only that it was one."""
     pattern = re.compile(rf"exited: {re.escape(process)} \(terminated by (SIG[A-Z0-9]+)")
     return next((found[1] for line in reversed(supervisor_log) if (found := pattern.search(line))), "")
-
-
-def read_tail(path: Path) -> list[str]:
-    """The last lines of a file, records and text apart, at most 256 KiB; empty when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - _TAIL_BYTES))
-            lines = whole(file.read(_TAIL_BYTES).decode("utf-8", errors="replace").splitlines())
-    except OSError:
-        return []
-    return lines[1:] if size > _TAIL_BYTES else lines
 
 
 def oom_kills() -> int:

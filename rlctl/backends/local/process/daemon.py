@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from rlctl.backends.local.process.proc import stat
+from rlctl.backends.local.proc import stat
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable
 

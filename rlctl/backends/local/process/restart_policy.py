@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeVar
 
 from rlctl.backends.crashes import SHORT_LIVES, USER_FAULT, too_often
-from rlctl.backends.local.access.names import in_order, split_name
+from rlctl.backends.local.names import in_order, split_name
 
 HEALTHY_S = 10.0
 LONG_S = 600.0

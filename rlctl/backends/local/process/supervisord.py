@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.backends.base import Say
-from rlctl.backends.local.access.names import in_order
+from rlctl.backends.local.names import in_order
 from rlctl.backends.local.process.daemon import NAME, Daemon
 from rlctl.backends.local.process.unix_http import UnixConnection
 from rlctl.backends.local.state import lock

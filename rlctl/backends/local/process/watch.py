@@ -22,11 +22,11 @@ from pathlib import Path
 
 from rlctl.backends.base import Failure
 from rlctl.backends.files import read_json, to_json, write_at_last, write_changed
-from rlctl.backends.local.access.names import is_role, shown
-from rlctl.backends.local.apply.stopping import signal_group, stop_in_order
+from rlctl.backends.local.names import is_role, shown
+from rlctl.backends.local.proc import boot_time, started
 from rlctl.backends.local.process.causes import Report, describe, oom_kills, startup_s
-from rlctl.backends.local.process.proc import boot_time, started
 from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, RestartPolicy, Seen
+from rlctl.backends.local.process.stopping import signal_group, stop_in_order
 from rlctl.backends.local.process.supervisord import BAD_NAME, Child, Supervisor
 from rlctl.backends.local.state import run_state
 from rlctl.backends.local.state.places import SOCKET, clear_sockets

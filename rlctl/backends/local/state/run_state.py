@@ -13,10 +13,10 @@ from typing import Any
 
 from rlctl.backends.base import Document, Failure, Phase, RunState
 from rlctl.backends.files import broken, read_json, to_json, write_changed
-from rlctl.backends.local.process.causes import read_tail
-from rlctl.backends.local.process.proc import boot_time
+from rlctl.backends.local.proc import boot_time
 from rlctl.backends.local.state import lock
 from rlctl.backends.local.state.places import Place
+from rlctl.backends.records.tail import read_tail
 from rlctl.backends.run_states import FORMAT, from_stored, to_stored
 from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.spec.layout import Layout

@@ -15,7 +15,7 @@ import pytest
 from rlctl.backends.kubernetes.access import control
 from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.spec import names
-from tests.backends.kubernetes.diagnose.test_listing import core, pod
+from tests.backends.kubernetes.access.test_listing import core, pod
 from tests.backends.kubernetes.fakes.reads import Reads, run_state
 
 

@@ -14,7 +14,7 @@ import pytest
 from rlctl.backends.base import LogQuery, LogRecord
 from rlctl.backends.kubernetes.access import logs
 from rlctl.errors import UsageError
-from tests.backends.kubernetes.diagnose.test_listing import actors, core, pod, workload
+from tests.backends.kubernetes.access.test_listing import actors, core, pod, workload
 from tests.backends.kubernetes.fakes.reads import NOW, Reads, run_state
 
 

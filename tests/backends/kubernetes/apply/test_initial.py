@@ -182,6 +182,6 @@ def test_a_manager_that_never_answers_ends_the_wait(
     with pytest.raises(PartlyApplied, match=r"the manager of run pong, .* has not answered for 20 s"):
         up(lab, lambda: policy)
     broken = replace(lab.backend().processes("pong")[0], role="manager", permanent=True, reason="no such image")
-    monkeypatch.setattr("rlctl.backends.kubernetes.diagnose.listing.processes", lambda api, state: [broken])
+    monkeypatch.setattr("rlctl.backends.kubernetes.access.listing.processes", lambda api, state: [broken])
     with pytest.raises(WorkloadFailed, match=r"the manager, .* cannot run: no such image"):
         up(lab, lambda: policy)

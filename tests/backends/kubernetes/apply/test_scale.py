@@ -8,9 +8,9 @@ import pytest
 
 from rlctl.backends.base import Applied, Process, RunState
 from rlctl.backends.kubernetes.api.interface import Key, Object
-from rlctl.backends.kubernetes.api.session import Session
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.diagnose import rollout
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.errors import Conflict, RlctlError, TimedOut, WorkloadFailed
 from tests.backends.kubernetes.fakes.lab import ALICE, Lab
 

@@ -8,7 +8,7 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.cli.context import World
 from rlctl.cli.run.snapshot import Snapshot, take
-from tests.backends.kubernetes.diagnose.test_listing import actors, answering, core, workload
+from tests.backends.kubernetes.access.test_listing import actors, answering, core, workload
 from tests.backends.kubernetes.fakes.reads import NOW, Reads, run_state, state_object
 
 MOST = 12

@@ -9,8 +9,8 @@ import pytest
 
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import ApiError
+from rlctl.backends.kubernetes.apply.survey import DISPENSABLE
 from rlctl.backends.kubernetes.preflight import doctor
-from rlctl.backends.kubernetes.run_state.survey import DISPENSABLE
 from tests.backends.kubernetes.fakes.reads import NOW, Reads
 
 CLASSES = "/apis/storage.k8s.io/v1/storageclasses"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-from rlctl.backends.local.access.names import in_order, shown, split_name
+from rlctl.backends.local.names import in_order, shown, split_name
 from rlctl.backends.local.process.supervisord import Child, Supervisor
 from rlctl.spec.base import Role
 from rlctl.waiting import Waiting

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Process
+from rlctl.backends.kubernetes.access import listing
 from rlctl.backends.kubernetes.api.interface import ApiError, Object
-from rlctl.backends.kubernetes.diagnose import explain, listing
+from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.run_state import record
 from rlctl.errors import BackendUnreachable
 from rlctl.spec import names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rlctl.backends.local.apply.stopping import waves
+from rlctl.backends.local.process.stopping import waves
 
 
 def test_whoever_asks_ends_before_whoever_answers() -> None:

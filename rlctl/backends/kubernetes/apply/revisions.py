@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from rlctl.backends.kubernetes.api.interface import Api, Key
-from rlctl.backends.kubernetes.run_state.survey import Survey
+from rlctl.backends.kubernetes.apply.survey import Survey
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key, same
 from rlctl.backends.revisions import KEPT
 
