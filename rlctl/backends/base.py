@@ -244,7 +244,7 @@ class Backend(Protocol):
         Args:
             note: of the revision, when this makes one.
             initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called for a run that is there. None: it begins with weights of its own.
+                into its storage; not called where a run that is there has it. None: it begins with weights of its own.
 
         Raises:
             Conflict: another command holds the run.

@@ -13,11 +13,12 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.acting.rollout import NotTogether
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
-from rlctl_agents.debugging.session import DebugSession, OwnTorch, arranged
+from rlctl_agents.debugging.session import DebugSession, OwnTorch, arranged, evaluation_seed
 from rlctl_agents.experience.on_policy import OnPolicySource, on_policy
 from rlctl_agents.experience.sources import Needs
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.trainer import Trainer, Updated
+from rlctl_agents.types.experience import ModelRef
 from tests.training.test_sync import SPEC, run_processes
 
 DQN = "tests.training.outside.double_dqn:DoubleDqn"
@@ -254,6 +255,12 @@ def test_an_evaluation_changes_nothing_of_what_is_learned_after_it() -> None:
         return session.weights.newest.sha256
 
     assert trained(True) == trained(False)
+
+
+def test_evaluations_have_other_seeds_than_the_actors_and_each_other() -> None:
+    seeds = [evaluation_seed(7, ModelRef("main", 1, version)) for version in (1, 2)]
+    assert len({7, *seeds}) == 3
+    assert evaluation_seed(7, ModelRef("main", 1, 1)) == seeds[0]
 
 
 def test_roles_do_not_share_torchs_random_numbers() -> None:

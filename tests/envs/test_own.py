@@ -9,7 +9,7 @@ import pytest
 
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
-from rlctl_agents.types.spaces import Box, Dict, MultiDiscrete, Spaces, Tuple
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiDiscrete, Spaces, Tuple
 from tests.envs.tiny import Duel, Turns
 
 HERE = __name__
@@ -72,6 +72,12 @@ def numpys_spaces(envs: int) -> Any:
 def odd_dtype(envs: int) -> Any:
     env: Any = Turns(envs)
     env.spaces = Spaces(Box([4], np.float32), Box((1,), object()))  # type: ignore[arg-type]
+    return env
+
+
+def wrong_size(envs: int) -> Any:
+    env: Any = Turns(envs)
+    env.spaces = Spaces(env.spaces.obs, Discrete("2"))  # type: ignore[arg-type]
     return env
 
 
@@ -192,6 +198,7 @@ def test_a_fault_of_ones_own_environment_names_seed_and_step(how: str, words: st
         ("strange_spaces", {}, "spaces must be rlctl_agents.types.spaces.Spaces, got dict"),
         ("foreign_space", {}, r"spaces.obs must be one of rlctl_agents.types.spaces, got gymnasium.spaces.discrete"),
         ("odd_dtype", {}, "spaces: Cannot interpret"),
+        ("wrong_size", {}, "spaces: Expected `int`, got `str`"),
         ("Wobbly", {}, "TypeError: .*missing 1 required positional argument: 'how'"),
         ("fewer", {"max_episode_steps": 9}, "cuts its own episodes: give it their length in env.kwargs"),
     ],

@@ -75,7 +75,7 @@ def test_whole_numbers_without_a_small_range_are_normalised_for_networks_of_ours
     one = ObservationMoments(leaf, codes=True)
     assert one.names == (["obs"] if normalised else [])
     if normalised:
-        obs = {"obs": torch.tensor([[[0, 500]], [[20, 900]], [[40, 1300]]], dtype=torch.int32)}
+        obs = {"obs": torch.tensor([[[0, 500]], [[20, 900]], [[40, 1300]]], dtype=getattr(torch, leaf.dtype))}
         one.update(obs, torch.ones(2, 1, dtype=torch.bool), lambda sums: sums)
         seen = one({"obs": obs["obs"][:2, 0]})["obs"]
         assert seen.dtype == torch.float32

@@ -220,7 +220,7 @@ class DebugSession:
                 algorithm = make_algorithm(spec, self.name, env.spaces)
                 progress = unpack_into(algorithm.net, model.data, sha256=model.sha256)
                 greedy = spec.evaluation.mode == "greedy"
-                seed = _evaluation_seed(spec.seed, model.ref)
+                seed = evaluation_seed(spec.seed, model.ref)
                 return played(env, algorithm, episodes, seed=seed, greedy=greedy, progress=progress)
             finally:
                 env.close()
@@ -308,7 +308,7 @@ def _never(seconds: float) -> None:
     raise AssertionError("nothing waits in one thread")
 
 
-def _evaluation_seed(run_seed: int, ref: ModelRef) -> int:
+def evaluation_seed(run_seed: int, ref: ModelRef) -> int:
     """Seed of an evaluation by its model: those of the actors begin at the run's own."""
     digest = hashlib.sha256(f"rlctl debug evaluation {run_seed} {ref.version}".encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

@@ -31,7 +31,8 @@ def make(
 
     Args:
         id: a Gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, `module:Id-v0`), or `module:attribute`: a class or a function,
-            of the protocol `Env` where it takes an argument `envs`, else of a Gymnasium environment.
+            of the protocol `Env` where it takes an argument `envs`, of a vector of Gymnasium's where it takes
+            `num_envs`, else of a Gymnasium environment.
         envs: environments side by side, at least 1.
         seeds: one per environment, from 0 to 2**31 - 1; `reset` may be given others.
         kwargs: for the environment's constructor, as they are.

@@ -94,7 +94,7 @@ def make_from(
         limit = {} if max_episode_steps is None else {"max_episode_steps": max_episode_steps}
         vector = _built(lambda: constructor(num_envs=envs, **limit, **kwargs), id)
         if not isinstance(vector, VectorEnv) or vector.num_envs != envs:
-            got = getattr(vector, "num_envs", type(vector).__name__)
+            got = str(vector.num_envs) if isinstance(vector, VectorEnv) else type(vector).__name__
             raise EnvRefused(f"{id}: asked for a gymnasium.vector.VectorEnv of {envs} environments, got {got}")
         mode = vector.metadata.get("autoreset_mode")
         if not isinstance(mode, AutoresetMode):

@@ -69,7 +69,7 @@ def _plain(id: str, spaces: Spaces) -> Spaces:
 
     try:
         return msgspec.convert(msgspec.to_builtins(spaces, enc_hook=of_numpy), Spaces)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, msgspec.MsgspecError) as error:
         raise EnvRefused(f"{id}: spaces: {error}") from error
 
 

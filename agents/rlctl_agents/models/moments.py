@@ -76,7 +76,7 @@ class RunningMoments(nn.Module):
 
 
 class ObservationMoments(nn.Module):
-    """Moments of each entry of every leaf of the observation that holds real numbers; other leaves pass as they are.
+    """Moments of each entry of every leaf of the observation that holds numbers without a scale; others pass as is.
 
     Args:
         space: of the observations.

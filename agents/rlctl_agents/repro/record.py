@@ -21,6 +21,8 @@ from rlctl_agents.types.experience import Arrays, Decisions, ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Spaces, leaf_array, leaves
 
 FORMAT = 1
+CHUNK_STEPS = 256
+"""Steps of a chunk, at most."""
 _LARGEST_CHUNK_BYTES = 1 << 28
 """Most bytes of an unpacked record: one made to do harm takes no more memory."""
 _MOST_SLOTS = 1 << 24
@@ -204,8 +206,9 @@ def opened(
     """
     try:
         data = zlib.decompressobj().decompress(chunk.data, _LARGEST_CHUNK_BYTES)
-        # a step has a row at least, and a row a byte: numbers that are too large would ask for as much memory
-        if not chunk.steps <= chunk.rows <= len(data) or (chunk.whole and chunk.rows != chunk.steps * slots.size):
+        # numbers that are too large would ask for as much memory; a row has a byte at least
+        most = chunk.steps * slots.size
+        if chunk.steps > CHUNK_STEPS or chunk.rows > min(most, len(data)) or (chunk.whole and chunk.rows != most):
             raise ValueError("rows are missing")
         counts: NDArray[np.integer[Any]] = np.full(chunk.steps, slots.size)
         slot, at = np.tile(slots, chunk.steps), 0

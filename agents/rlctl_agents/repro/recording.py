@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from rlctl_agents.envs.base import Env, Rests
 from rlctl_agents.repro.provenance import code_digests
-from rlctl_agents.repro.record import FORMAT, Chunk, Digests, Header, Kind, Start, action_leaves, opened
+from rlctl_agents.repro.record import CHUNK_STEPS, FORMAT, Chunk, Digests, Header, Kind, Start, action_leaves, opened
 from rlctl_agents.types.experience import Arrays, Decisions
 
-CHUNK_STEPS, CHUNK_BYTES = 256, 1 << 20
+CHUNK_BYTES = 1 << 20
 """Most bytes that are copied before they are packed; one step of large answers may exceed it."""
 KEPT_BYTES = 8 << 20
 """Most bytes of packed actions and digests in memory, and so of a record."""

@@ -91,8 +91,9 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
     """
     found = Trial(faults=[], inputs={})
     spaces: Spaces | None = None
+    together = False
     with found.telling("env", "id"):
-        spaces = _spaces(spec)
+        spaces, together = _spaces(spec)
         found.masked = spaces.legal
     if spaces is not None and spaces.seats > 1 and spec["stop"]["eval_return"] is not None:
         from rlctl.spec.schema import Stop
@@ -100,7 +101,7 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
         with found.telling("stop", "eval_return"):
             require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)
-    if spaces is not None and spaces.seats > 1:
+    if spaces is not None and spaces.seats > 1 and together:
         for name, policy in spec["policies"].items():
             with found.telling("policies", name, "algorithm", "batch_size"):
                 _whole_blocks(spec, policy["algorithm"], spaces.seats)
@@ -136,7 +137,8 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
 
 def _whole_blocks(spec: dict[str, Any], algorithm: dict[str, Any], seats: int) -> None:
-    """Check that a batch of PPO holds whole blocks of an actor: what is left of one is older than the next weights.
+    """Check that a batch of PPO holds whole blocks of an actor, whose seats all act in every step: what is left of one
+    is older than the next weights.
 
     Raises:
         ValueError: it does not.
@@ -153,14 +155,14 @@ def _whole_blocks(spec: dict[str, Any], algorithm: dict[str, Any], seats: int) -
             )
 
 
-def _spaces(spec: dict[str, Any]) -> Spaces:
-    """Spaces of the environment, which is made and reset once."""
+def _spaces(spec: dict[str, Any]) -> tuple[Spaces, bool]:
+    """Spaces of the environment, which is made and reset once, and whether all its seats act at first."""
     env = envs.make_of(spec["env"], envs=1, seeds=[spec["seed"] % 2**31])
     try:
-        env.reset()
+        first = env.reset()
     finally:
         env.close()
-    return env.spaces
+    return env.spaces, len(first.slot) == env.spaces.seats
 
 
 def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:

@@ -204,7 +204,7 @@ class KubernetesBackend:
         Args:
             note: of the revision, when this makes one.
             initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called where it is there. None: it begins with weights of its own.
+                into its storage; not called where a run that is there has it. None: it begins with weights of its own.
 
         Raises:
             Conflict: another command holds the run, or it, one of its objects or a field has another owner.

@@ -105,7 +105,7 @@ class LocalBackend:
         Args:
             note: of the revision, when this makes one.
             initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called for a run that has one. None: it begins with weights of its own.
+                into its storage; not called where a run that is there has it. None: it begins with weights of its own.
             spec: resolved; `storage.path` absolute or absent, as given to `place`.
 
         Raises:

@@ -184,13 +184,12 @@ class Scheduler:
             if backend is None:
                 backend = self._backends[trial.run] = backend_of(world, trial.run, self._sweep.target)
             seen = take(world, backend, trial.run)
-        except Unreadable as error:  # no answer mends it
-            self._end(trial, "stopped", error.message)
-            return
         except BackendUnreachable as error:
             if world.clock() - self._answered_s >= AWAY_S:
                 raise
-            if not self._away:
+            if isinstance(error, Unreadable) and trial.run not in self._away:  # it keeps its place until it is mended
+                self._tell(f"{error.message}; {error.hint}")
+            elif not self._away:
                 self._tell(f"{error.message}; asked again for {AWAY_S:g} s at most")
             self._away.add(trial.run)
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -46,7 +47,8 @@ def down(
     forget: Annotated[
         bool,
         typer.Option(
-            "--forget", help="Free the name of a run whose cluster is gone; works offline, removes nothing there."
+            "--forget",
+            help="Free the name of a run whose cluster, or folder here, is gone; works offline, removes nothing there.",
         ),
     ] = False,
     run_option: RunOption = None,
@@ -70,7 +72,8 @@ def down(
         if name is not None:  # one that was killed with its last write to do has left its lock
             backend = backend_of(world, name, target)
             patience_s = backend.grace_s if given_s is None else given_s
-            follow(world, backend.delete(name, volumes=False, grace_s=patience_s))
+            gone = volumes and backend.name in ON_CLUSTERS  # nothing is left there but its name in the index
+            follow(world, backend.delete(name, volumes=gone, grace_s=patience_s))
         which = "" if name is None else f" {name}"
         world.say(f"nothing to do: there is no run{which}{looked_at(world, target)}")
         world.document({"run": name, "applied": [], "kept": None, "removed": None})
@@ -99,10 +102,10 @@ def down(
 
 
 def _forget(world: World, name: str | None) -> int:
-    """Take a run on a cluster out of this machine's index of runs; what is on the cluster stays.
+    """Take a run out of this machine's index of runs: one on a cluster, where it stays, or one whose folder is gone.
 
     Raises:
-        UsageError: no run is named, or it is one of this machine.
+        UsageError: no run is named, or it is one of this machine whose folder is there, or cannot be looked for.
     """
     from rlctl.backends.kubernetes.run_state import index
 
@@ -119,6 +122,12 @@ def _forget(world: World, name: str | None) -> int:
     if entry is None:
         world.say(f"no run {name} is recorded here; nothing to do")
     elif local:
+        if not Path(entry.storage).is_dir():  # its file system may not be mounted
+            raise UsageError(
+                f"{entry.storage}, where the data of run {name} lies, is not there",
+                hint=f"mount it; if it is gone for good, move {run_index.path(name)} away",
+                objects=(name,),
+            )
         run_index.path(name).unlink(missing_ok=True)
         world.say(f"{name} is forgotten here; its folder below {entry.storage} was gone")
     else:

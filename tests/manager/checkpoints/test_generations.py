@@ -163,9 +163,13 @@ def test_a_manifest_that_the_volume_does_not_give_is_not_damaged(tmp_path: Path)
     with pytest.raises(IsADirectoryError):
         Manifests(tmp_path)
     (tmp_path / "generation-000002.json").rmdir()
+    Manifests(tmp_path).commit(generation(tmp_path, 4))
+    (tmp_path / "generation-000002.json").mkdir()  # an old one that cannot be read keeps nothing from going on
+    assert Manifests(tmp_path).damaged == ["generation-000002.json"]
+    (tmp_path / "generation-000002.json").rmdir()
     (tmp_path / "generation-000003.json").symlink_to("gone")  # removed between the listing and the reading
     again = Manifests(tmp_path)
-    assert (again.damaged, again.highest) == ([], 1)
+    assert (again.damaged, again.highest) == ([], 4)
 
 
 def test_a_manifest_that_was_renamed_is_not_believed(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Manifests:
         folder: of checkpoints, on the volume.
 
     Raises:
-        OSError: the volume refuses; what it holds is as it was.
+        OSError: the volume does not give the newest of them just now; a learner would begin from an older one.
     """
 
     damaged: list[str]
@@ -43,8 +43,9 @@ class Manifests:
         self._folder = folder
         self._known: dict[int, Generation] = {}
         self.damaged = []
+        refused: dict[int, OSError] = {}
         for path in sorted(folder.glob("generation-*.json")):
-            if not _NAME.fullmatch(path.name):
+            if (match := _NAME.fullmatch(path.name)) is None:
                 continue
             try:
                 manifest = msgspec.json.decode(path.read_bytes(), type=Manifest)
@@ -53,9 +54,16 @@ class Manifests:
                 self._known[manifest.generation.number] = manifest.generation
             except FileNotFoundError:
                 continue  # an earlier manager has just removed it
+            except OSError as error:
+                refused[int(match[1])] = error
             except (ValueError, msgspec.MsgspecError) as error:
                 log.error("%s is damaged and not used: %s", path.name, error)
                 self.damaged.append(path.name)
+        for number, why in refused.items():
+            if number > max(self._known, default=0):
+                raise why
+            log.error("%s cannot be read and is not used: %s", _name(number), why)
+            self.damaged.append(_name(number))
 
     @property
     def highest(self) -> int:

@@ -18,6 +18,7 @@ Reads are answered from what is there; orders wait for the manager's main loop, 
 from __future__ import annotations
 
 import json
+import logging
 import queue
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -39,6 +40,8 @@ READS = ("/status", "/events", "/logs", "/checkpoints", "/files", "/profiles")
 ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 TAKES = ("/init",)
 """Posted as orders are, but not for the main loop."""
+
+log = logging.getLogger(__name__)
 
 
 class ControlOrder(NamedTuple):
@@ -106,6 +109,8 @@ class ControlApi:
             try:
                 order.done.set_result(do(order.what, order.body))
             except Exception as fault:
+                if not isinstance(fault, ValueError):
+                    log.exception("%s failed", order.what)
                 order.done.set_exception(fault)
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ from rlctl_agents.wire.codec import MAX_FIELDS, PROTOCOL, ArrayHead, Buffer, Cou
 HELLO_EVERY_S = 1.0
 """A sender that has not heard from its receiver for so long says hello again."""
 CREDIT_VALID_S = 4.0
-"""A sender that has heard nothing for so long forgets its credit."""
+"""A sender that has heard nothing, or has not looked, for so long forgets its credit."""
 FORGET_AFTER_S = 6.0
 """A receiver that has heard nothing for so long gives a sender's credit to others, which the sender has forgotten."""
 

@@ -247,6 +247,10 @@ def test_a_name_whose_folder_is_gone_can_be_freed_and_one_whose_folder_is_there_
     place: Place, command: Rlctl
 ) -> None:  # fmt: skip
     assert command("down", "one", "--forget").code == 2
+    damage(place, storage="/nfs/unmounted")
+    refused = command("down", "one", "--forget")
+    assert (refused.code, "mount it" in refused.err) == (2, True)
+    damage(place, storage=str(place.storage))
     shutil.rmtree(place.layout.root)
     freed = command("down", "one", "--forget")
     assert (freed.code, run_index.read("one")) == (0, None)
