@@ -20,6 +20,7 @@ from rlctl.errors import BackendUnreachable, RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend
+    from rlctl.image_names import Reference
     from rlctl.probe import Probing
     from rlctl.spec import Machine, Spec
 
@@ -41,6 +42,8 @@ class Cluster(NamedTuple):
 
 
 NOWHERE = Cluster()
+REGISTRY_S = 10.0
+"""Longest wait for one request to a registry."""
 
 
 class Output(StrEnum):
@@ -86,6 +89,15 @@ def _probe(spec: Spec, base: Path, initial: Mapping[str, Any]) -> Probing:
     from rlctl.probe import Probing
 
     return Probing(spec, base, initial=initial)
+
+
+def _label(environ: Mapping[str, str], image: Reference, name: str) -> str | None:
+    """A label of an image, as its registry tells it; "" without one, None where there is no such image."""
+    from rlctl.image_names import loopback
+    from rlctl.images.registry.client import Registry
+    from rlctl.images.registry.logins import logins
+
+    return Registry(not loopback(image.registry), logins(environ), REGISTRY_S).label(image, name)
 
 
 def _become(command: Sequence[str]) -> None:
@@ -138,6 +150,7 @@ class World:
     machine: Machine | None = None  # None: this one
     browse: Callable[[str], object] = _browse
     probe: Callable[[Spec, Path, Mapping[str, Any]], Probing] = _probe
+    label: Callable[[Mapping[str, str], Reference, str], str | None] = _label
     become: Callable[[Sequence[str]], object] = _become
 
     output: str = "table"

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 CORE = "images.core"
 OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security", CORE})
 """Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
-_REGISTRY_S = 10.0
-"""Longest wait for one request about it."""
 _MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
 
 
@@ -47,15 +45,11 @@ def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
     new = prepared.state is None or any(change.path == CORE for change in prepared.changes)
     if image is None or not new:
         return
-    from rlctl.image_names import Reference, loopback
+    from rlctl.image_names import Reference
     from rlctl.images.code import BASE_LABEL
-    from rlctl.images.registry.client import Registry
-    from rlctl.images.registry.logins import logins
 
-    asked = Reference.parse(image).asked
-    registry = Registry(not loopback(asked.registry), logins(world.environ), _REGISTRY_S)
     try:
-        below = registry.label(asked, BASE_LABEL)
+        below = world.label(world.environ, Reference.parse(image).asked, BASE_LABEL)
     except RlctlError as error:
         yield Check(CORE, "not checked", f"whether code was laid over it: {error.message}")
         return
