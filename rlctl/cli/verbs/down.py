@@ -107,6 +107,7 @@ def _forget(world: World, name: str | None) -> int:
     Raises:
         UsageError: no run is named, or it is one of this machine whose folder is there, or cannot be looked for.
     """
+    from rlctl.backends.files import reported
     from rlctl.backends.kubernetes.run_state import index
 
     if name is None:
@@ -128,7 +129,8 @@ def _forget(world: World, name: str | None) -> int:
                 hint=f"mount it; if it is gone for good, move {run_index.path(name)} away",
                 objects=(name,),
             )
-        run_index.path(name).unlink(missing_ok=True)
+        with reported(f"cannot forget run {name}"):
+            run_index.path(name).unlink(missing_ok=True)
         world.say(f"{name} is forgotten here; its folder below {entry.storage} was gone")
     else:
         index.forget(name, entry.uid)

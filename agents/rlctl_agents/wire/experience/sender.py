@@ -314,8 +314,8 @@ class ExperienceSender:
                 progress = True
         # what came while nobody looked may be of credit that others have by now; a sender that may drop blocks tries
         # it, as it never waits for an answer
-        old = self._looked - (looked if self._on_policy else self._heard) >= CREDIT_VALID_S
-        if self._now.limit and (old or self._looked - self._heard >= CREDIT_VALID_S):
+        since = min(looked, self._heard) if self._on_policy else self._heard
+        if self._now.limit and self._looked - since >= CREDIT_VALID_S:
             self._now.limit, self._told = 0, _NOTHING  # the receiver gives it to others; asked for again at once
         while self._allowed():
             if not self._send():

@@ -48,15 +48,14 @@ def apply(
     places.record(place)
     layout.make()
     remove_asides(layout.run)
+    _await_end(place, say)  # what ends changes what is stored
     stored = run_state.read_stored(place)
     if initial is not None and (stored is None or not layout.init.exists()):
         folder = initial()
         shutil.rmtree(layout.init, ignore_errors=True)  # of an `up` that did not come to its state
         copy_policy(folder, layout.init)
     reserve(layout.run)
-    _await_end(place, say)
 
-    stored = run_state.read_stored(place)  # what has just ended has changed it
     known = _known_documents(layout)
     wanted = _state(place, plan, spec, stored)
     revisions.catch_up(place, stored, known)
