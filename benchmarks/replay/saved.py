@@ -59,9 +59,9 @@ class Busy:
         self._told = to_buffers(told, list(told))
 
     def work(self, goes_on: Callable[[], bool]) -> dict[str, float]:
-        """Draws and insertions until then: rows drawn per second, and the longest of each in milliseconds."""
+        """Draws and insertions until then, once at least: rows drawn per second, and the longest of each in ms."""
         longest, draws, began = {"draw": 0.0, "insert": 0.0}, 0, time.perf_counter()
-        while goes_on():
+        while not draws or goes_on():
             for number in range(DRAWS + 1):
                 at = time.perf_counter()
                 (self.insert if number == DRAWS else self.draw)()

@@ -626,7 +626,8 @@ class Run:
     folder = folder
     def up(self, *_):
         print("up", flush=True)
-        time.sleep(60)
+        while True:  # short ones, as a wait for a run is: a signal may come to another thread, which ends no sleep
+            time.sleep(0.1)
     def down(self):
         print("down", flush=True)
         return True
