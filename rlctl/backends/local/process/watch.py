@@ -96,7 +96,8 @@ class Watch:
             out_of_memory=kills > self._oom_kills,
         )
         self._oom_kills = kills
-        self._reasons[death.name] = report.text
+        if death.exit_status != 0:  # an end in good order is no trouble: the one before stays the last
+            self._reasons[death.name] = report.text
         verdict = self._policy.judge(death, report, now, report.error)
         match verdict:
             case Again(delay_s):

@@ -158,3 +158,16 @@ def test_a_process_has_joined_although_the_clock_was_set_back_before_it_did(tmp_
         bench.pass_time(30)
         process.kill()
     assert not bench.stored("actor-0")["in_trouble"]
+
+
+def test_an_end_in_good_order_leaves_the_trouble_before_it_the_last(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.start("learner-0")
+    bench.pass_time(5)
+    assert bench.die("learner-0", 1, "CUDA error")
+    bench.pass_time(1)
+    bench.pass_time(3)
+    assert bench.die("learner-0", 0, "the last words")
+    stored = bench.stored("learner-0")
+    assert stored["in_trouble"]
+    assert stored["reason"] == "learner 0 exited 1 after 00:00:05: CUDA error"
