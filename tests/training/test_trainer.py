@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.collective import Broken
-from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer
+from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer, _mean
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.support.batches import batch, memory
@@ -108,6 +109,12 @@ def test_a_batch_without_a_finite_gradient_changes_no_weight(lock_step: bool) ->
     assert numbers(learning) == before
     assert learning.version == int(lock_step), "in lock-step everybody waits for a version"
     assert learning.nonfinite == 1
+
+
+def test_metrics_of_minibatches_that_overflow_both_ways_are_no_error() -> None:
+    assert math.isnan(_mean([math.inf, 1.0, -math.inf]))
+    assert _mean([math.inf, 1.0]) == math.inf
+    assert _mean([0.1] * 10) == 0.1
 
 
 def test_the_learner_gives_up_after_ten_such_batches_in_a_row_and_not_before() -> None:

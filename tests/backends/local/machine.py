@@ -51,7 +51,13 @@ class Machine:
         uid = self.backend.place(run, self.storage).uid
         return Plan(run, uid, "0.0", "local", tuple(roles), dict(live or {"stop": {}}), str(FAKES))
 
-    def up(self, run: str, *roles: RolePlan, live: Mapping[str, Any] | None = None) -> list[Applied]:
+    def up(
+        self,
+        run: str,
+        *roles: RolePlan,
+        live: Mapping[str, Any] | None = None,
+        initial: Callable[[], Path] | None = None,
+    ) -> list[Applied]:
         """`rlctl up` of a plan that holds these roles."""
         place = self.backend.place(run, self.storage)
         plan = self.plan(run, roles, live)
@@ -60,7 +66,7 @@ class Machine:
         made = local_documents(plan, layout=place.layout, sockets=place.sockets, python=sys.executable)
         self.applied.add(run)
         spec = {"run": run, "storage": {"path": self.storage}, "roles": {role.role: {} for role in plan.roles}}
-        return list(self.backend.apply(plan, made, spec))
+        return list(self.backend.apply(plan, made, spec, initial=initial))
 
     def processes(self, run: str) -> dict[str, Process]:
         """A busy supervisor, or one that ends, is waited for longer than a user is."""

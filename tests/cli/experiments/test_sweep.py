@@ -19,12 +19,14 @@ from rlctl.cli.context import World
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.scheduler import update
 from rlctl.cli.run.snapshot import take
-from rlctl.errors import BackendUnreachable
+from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.probe import Probed
+from rlctl.spec.layout import Layout
 from rlctl.spec.problems.messages import Fault
 from tests.cli.clusters import CLUSTER_SPEC, Clusters
 from tests.cli.conftest import STATUS, Rlctl
 from tests.cli.experiments.training import Training, rate, write
+from tests.support.memory import MemoryPlace
 
 AXES = ("--set", "algorithm.lr=1e-3,3e-3", "--seeds", "2")
 
@@ -396,6 +398,45 @@ def test_list_shows_sweeps_and_the_trials_of_one_as_they_are_now(rlctl: Rlctl, s
     rows = [row.split() for row in rlctl("sweep", "list", "pole").out.splitlines()]
     assert rows[1] == ["pole-1", "1e-3", "0", "finished", "1.00k", "4", "4"]
     assert rows[2] == ["pole-2", "1e-3", "1", "waiting", "-", "-", "-"]
+
+
+def test_list_shows_the_best_evaluation_of_a_trial_that_has_forgotten(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, lambda state, look: 7 - look)
+    assert rlctl("sweep", spec).code == 0
+    assert rlctl("sweep", "list").out.splitlines()[1].split()[6] == "6"
+    assert rlctl("sweep", "list", "pole").out.splitlines()[1].split()[-2:] == ["3", "6"]
+
+
+def test_clean_removes_a_run_whose_up_was_killed_before_it_was_recorded(
+    rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Training(rlctl, returned)
+    assert rlctl("sweep", spec).code == 0
+    uid = record.known("pole").trials[0].uid
+    deleted: list[str] = []
+    monkeypatch.setattr(rlctl.backend, "find", lambda run: None)
+    monkeypatch.setattr(
+        rlctl.backend, "place", lambda run, storage: MemoryPlace(uid, Layout(rlctl.folder), rlctl.folder)
+    )
+    monkeypatch.setattr(rlctl.backend, "delete", lambda run, **options: iter(deleted.append(run) or ()))
+    result = rlctl("sweep", "clean", "pole", "--yes", "-o", "json")
+    assert result.code == 0, result.err
+    assert (deleted, result.json["removed"]) == (["pole-1"], ["pole-1"])
+
+
+def test_a_trial_whose_record_cannot_be_read_keeps_its_place_until_it_is_mended(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    find = rlctl.backend.find
+
+    def maybe(run: str) -> RunState | None:
+        if 2 <= rlctl.time_s < 200 and not training.busy:
+            raise Unreadable("state.json does not hold the state", hint="mend it", run=run, storage="/memory")
+        return find(run)
+
+    rlctl.backend.find = maybe  # type: ignore[method-assign]
+    result = rlctl("sweep", spec)
+    assert result.code == 0, result.err
+    assert result.err.count("state.json does not hold the state; mend it") == 1
 
 
 def test_a_target_that_is_away_for_a_moment_ends_nothing(rlctl: Rlctl, spec: str) -> None:

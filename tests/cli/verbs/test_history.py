@@ -1,7 +1,12 @@
 """`history` and `rollback`: what was applied, and back to it."""
 
+import signal
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
+from rlctl.backends.base import Applied
 from tests.cli.clusters import DIGEST, Clusters
 from tests.cli.conftest import Rlctl
 
@@ -119,3 +124,18 @@ def test_a_rollback_that_stopped_half_way_goes_on_by_its_number(changed: Rlctl) 
     changed.backend.partly_after = None
     assert changed("rollback", "1", "--run", "pole").code == 0
     assert rate(changed) == 1e-3
+
+
+def test_ctrl_c_of_rollback_names_the_revision_that_it_was_going_to(
+    changed: Rlctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = changed.backend.rollback
+
+    def interrupted(*words: Any) -> Iterator[Applied]:
+        yield from real(*words)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(changed.backend, "rollback", interrupted)
+    result = changed("rollback")
+    assert result.code == 130
+    assert "left pole half rolled back; rlctl rollback 2 --run pole goes on" in result.err

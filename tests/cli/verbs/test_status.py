@@ -223,6 +223,16 @@ def test_watch_prints_a_line_at_a_time_until_the_run_is_over(rlctl: Rlctl) -> No
     ]
 
 
+def test_a_watch_outlasts_a_target_that_does_not_answer(rlctl: Rlctl) -> None:
+    rlctl.up()
+    rlctl.at(3, lambda: setattr(rlctl.backend, "unreachable", True))
+    rlctl.at(60, lambda: setattr(rlctl.backend, "unreachable", False))
+    rlctl.at(64, lambda: rlctl.backend.finish("pole", "enough"))
+    result = rlctl("status", "-w")
+    assert result.code == 0, result.err
+    assert result.out.splitlines()[-1].endswith("finished, finished: enough")
+
+
 def test_watch_as_json_is_one_document_a_line(rlctl: Rlctl) -> None:
     rlctl.up()
     rlctl.at(4, lambda: rlctl.backend.finish("pole", "enough"))

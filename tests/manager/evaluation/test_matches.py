@@ -235,6 +235,7 @@ def test_a_result_is_summed_up(evaluations: Quotas) -> None:
         ((10.0, 20.0), "greedy", "asks for 3 episodes"),
         ((10.0, 20.0, 30.0), "sample", "in mode sample"),
         ((10.0, float("nan"), 30.0), "greedy", "not finite"),
+        ((10.0, -1e200, 30.0), "greedy", "beyond 1e\\+150"),
     ],
 )
 def test_a_result_that_is_not_the_whole_quota_does_not_count(

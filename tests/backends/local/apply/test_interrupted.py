@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import psutil
 import pytest
 
 from rlctl.backends.base import Applied
+from rlctl.backends.files import POLICY_FILES
 from rlctl.errors import Conflict
 from tests.backends.local.machine import Machine, fakes_first, read_log, role_plan, until, whats
 from tests.support.kills import killed_at_every_step
@@ -58,6 +60,27 @@ def test_of_two_simultaneous_ups_one_is_told_who_holds_the_run(machine: Machine)
     held.close()
     up()
     assert outcomes[1] == "done"
+
+
+def test_a_new_run_begins_from_the_policy_of_this_up_and_not_of_one_that_came_to_nothing(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def pulled(name: str) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for file in POLICY_FILES:
+            (folder / file).write_text(name)
+        return folder
+
+    def killed(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("rlctl.backends.local.apply.up.reserve", killed)  # what follows the copy
+        with pytest.raises(KeyboardInterrupt):
+            machine.up("one", role_plan("manager"), initial=lambda: pulled("first"))
+    machine.up("one", role_plan("manager"), initial=lambda: pulled("second"))
+    assert {file.read_text() for file in machine.backend.place("one").layout.init.iterdir()} == {"second"}
 
 
 def test_up_converges_after_a_kill_at_any_step(machine: Machine) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,11 +67,13 @@ def test_status_of_a_frozen_supervisor_answers_within_seconds_and_says_how_to_wa
     until(lambda: len(machine.pids("one")) == 2, "the supervisor to answer again")
 
 
-def test_a_supervisor_is_found_when_its_pid_file_is_torn(machine: Machine) -> None:
+def test_a_supervisor_is_found_when_its_pid_file_is_torn_and_its_sockets_would_lie_elsewhere_now(
+    machine: Machine,
+) -> None:
     machine.up("one", role_plan("manager"))
     pid, place = machine.supervisor_pid("one"), machine.backend.place("one")
     (place.layout.run / "supervisord.pid").write_text("\0\0")
-    assert Daemon(place).pid() == pid
+    assert Daemon(replace(place, sockets=place.sockets.parent.parent / "other" / place.sockets.name)).pid() == pid
 
 
 def test_down_ends_a_run_whose_state_is_torn_and_keeps_the_file_as_it_is(machine: Machine) -> None:
