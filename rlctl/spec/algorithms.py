@@ -78,29 +78,32 @@ class ActorCritic(Algorithm):
     """Trace decay lambda."""
     optimizer: Annotated[Optimizer, restart("learner")] = "adam"
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 3e-4
+    """Learning rate of the optimizer."""
     lr_schedule: Schedule | None = None
-    """Of the learning rate; null keeps it constant."""
+    """Schedule of lr; null keeps it constant."""
     rmsprop_decay: Annotated[float, Field(gt=0, lt=1), restart("learner")] = 0.99
-    """Of the mean of squares; rmsprop."""
+    """Decay rate of the running mean of squared gradients; rmsprop."""
     adam_beta1: Annotated[float, Field(ge=0, lt=1), restart("learner")] = 0.9
-    """Decay of the mean of gradients; adam and adamw."""
+    """Decay rate of the running mean of gradients; adam and adamw."""
     adam_beta2: Annotated[float, Field(ge=0, lt=1), restart("learner")] = 0.999
-    """Decay of the mean of squares; adam and adamw."""
+    """Decay rate of the running mean of squared gradients; adam and adamw."""
     weight_decay: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.0
-    """Of adamw: matrices shrink by lr x weight_decay in each optimizer step; biases and deviations do not."""
+    """Decoupled weight decay of adamw: weight matrices shrink by lr x weight_decay in each optimizer step; biases and
+    log standard deviations do not."""
     optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
-    """Added outside the root."""
+    """Epsilon of the optimizer, added outside the square root."""
     max_grad_norm: Annotated[float, Field(gt=0), restart("learner")] = 0.5
+    """Largest norm of the gradient over all weights; a larger one is scaled down to it."""
     value_coef: Annotated[float, Field(ge=0), restart("learner"), MUTABLE] = 0.5
     """Weight of half the squared value error."""
     entropy_coef: Annotated[Literal["auto"] | Annotated[float, Field(ge=0)], restart("learner"), MUTABLE] = "auto"
     """Weight of the policy's entropy. auto: 0.01 (impala: 0.001) where every action is one of finitely many; 0 where
-    one holds real numbers, whose entropy grows without end as the deviation does. Left out with impala and the preset
-    atari: 0.01."""
+    one holds real numbers, whose entropy grows without end as the standard deviation does. Left out with impala and the
+    preset atari: 0.01."""
     entropy_schedule: Schedule | None = None
-    """Of entropy_coef; null keeps it constant."""
+    """Schedule of entropy_coef; null keeps it constant."""
     advantage_norm: Annotated[bool, restart("learner")] = False
-    """Scale the advantages of a batch to mean 0 and deviation 1 over its valid rows."""
+    """Scale the advantages of a batch to mean 0 and standard deviation 1 over its valid rows."""
 
     @property
     def schedules(self) -> dict[str, Schedule | None]:
@@ -126,8 +129,11 @@ class OffPolicy(ActorCritic):
     """Hyperparameters of algorithms whose experience may come from older policies, corrected by V-trace."""
 
     rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    """Clip of the importance weight rho in the value's target (rho-bar)."""
     c_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    """Clip of the trace coefficient c (c-bar)."""
     pg_rho_max: Annotated[float, Field(gt=0), restart("learner")] = 1.0
+    """Clip of the importance weight in the policy gradient."""
     advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "vtrace"
     """vtrace: as published, from the next row's target. gae: that of GAE where the experience is the learner's own.
 
@@ -185,13 +191,13 @@ class Clipped(ActorCritic):
     clip: Annotated[float, Field(gt=0, lt=1), restart("learner"), MUTABLE] = 0.2
     """The ratio of probabilities is clipped to [1 - clip, 1 + clip]."""
     clip_schedule: Schedule | None = None
-    """Of clip; null keeps it constant."""
+    """Schedule of clip; null keeps it constant."""
     value_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
     """The value moves at most so far from the old one, in units of the value head; null: no limit."""
     target_kl: Annotated[float | None, Field(gt=0), restart("learner")] = None
     """The steps of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
     advantage_norm: Annotated[bool, restart("learner")] = True
-    """Scale the advantages of a batch to mean 0 and deviation 1 over the valid rows of all learners."""
+    """Scale the advantages of a batch to mean 0 and standard deviation 1 over the valid rows of all learners."""
 
     def sized(self, *, plain: bool) -> Self:
         """The same with every `auto` that depends on the network as what it is.
@@ -205,22 +211,22 @@ class Clipped(ActorCritic):
 
     @property
     def schedules(self) -> dict[str, Schedule | None]:
-        """With that of clip."""
+        """Hyperparameter -> its schedule, that of clip included."""
         return super().schedules | {"clip": self.clip_schedule}
 
     @property
     def ages(self) -> tuple[int, ...]:
-        """Of the batches that one version is learned from: 0 is the newest."""
+        """Ages of the batches that one version is learned from; 0 is the newest."""
         return (0,)
 
     @property
     def passes(self) -> int:
-        """Over these batches."""
+        """Passes over these batches."""
         return 1
 
     @property
     def minibatches(self) -> int:
-        """Of one pass; of what is `sized`."""
+        """Minibatches of one pass; asked of what `sized` returns."""
         assert self.minibatch_size != "auto", "sized"
         return max(1, len(self.ages) * self.batch_size // self.minibatch_size)
 
@@ -246,13 +252,13 @@ class Ppo(Clipped):
     """The steps of a batch end when KL(old || new) of a minibatch is above 1.5 times this; null: never."""
 
     def sized(self, *, plain: bool) -> Self:
-        """With `epochs`."""
+        """As in the base class, and `epochs` as a number."""
         epochs = (10 if plain else 4) if self.epochs == "auto" else self.epochs
         return super().sized(plain=plain).model_copy(update={"epochs": epochs})
 
     @property
     def passes(self) -> int:
-        """Over a batch; of what is `sized`."""
+        """Passes over a batch; asked of what `sized` returns."""
         assert self.epochs != "auto", "sized"
         return self.epochs
 
@@ -289,21 +295,22 @@ class Appo(Clipped, OffPolicy):
     """
 
     def sized(self, *, plain: bool) -> Self:
-        """With `reuse`."""
+        """As in the base class, and `reuse` as a number."""
         most, held = 8 if plain else 2, self.buffer_batches
         reuse = (most if held > most else most // held * held) if self.reuse == "auto" else self.reuse
         return super().sized(plain=plain).model_copy(update={"reuse": reuse})
 
     @property
     def ages(self) -> tuple[int, ...]:
-        """The newest, the oldest that the buffer holds, and those evenly between; of what is `sized`."""
+        """Ages of the newest batch, of the oldest in the buffer and of those evenly between; asked of what `sized`
+        returns."""
         assert self.reuse != "auto", "sized"
         count = min(self.reuse, self.buffer_batches)
         return tuple(round(place * (self.buffer_batches - 1) / max(1, count - 1)) for place in range(count))
 
     @property
     def passes(self) -> int:
-        """More than one where a batch is learned from more often than it is in the buffer; of what is `sized`."""
+        """Passes: more than one where `reuse` is above `buffer_batches`; asked of what `sized` returns."""
         assert self.reuse != "auto", "sized"
         return self.reuse // len(self.ages)
 
@@ -330,21 +337,21 @@ class Replayed(Algorithm):
     """Scaled rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw. With the
     preset atari 1."""
     prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = False
-    """Rows are drawn by their priorities, not evenly."""
+    """Rows are drawn by their priorities, not uniformly."""
     priority_alpha: Annotated[float, Field(ge=0, le=1), restart("replay")] = 0.6
-    """A row's chance is proportional to its priority to the power of it; 0 is even."""
+    """Exponent of the priorities: a row is drawn with probability proportional to priority ** alpha; 0: uniform."""
     priority_beta: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.4
-    """Exponent of the importance weights; 1 makes up for the uneven draw."""
+    """Exponent of the importance weights; 1 corrects the non-uniform draw fully."""
     priority_epsilon: Annotated[float, Field(gt=0), restart("replay")] = 1e-6
-    """Added to the absolute error: what is learned stays drawable."""
+    """Added to the absolute TD error, so that rows without one stay drawable."""
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 5e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     lr_schedule: Schedule | None = None
-    """Of the learning rates; null keeps them constant."""
+    """Schedule of the learning rates; null keeps them constant."""
     optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-8
-    """Of Adam, added outside the root."""
+    """Epsilon of Adam, added outside the square root."""
     max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = None
-    """Null: no limit."""
+    """Largest norm of the gradient over all weights; a larger one is scaled down to it. null: no limit."""
     max_lag_versions: Annotated[Literal[0], restart("learner")] = 0
     """Always 0 and not used: what is drawn may be of any age."""
 
@@ -379,13 +386,13 @@ class QLearning(Replayed):
     huber: Annotated[float | None, Field(gt=0), restart("learner")] = None
     """The loss is linear in errors beyond it; null: squares."""
     max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 10.0
-    """Null: no limit."""
+    """Largest norm of the gradient over all weights; a larger one is scaled down to it. null: no limit."""
     optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1.5e-4
-    """Of Adam, added outside the root."""
+    """Epsilon of Adam, added outside the square root."""
     target_every_updates: Annotated[int, Field(ge=1), restart("learner")] = 32
     """Versions from one update of the target network to the next."""
     tau: Annotated[float, Field(gt=0, le=1), restart("learner")] = 1.0
-    """Share of the network in the target network then; 1: a copy."""
+    """Weight of the network in an update of the target network (Polyak averaging); 1: a copy."""
 
     def samples_per_insert(self, *, images: bool) -> float:
         """Of images as Mnih et al. have it: 32 rows for each 4. Small networks learn from more, and it costs little."""
@@ -400,24 +407,26 @@ class Dqn(QLearning):
 
     name: Annotated[Literal["dqn"], new_run("learner", "actor", "evaluator", "replay")] = "dqn"
     epsilon_initial: Annotated[float, Field(ge=0, le=1), restart("learner", "actor", "evaluator")] = 1.0
-    """Chance of a random action at the start."""
+    """Probability of a random action at the start."""
     epsilon_final: Annotated[float, Field(ge=0, le=1), restart("learner", "actor", "evaluator")] = 0.05
+    """Probability of a random action from epsilon_steps on."""
     epsilon_steps: Annotated[int, Field(ge=1), restart("learner", "actor", "evaluator")] = 50_000
-    """Agent steps learned from until epsilon_final; linear."""
+    """Agent steps learned from over which it falls, linearly, from epsilon_initial to epsilon_final."""
 
 
 class Ladder(QLearning):
     """Hyperparameters of Q-learning whose actors' environments explore at rates of their own."""
 
     prioritized: Annotated[bool, new_run("learner", "actor", "evaluator", "replay")] = True
-    """Rows are drawn by their priorities, not evenly."""
+    """Rows are drawn by their priorities, not uniformly."""
     dueling: Annotated[bool, new_run("learner", "actor", "evaluator")] = True
     """A head for the value and one for the advantages (Wang et al. 2016, arXiv:1511.06581)."""
     max_grad_norm: Annotated[float | None, Field(gt=0), restart("learner")] = 40.0
-    """Null: no limit."""
+    """Largest norm of the gradient over all weights; a larger one is scaled down to it. null: no limit."""
     epsilon_base: Annotated[float, Field(ge=0, lt=1), restart("learner", "actor", "evaluator")] = 0.4
+    """Largest probability of a random action: that of the environment with u = 0."""
     epsilon_power: Annotated[float, Field(ge=0), restart("learner", "actor", "evaluator")] = 7.0
-    """An environment explores at epsilon_base to the power of 1 + epsilon_power u, u from 0 to 1 by its number."""
+    """An environment explores with probability epsilon_base ** (1 + epsilon_power u), u from 0 to 1 by its number."""
 
 
 class ApexDqn(Ladder):
@@ -468,13 +477,15 @@ class R2d2(Ladder):
     value_rescaling: Annotated[bool, restart("learner", "replay")] = True
     """Values are learned as h(x) = sign(x)(sqrt(|x| + 1) - 1) + 0.001 x, in place of clipped rewards."""
     priority_max: Annotated[float, Field(ge=0, le=1), restart("learner", "replay")] = 0.9
-    """A sequence's error is that part of the largest one of its rows, and the rest of their mean."""
+    """Weight of the largest TD error of a sequence's rows in its priority (eta); their mean has the rest."""
     priority_alpha: Annotated[float, Field(ge=0, le=1), restart("replay")] = 0.9
-    """A sequence's chance is proportional to its priority to the power of it; 0 is even."""
+    """Exponent of the priorities: a sequence is drawn with probability proportional to priority ** alpha; 0:
+    uniform."""
     priority_beta: Annotated[float, Field(ge=0, le=1), restart("learner")] = 0.6
-    """Exponent of the importance weights; 1 makes up for the uneven draw."""
+    """Exponent of the importance weights; 1 corrects the non-uniform draw fully."""
     optimizer_eps: Annotated[float, Field(gt=0), restart("learner")] = 1e-5
-    """Of Adam, added outside the root. The loss is a mean over rows: the paper's 1e-3 is of sums of sequence_length."""
+    """Epsilon of Adam, added outside the square root. The loss is a mean over rows: the paper's 1e-3 is of sums of
+    sequence_length."""
 
     @property
     def unit_rows(self) -> int:
@@ -494,14 +505,14 @@ class Continuous(Replayed):
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 8
     """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 3e-4
-    """Of Adam."""
+    """Learning rate of Adam."""
     critic_lr: Annotated[float | None, Field(gt=0, le=1), restart("learner"), MUTABLE] = None
-    """Null: lr."""
+    """Learning rate of the critics; null: lr."""
     tau: Annotated[float, Field(gt=0, le=1), restart("learner")] = 0.005
-    """Share of the networks in the target networks after an optimizer step."""
+    """Weight of the networks in an update of the target networks (Polyak averaging), after each optimizer step."""
     random_steps: Annotated[int, Field(ge=0), restart("learner", "actor", "evaluator")] = 1
-    """Actions are evenly random while the weights were learned from fewer agent steps. 1: until the first update, which
-    replay.learning_starts decides; 0: never."""
+    """Actions are uniformly random while the weights were learned from fewer agent steps. 1: until the first update,
+    which replay.learning_starts decides; 0: never."""
 
     def samples_per_insert(self, *, images: bool) -> float:
         """An optimizer step for each row that comes in."""
@@ -520,10 +531,11 @@ class Sac(Continuous):
     temperature: Annotated[Literal["auto"] | Annotated[float, Field(gt=0)], new_run("learner")] = "auto"
     """Weight of the entropy. auto: learned, from 1, so that the entropy comes to target_entropy."""
     temperature_lr: Annotated[float | None, Field(gt=0, le=1), restart("learner"), MUTABLE] = None
-    """Null: lr."""
+    """Learning rate of the temperature; null: lr."""
     target_entropy: Annotated[Literal["auto"] | float, restart("learner")] = "auto"
-    """Nats, of actions in units of half the width of their bounds. auto: -1 for each number of an action; of options
-    half of the most that there can be, the sum over the choices of log(options), of those that are legal."""
+    """Entropy that the temperature is learned for, in nats, of actions in units of half the width of their bounds.
+    auto: -1 for each number of an action; of options half of the most that there can be, the sum over the choices of
+    log(options), of those that are legal."""
 
 
 class Td3(Continuous):
@@ -537,10 +549,11 @@ class Td3(Continuous):
     """Optimizer steps of the critics for one of the policy and of the target networks; batch_size is a multiple of
     minibatch_size x policy_every."""
     exploration_noise: Annotated[float, Field(ge=0), restart("learner", "actor", "evaluator")] = 0.1
-    """Deviation of the noise on actions, in units of half the width of their bounds."""
+    """Standard deviation of the noise on actions, in units of half the width of their bounds."""
     target_noise: Annotated[float, Field(ge=0), restart("learner")] = 0.2
-    """Deviation of the noise on actions of targets, in the same units."""
+    """Standard deviation of the noise on the actions of targets, in the same units."""
     target_noise_clip: Annotated[float, Field(ge=0), restart("learner")] = 0.5
+    """That noise is clipped to [-target_noise_clip, target_noise_clip]."""
 
 
 def _refused(name: str) -> str:

@@ -81,7 +81,7 @@ class Storage(Model):
     class_: Annotated[ObjectName | None, Field(alias="class"), new_run()] = None
     """StorageClass of the run's own claim; it must offer ReadWriteMany. null: the default of the cluster."""
     size: Annotated[Memory, live()] = DEFAULT_SIZE
-    """Of the run's own claim. It can grow, where the class allows it, and never shrinks."""
+    """Size of the run's own claim. It can grow, where the class allows it, and never shrinks."""
 
 
 class Proxy(Model):

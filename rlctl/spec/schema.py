@@ -117,37 +117,40 @@ class Normalize(Model):
     """Running moments that travel with the weights, so that scales of an environment do not matter."""
 
     observations: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
-    """Leaves that hold real numbers, or whole ones that may be further than 1 from 0, get mean 0 and deviation 1,
-    clipped to [-10, 10], and so does each channel of small grids of bytes whose space says 0 to 255 (MiniGrid's codes).
-    auto: yes."""
+    """Leaves that hold real numbers, or whole ones that may be further than 1 from 0, get mean 0 and standard deviation
+    1, clipped to [-10, 10], and so does each channel of small grids of bytes whose space says 0 to 255 (MiniGrid's
+    codes). auto: yes."""
     returns: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
-    """The value is learned in units of the returns' deviation, by PopArt. auto: unless rewards are clipped."""
+    """The value is learned in units of the returns' standard deviation, by PopArt. auto: unless rewards are clipped."""
 
 
 class Gaussian(Model):
     """The distribution over an action that is a Box of real numbers, in units of half the width of its bounds."""
 
     std: Annotated[Literal["free", "network"], new_run("learner", "actor", "evaluator")] = "free"
-    """free: a deviation per entry, learned apart from the observation. network: a function of the observation."""
+    """free: a standard deviation per entry, learned apart from the observation. network: a function of the
+    observation."""
     squash: Annotated[bool, new_run("learner", "actor", "evaluator")] = False
     """Samples pass through tanh, so that none lies outside of the bounds, which every entry must have. Without it the
     environment clips them."""
     log_std_init: Annotated[float, Field(ge=-20, le=20), new_run("learner", "actor", "evaluator")] = 0.0
-    """Log of the deviation at the start, natural."""
+    """Natural log of the standard deviation at the start."""
     log_std_min: Annotated[float, Field(ge=-20, le=20), new_run("learner", "actor", "evaluator")] = -5.0
+    """Smallest log standard deviation."""
     log_std_max: Annotated[float, Field(ge=-20, le=20), new_run("learner", "actor", "evaluator")] = 2.0
-    """The log deviation stays between the two; it is bent within 1 of either, and gradients go on there."""
+    """Largest log standard deviation. Within 1 of either limit it is approached softly, so that gradients never
+    vanish."""
 
 
 class Gains(Model):
-    """Of the initial weights, which are orthogonal; biases are 0."""
+    """Gains of the initial weights, which are orthogonal; biases are 0."""
 
     hidden: Annotated[float | None, Field(gt=0, le=1000), new_run("learner", "actor", "evaluator")] = None
-    """Of the torso's layers; null: the square root of 2, and 1 in the convolutions of impala_cnn."""
+    """Gain of the torso's layers; null: the square root of 2, and 1 in the convolutions of impala_cnn."""
     policy: Annotated[float, Field(gt=0, le=1000), new_run("learner", "actor", "evaluator")] = 0.01
-    """Of the last layer of the policy; a small one makes the first policy nearly uniform."""
+    """Gain of the last layer of the policy; a small one makes the first policy nearly uniform."""
     value: Annotated[float, Field(gt=0, le=1000), new_run("learner", "actor", "evaluator")] = 1.0
-    """Of the last layer of the value."""
+    """Gain of the last layer of the value."""
 
 
 class Network(Model):
@@ -308,7 +311,7 @@ class Evaluation(Model):
 
     Episodes are shared out before the first begins, as equally as the numbers allow."""
     video_every: Annotated[int | None, Field(ge=1), live("manager")] = None
-    """Of so many evaluations one is followed by an episode that is recorded as a GIF, beginning with the first; so are
+    """One in so many evaluations, beginning with the first, is followed by an episode that is recorded as a GIF; so are
     the one that confirms a goal and that of the last model. The newest and the best are on the status page, and below
     results/episodes. Null: none."""
 
