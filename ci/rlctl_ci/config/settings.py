@@ -55,7 +55,7 @@ class Verify(Model):
     """Terms on which a deployment counts as verified."""
 
     ready_within_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
-    """Every replica runs and has reported."""
+    """Seconds within which every replica runs and has reported; 0.1 more for each replica."""
     watch_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
     """From then on, the run is watched for so long."""
     min_throughput: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -40,6 +40,9 @@ from rlctl_ci.deploy.policy import Reach, reach
 _LOCKED_FOR_S: Final = 60.0
 _BACK: Final = re.compile(r"rollback to (\d+)")
 """The note of a revision that is an older one again."""
+_SECONDS_A_REPLICA: Final = 0.1
+"""Added to `verify.ready_within_s` for each replica: a cluster replaces some 20 pods a second, and half of that is
+borne."""
 Say = Callable[[str], object]
 
 
@@ -129,7 +132,7 @@ class Act:
         """
         rules, run = self.project.verify, self.project.run
         try:
-            seen = health.await_ready(self.backend, run, rules.ready_within_s, clock=self.clock, sleep=self.sleep)
+            seen = self._await_ready()
         except (WorkloadFailed, TimedOut) as error:
             if missing := baseline.get("missing"):
                 error.message += f" (it was not ready before the push either: {missing})"
@@ -171,10 +174,15 @@ class Act:
         self._applied(lambda: self.backend.rollback(run, step.before), lambda: self._as_left(step))
         after = self._rescaled(state, baseline)
         if not baseline.get("missing"):
-            health.await_ready(
-                self.backend, run, self.project.verify.ready_within_s, clock=self.clock, sleep=self.sleep
-            )
+            self._await_ready()
         return after.revision
+
+    def _await_ready(self) -> health.Look:
+        run = self.project.run
+        state = self.backend.find(run)
+        replicas = 0 if state is None else sum(state.replicas.values())
+        within_s = self.project.verify.ready_within_s + _SECONDS_A_REPLICA * replicas
+        return health.await_ready(self.backend, run, within_s, clock=self.clock, sleep=self.sleep)
 
     def _as_left(self, step: Step) -> RunState:
         """The run, as this deployment has left it.

@@ -24,10 +24,13 @@ _OURS: Final = "templates/"
 """Prefix of the origin of a template that is not a user's."""
 _EXPOSED: Final = "proxy-"
 """Prefix of roles that stand before a page for callers outside the cluster, with a Secret of the spec's choice."""
-_POD: Final = (
-    "serviceAccountName", "serviceAccount", "automountServiceAccountToken", "imagePullSecrets", "securityContext",
-    "hostNetwork", "hostPID", "hostIPC", "hostUsers", "shareProcessNamespace", "runtimeClassName", "resourceClaims",
-)  # fmt: skip
+_OPEN: Final = {"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "resources"}
+"""Fields of a pod that a push may change: where it runs and with how much. Every other one gives rights, or may: names
+of hosts decide where the manager's credentials go, a priority whose pods make room."""
+_LISTS: Final = {"containers", "initContainers", "ephemeralContainers", "volumes"}
+"""Fields of a pod whose entries are compared one by one."""
+_TAKEN_AWAY: Final = ("serviceAccountName", "automountServiceAccountToken", "securityContext", "hostUsers")
+"""Fields of a pod that give more rights where they are left out."""
 _CONTAINER: Final = ("securityContext", "envFrom", "volumeDevices")
 _EXECUTED: Final = (
     "command", "args", "workingDir", "lifecycle", "startupProbe", "livenessProbe", "readinessProbe",
@@ -89,8 +92,10 @@ def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequen
     faults |= {f"{document.name} exposes a page" for document in changed if document.role.startswith(_EXPOSED)}
     patched = [document for document in changed if PATCHED_BY in document.origin]
     if patched and not faults:
-        granted = {*_rights(before), *_rights(cluster_documents(replace(plan, base=None, code_path=None), spec))}
+        plain = cluster_documents(replace(plan, base=None, code_path=None), spec)
+        granted = {*_rights(before), *_rights(plain)}
         faults = {right for right in _rights(patched) if right not in granted}
+        faults |= set(_lost(patched, plain, before))
     if faults:
         raise _refusal(faults)
 
@@ -119,7 +124,8 @@ def _rights(documents: Iterable[Document]) -> Iterator[str]:
         for key, said in about.items():  # of pods: injectors, network policies and runtimes read them
             yield from (f"{whose}: pod {key}: {_json(one)}" for one in (said.items() if key in _PAIRS else [said]))
         yield f"{whose}: volumeClaimTemplates: {_json(found['spec'].get('volumeClaimTemplates'))}"
-        yield from (f"{whose}: {key}: {_json(pod.get(key))}" for key in _POD)
+        fields = {*_TAKEN_AWAY, *pod} - _OPEN - _LISTS
+        yield from (f"{whose}: {key}: {_json(pod.get(key))}" for key in fields)
         volumes = {volume["name"]: volume for volume in pod.get("volumes") or () if set(volume) - {"name", "emptyDir"}}
         yield from (f"{whose}: volume {_json(volume)}" for volume in volumes.values())
         first, *others = pod["containers"]  # of ours there is one, and patches add theirs behind it
@@ -145,6 +151,40 @@ def _container(
     for port in container.get("ports") or ():
         if port.get("hostPort") or port.get("hostIP"):
             yield f"{whose}: port {_json(port)}"
+
+
+def _lost(patched: Iterable[Document], plain: Iterable[Document], before: Iterable[Document]) -> Iterator[str]:
+    """Volumes and mounts of our own containers that a patch of the commit takes away or puts others in place of.
+
+    A manager on an empty volume knows of no generation, and looks well.
+
+    Args:
+        patched: documents with patches of the commit.
+        plain: the same without any patch.
+        before: as they were applied last; what a person has changed there stays changed.
+    """
+    ours, applied = _mounted(plain), _mounted(before)
+    for workload, now in _mounted(patched).items():
+        was = applied.get(workload, {})
+        for what, said in ours.get(workload, {}).items():
+            if now.get(what) not in (said, was.get(what, said)):
+                yield f"{workload}: {what} is {now.get(what) or 'taken away'}"
+
+
+def _mounted(documents: Iterable[Document]) -> dict[str, dict[str, str]]:
+    """Workload -> volume or mount of its own container -> what it is; of an empty folder its size does not matter."""
+    found: dict[str, dict[str, str]] = {}
+    for document in documents:
+        tree = yaml.read(document.text, document.name).value
+        if tree["kind"] in WORKLOADS:
+            pod = tree["spec"]["template"]["spec"]
+            mounts = {f"mount {one['mountPath']}": _json(one) for one in pod["containers"][0].get("volumeMounts") or ()}
+            volumes = {
+                f"volume {one['name']}": "emptyDir" if set(one) <= {"name", "emptyDir"} else _json(one)
+                for one in pod.get("volumes") or ()
+            }
+            found[f"{tree['kind']} {tree['metadata']['name']}"] = volumes | mounts
+    return found
 
 
 def _json(value: Any) -> str:

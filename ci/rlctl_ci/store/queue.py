@@ -97,7 +97,12 @@ class Queue(Inbox, Deployments):
             row = self._mine(db, build, owner)
             self._move(db, row, "superseded", f"the branch is at {head[:12]}")
             newest = db.execute(NEWEST_HEAD, (row["project"], row["ref"])).fetchone()
-            if newest is None or newest["sha"] != head:
+            last = db.execute(
+                "SELECT state FROM builds WHERE project = ? AND ref = ? AND sha = ? ORDER BY id DESC LIMIT 1",
+                (row["project"], row["ref"], head),
+            ).fetchone()
+            superseded = last is not None and last["state"] == "superseded"  # by this one: its hook was a recorded one
+            if newest is None or newest["sha"] != head or superseded:
                 self._looked(db, row["project"], row["ref"], head)
                 self._another(db, row["project"], Push(row["ref"], head), row["recipe"], "poll")
 

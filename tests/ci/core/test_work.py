@@ -208,17 +208,35 @@ def test_a_branch_whose_head_is_newer_than_its_hook_builds_the_head(service: Ser
     assert service.reading.builds()[0].source == "poll"
 
 
+def forget_build(service: Service, number: int) -> None:
+    """As `rlctl ci clean` does."""
+    with service.database.write() as db:
+        for table in ("deliveries", "events", "deploys", "artifacts"):
+            db.execute(f"DELETE FROM {table} WHERE build = ?", (number,))
+        db.execute("DELETE FROM builds WHERE id = ?", (number,))
+
+
 def test_a_recorded_hook_of_a_commit_of_which_no_build_is_known_any_more_builds_nothing(service: Service) -> None:
     for number in (1, 2):
         service.hook(number)
         service.drain()
-    with service.database.write() as db:
-        for table in ("deliveries", "events", "deploys", "artifacts"):
-            db.execute(f"DELETE FROM {table} WHERE build = 1")
-        db.execute("DELETE FROM builds WHERE id = 1")
+    forget_build(service, 1)
     service.told(1, delivery="captured and sent again")
     service.drain()
     assert service.states() == {2: "succeeded", 3: "superseded"}
+
+
+def test_a_recorded_hook_of_a_forgotten_commit_supersedes_the_head_that_waits_for_a_moment_alone(
+    service: Service,
+) -> None:
+    service.hook(1)
+    service.drain()
+    forget_build(service, 1)
+    service.hook(2)
+    service.told(1, delivery="captured and sent again")
+    service.drain()
+    assert service.states() == {2: "superseded", 3: "superseded", 4: "succeeded"}
+    assert service.outside.history == [sha(0), sha(1), sha(2)]
 
 
 def test_a_person_builds_commits_of_the_branch_alone(service: Service) -> None:

@@ -40,6 +40,11 @@ RIGHTS = {
     "root of the pod": POD % "{securityContext: {runAsNonRoot: false}}",
     "host port": OURS % "ports: [{name: probe, hostPort: 80}]",
     "network": POD % "{hostNetwork: true}",
+    "names of hosts": POD % "{hostAliases: [{ip: 203.0.113.9, hostnames: [mlflow]}]}",
+    "name server": POD % "{dnsPolicy: None, dnsConfig: {nameservers: [203.0.113.9]}}",
+    "priority": POD % "{priorityClassName: system-cluster-critical}",
+    "node": POD % "{nodeName: control-plane}",
+    "grace": POD % "{terminationGracePeriodSeconds: 0}",
     "processes": POD % "{hostPID: true}",
     "memory": POD % "{hostIPC: true}",
     "sidecar": POD % "{containers: [{name: x, image: x}]}",
@@ -74,10 +79,11 @@ HARMLESS = {
     "mount that the server refuses": OURS % "volumeMounts: [{mountPath: /x}]",
     "command of who runs its code anyway": OURS % "command: [python, -X, faulthandler, -m, rlctl_agents, actor]",
     "patience": OURS % "livenessProbe: {timeoutSeconds: 30}",
-    "place": POD % "{nodeSelector: {pool: cheap}, tolerations: [{operator: Exists}], priorityClassName: low}",
+    "place": POD % "{nodeSelector: {pool: cheap}, tolerations: [{operator: Exists}]}",
     "resources": OURS % "resources: {limits: {memory: 9Gi}}",
     "variable": OURS % "env: [{name: X, value: y}]",
     "folder": POD % "{volumes: [{name: x, emptyDir: {}}], containers: [{name: actor, %s}]}" % MOUNT,
+    "size of a folder": POD % "{volumes: [{name: tmp, emptyDir: {sizeLimit: 9Gi}}]}",
     "annotation": "metadata: {annotations: {a: b}}",
 }  # fmt: skip
 
@@ -134,6 +140,23 @@ def test_a_commit_says_where_what_is_not_its_code_runs_and_with_how_much(tmp_pat
     plan, spec, after = patched(tmp_path, OURS.replace("actor", role) % more, f"{role}.patch.yaml")
     assert {one.text for one in after} != {one.text for one in before}
     refuse(plan, spec, after, before)
+
+
+@pytest.mark.parametrize(
+    ("patch", "named"),
+    [
+        (POD % "{volumes: [{name: volume, persistentVolumeClaim: null, emptyDir: {}}]}", "volume volume is emptyDir"),
+        (POD % "{volumes: null}", "volume keys is taken away"),
+        (OURS.replace("actor", "manager") % "volumeMounts: null", "mount /rlctl is taken away"),
+        (OURS.replace("actor", "manager") % "volumeMounts: [{mountPath: /rlctl, name: tmp}]", "mount /rlctl is "),
+    ],
+)
+def test_a_commit_takes_no_volume_away(tmp_path: Path, patch: str, named: str) -> None:
+    before = unpatched()
+    plan, spec, after = patched(tmp_path, patch, "manager.patch.yaml")
+    with pytest.raises(BuildStopped, match=f"StatefulSet pole-manager: {named}"):
+        refuse(plan, spec, after, before)
+    refuse(plan, spec, after, after)
 
 
 def test_what_a_person_has_said_of_pods_stays_while_commits_go_on(tmp_path: Path) -> None:
