@@ -1,4 +1,4 @@
-"""The role processes of rlctl: PyTorch and ZeroMQ. `load` makes a policy of what a run has stored."""
+"""The role processes of rlctl: PyTorch and ZeroMQ. `load` loads a policy that a run has stored."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 
 
 def load(where: str | Path, *, seed: int = 0, verify: str | Path | None = None) -> LoadedPolicy:
-    """A policy that a run of this machine has stored, or that `rlctl pull` has copied.
+    """Load a policy that a run on this machine has stored, or that `rlctl pull` has copied.
 
     Args:
         where: `RUN@best`, `RUN@goal`, `RUN@last` or `RUN@NUMBER`, of this machine; or a folder, as a path or
             with a `/` in its name, as in `./model`: a name without one is a run.
-        seed: of what `act` samples.
+        seed: of the actions that `act` samples.
         verify: public key, a PEM file, whose owner must have signed the folder (`rlctl pull --sign`).
 
     Raises:
         ImportError: torch is not installed, or the extra `signing` to verify.
         LookupError: there is no such run, model or folder.
-        ValueError: it is damaged, of another release, or not as the owner of the key signed it.
+        ValueError: the policy is damaged or of another release, or its signature is missing or not valid for the key.
 
     Example:
         policy = rlctl_agents.load("cartpole@best")

@@ -1,7 +1,7 @@
 """`python -m rlctl_agents ROLE ...` is one role process; `python -m rlctl_agents probe --check` tries a spec,
-`python -m rlctl_agents tensorboard ...` shows the curves of a run, `page` the status page of one that is over, `files`
-hands out what it has stored, `evaluate` and `play` act with a stored model, `export` writes one as a graph, `debug` is
-all roles in one thread, for a debugger, `repro` plays a recorded episode again.
+`python -m rlctl_agents tensorboard ...` shows the curves of a run, `page` the status page of a finished run, `files`
+serves the files that it has stored, `evaluate` and `play` act with a stored model, `export` writes one as a graph,
+`debug` runs all roles in one thread, for a debugger, `repro` plays a recorded episode again.
 
 Before anything large is imported, the kernel is asked to kill this process when its parent dies: no role outlives a
 killed supervisor.
@@ -28,9 +28,9 @@ PROGRAMS = {
     "debug": "debugging.program",
     "repro": "repro.playing",
 }
-"""Word -> module of what is no role."""
+"""Subcommand -> module, of the subcommands that are not roles."""
 ALONE: dict[str, list[str]] = {"probe": ["--check"], "evaluate": [], "play": [], "export": []}
-"""Of those that are asked on standard input, the only words that follow."""
+"""Subcommands that read a request from stdin -> the only arguments they take."""
 PR_SET_PDEATHSIG = 1
 FAILED = 1
 THREADS = (
@@ -40,7 +40,8 @@ THREADS = (
     "NUMEXPR_NUM_THREADS",
     "TORCHINDUCTOR_COMPILE_THREADS",  # processes of torch's compiler, by default as many as the machine has cores
 )
-"""Read once by libraries when they are loaded; a process that shares its cores gets slower with more than its own."""
+"""Environment variables that limit a library's compute threads, read once when it is loaded: a process that shares its
+cores gets slower with more threads than cores of its own."""
 
 
 def die_with_parent() -> None:
@@ -66,15 +67,15 @@ def _is_supervisor(pid: int) -> bool:
 
 
 def limit_threads() -> None:
-    """One compute thread, unless the backend has said how many: before numpy and torch are loaded."""
+    """Limit libraries to one compute thread, unless OMP_NUM_THREADS is set: before numpy and torch are loaded."""
     threads = os.environ.setdefault("OMP_NUM_THREADS", "1")
     for name in THREADS[1:]:
         os.environ.setdefault(name, threads)
 
 
 def hear_signals() -> None:
-    """As the first process of a container, be ended by SIGTERM while no handler is set: the kernel passes a
-    signal without a handler on to no such process, and it would be killed half a minute later.
+    """Exit at SIGTERM while this is process 1 of a container and has no handler yet: the kernel delivers no signal
+    without a handler to process 1, which would be killed half a minute later.
     """
     if os.getpid() == 1:
         signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))
@@ -93,7 +94,7 @@ def main(arguments: Sequence[str]) -> int:
         module = importlib.import_module(f"rlctl_agents.roles.{process.role}")
         try:
             module.main(process)
-        except (SystemExit, KeyboardInterrupt) as end:  # of the user's code: SIGINT and SIGTERM are no exceptions here
+        except (SystemExit, KeyboardInterrupt) as end:  # raised by the user's code: signals raise none here
             raise RuntimeError(f"ended from within by {type(end).__name__}({end})") from end
 
     return run_role(arguments, run)
@@ -101,7 +102,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     hear_signals()
-    if sys.argv[1:2] not in (["debug"], ["repro"]):  # a shell or an IDE starts these, from whatever thread
+    if sys.argv[1:2] not in (["debug"], ["repro"]):  # a shell or an IDE starts these, from any thread
         die_with_parent()
     limit_threads()
     code = main(sys.argv[1:])

@@ -8,7 +8,7 @@ import stat
 from ipaddress import IPv4Address, IPv6Address, ip_address
 
 MAX_IPC_PATH_BYTES = 107
-"""sun_path of a Unix socket, less its final zero."""
+"""Bytes of the longest path of a Unix socket: sun_path less its final zero."""
 
 _TCP = re.compile(r"tcp://(?:\[(?P<six>[0-9a-fA-F:.]+)\]|(?P<host>[0-9A-Za-z_.\-]+)):(?P<port>[0-9]{1,5}|\*)")
 _LABEL = re.compile(r"[0-9A-Za-z_](?:[0-9A-Za-z_\-]{0,61}[0-9A-Za-z_])?")
@@ -19,10 +19,10 @@ def check_address(address: str, *, encrypted: bool = False, listens: bool = Fals
     """Refuse an address that other machines could reach, unless it is encrypted.
 
     Args:
-        address: `ipc:///folder/name`, `inproc://name`, or `tcp://host:port`: without encryption the host is a loopback
-            address by number; with it, any number, or a name where one connects.
-        encrypted: messages over tcp will be.
-        listens: it is to be bound.
+        address: `ipc:///folder/name`, `inproc://name`, or `tcp://host:port`: without encryption the host is a numeric
+            loopback address; with it, any numeric address, or a name, to connect to.
+        encrypted: whether messages over tcp are.
+        listens: whether the address is to be bound.
 
     Raises:
         ValueError: the address is not allowed, or not an address.
@@ -39,7 +39,7 @@ def check_address(address: str, *, encrypted: bool = False, listens: bool = Fals
 
 
 def check_bind_host(host: str) -> None:
-    """Refuse what is not an address by number.
+    """Check that a bind host is a numeric address.
 
     Raises:
         ValueError: it is not.
@@ -51,18 +51,18 @@ def check_bind_host(host: str) -> None:
 
 
 def is_tcp(address: str) -> bool:
-    """True if it goes over tcp, so keys apply."""
+    """True if the address is of tcp, so that keys apply."""
     return address.startswith("tcp://")
 
 
 def host_of(address: str) -> str:
-    """Host of a tcp address, an IPv6 number without its brackets; "" for any other."""
+    """Host of a tcp address, IPv6 without its brackets; "" for any other address."""
     match = _TCP.fullmatch(address)
     return (match["six"] or match["host"]) if match else ""
 
 
 def number(host: str) -> IPv4Address | IPv6Address | None:
-    """The host as a number, or None when it is a name."""
+    """The host as a numeric address; None when it is a name."""
     try:
         return ip_address(host)
     except ValueError:
@@ -70,16 +70,16 @@ def number(host: str) -> IPv4Address | IPv6Address | None:
 
 
 def leaves_machine(address: str) -> bool:
-    """True if the listener may be on another machine: tcp to anything but a loopback number."""
+    """True if the listener may be on another machine: tcp to any host but a numeric loopback address."""
     at = number(host_of(address))
     return is_tcp(address) and (at is None or not at.is_loopback)
 
 
 def bound_at(address: str, host: str) -> str:
-    """A tcp address with another host, any other address as it is.
+    """Replace the host of a tcp address; any other address stays as it is.
 
     Raises:
-        ValueError: not an address.
+        ValueError: it is no address.
     """
     if not is_tcp(address):
         return address

@@ -12,13 +12,13 @@ from rlctl_agents.wire.keys import DOMAIN
 
 
 class Admission(ThreadAuthenticator):
-    """Answers, in a thread of its own, for every connection that is being made, whether its key is admitted, and gives
-    messages that come over it the key class as their User-Id.
+    """ZAP handler in a thread of its own: admits connections by their key, and gives the messages that come over them
+    the key class as their User-Id.
 
     Args:
-        context: one handler can serve it.
+        context: of the sockets that listen; it has one handler.
         admitted: public key in z85 -> key class.
-        refused: called by the thread with the address from which a connection with another key came.
+        refused: called in that thread with the address of a connection whose key is not admitted.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class Admission(ThreadAuthenticator):
         self.configure_curve_callback(domain=DOMAIN, credentials_provider=self)
 
     async def handle_zap_message(self, msg: list[bytes]) -> None:
-        """One question of libzmq: version, number, domain, address, routing id, mechanism, key."""
+        """Handle one request of libzmq: version, request id, domain, address, routing id, mechanism, key."""
         self._from = msg[3].decode("utf-8", "replace") if len(msg) > 3 else "somewhere"
         await super().handle_zap_message(msg)
 

@@ -35,7 +35,7 @@ MANAGER: Classes = {
 REPLAY: Classes = {}
 """Requests to a replay shard: only learners draw, and their key class is core."""
 MODELPOOL: Classes = {GetModel: ALL, PutModel: ONLY_CORE, KeepModel: ONLY_CORE}
-"""Requests that are named in none of these are for core processes alone."""
+"""Requests to a modelpool. In all three tables, a request that is not named may be made by core processes alone."""
 
 
 def class_of(frame: zmq.Frame) -> str:
@@ -49,15 +49,15 @@ def address_of(frame: zmq.Frame) -> str:
 
 
 def refusal(classes: Classes, whose: str, kind: type[Struct], request: Struct | None) -> str:
-    """Reason for which a request may not be made, "" when it may.
+    """Reason why a request is forbidden, "" when it is allowed.
 
-    A class other than core speaks for the role of its own name only: a `role` in a request of an actor key is `actor`.
+    A class other than core acts for the role of its own name only: in a request with an actor key, `role` is `actor`.
 
     Args:
         classes: request class -> key classes that may make it.
         whose: the caller's key class, "" when it has none.
         kind: class of the request.
-        request: the request; None before it is decoded, and then only its class is judged.
+        request: the request; None before it is decoded: then `kind` alone decides.
     """
     if whose not in classes.get(kind, ONLY_CORE):
         return f"{kind.__name__} may not be asked with {_with(whose)}"

@@ -17,9 +17,9 @@ from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket
 
 PROTOCOL = 2
 INLINE_BYTES = 1 << 16
-"""Arrays below travel inside frame 0; others get a frame of their own and are sent without a copy."""
+"""Bytes from which an array gets a frame of its own, sent without a copy; smaller ones travel inside frame 0."""
 MAX_ARRAY_BYTES = 1 << 28
-"""Largest array, in as many frames as it takes."""
+"""Bytes of the largest array, in as many frames as it takes."""
 MAX_FIELDS = 256
 MAX_DIMS = 8
 DTYPES = frozenset(
@@ -28,7 +28,7 @@ DTYPES = frozenset(
 RAW, ZSTD = 0, 1
 _NOBLOCK = int(zmq.NOBLOCK)  # an int costs less to look at than an enum
 WORTHWHILE_RATIO = 1.2
-"""A field that compresses less is sent as it is from then on."""
+"""Least compression ratio: a field that compresses less is sent uncompressed from then on."""
 
 T = TypeVar("T")
 Buffer = bytes | memoryview
@@ -37,7 +37,7 @@ Name = Annotated[str, msgspec.Meta(max_length=256)]
 
 
 class Rejected(Exception):
-    """A message that is not taken. `reason` is one of a fixed set of words, for counting; the text is for people."""
+    """A refused message. `reason` is one of a fixed set of words, for counting; the text is for people."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ class Rejected(Exception):
 
 
 class ArrayHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """One array of a message: inside frame 0, or the name of the frame that holds it."""
+    """Header of one array of a message: its bytes, if they travel inside frame 0, or the number of its frame."""
 
     name: Name
     dtype: Annotated[str, msgspec.Meta(max_length=16)]
@@ -57,9 +57,9 @@ class ArrayHead(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class BlockCodec:
-    """The arrays of one schema's blocks: `version` first, then the fields in the schema's order.
+    """Codec of the arrays in blocks of one schema: `version` first, then the fields in the schema's order.
 
-    `max_frames` and `max_rows` are the most that a block can have after frame 0, and in rows.
+    `max_frames` is the largest number of frames of a block after frame 0, `max_rows` its largest number of rows.
 
     Raises:
         ValueError: the schema cannot be sent: a dtype that is not allowed, names that repeat, more than 8 axes.
@@ -92,7 +92,13 @@ class BlockCodec:
     def pack(
         self, streams: int, version: NDArray[np.int64], fields: Arrays, *, compress: bool
     ) -> tuple[list[ArrayHead], list[Buffer]]:
-        """Heads of all arrays, and the contents of frames 1, 2, ...
+        """Encode a block: heads of all arrays, and the contents of frames 1, 2, ...
+
+        Args:
+            streams: B.
+            version: [T, B] as in `SegmentBlock`.
+            fields: name -> array of the shape that the schema gives for a block of B streams.
+            compress: large uint8 arrays with zstd level 1, where that is worthwhile.
 
         Raises:
             ValueError: the arrays are not what the schema says, or too large.
@@ -128,7 +134,7 @@ class BlockCodec:
     def unpack(
         self, streams: int, heads: Sequence[ArrayHead], frames: Sequence[zmq.Frame]
     ) -> tuple[NDArray[np.int64], Arrays]:
-        """Version and fields as read-only views on the frames.
+        """Decode a block: version and fields, read-only, as views on the frames where possible.
 
         Args:
             streams: B, already bounded by the credit of the sender.
@@ -192,7 +198,7 @@ class BlockCodec:
         if len(packed) * WORTHWHILE_RATIO > len(data):
             self._hopeless.add(name)
             return None
-        if len(packed) % MAX_MESSAGE_BYTES == 0:  # nothing would say that its last frame is the last
+        if len(packed) % MAX_MESSAGE_BYTES == 0:  # the receiver takes the first frame that is not full for the last
             return None
         return packed
 
@@ -208,10 +214,10 @@ class BlockCodec:
 
 
 def check_schema(schema: Schema) -> None:
-    """Refuse a schema that cannot travel.
+    """Check that blocks of a schema can be sent.
 
     Raises:
-        ValueError: which field, and why.
+        ValueError: they cannot; names the field and the reason.
     """
     if schema.unroll_length < 1:
         raise ValueError(f"unroll_length must be at least 1, got {schema.unroll_length}")
@@ -234,7 +240,7 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:
     """Decode `data`.
 
     Raises:
-        Rejected: it is nothing of that kind.
+        Rejected: it is larger than `MAX_MESSAGE_BYTES`, or not what the decoder expects.
     """
     if len(data) > MAX_MESSAGE_BYTES:
         raise Rejected("decode", f"{len(data)} bytes, more than {MAX_MESSAGE_BYTES}")
@@ -245,7 +251,7 @@ def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:
 
 
 def receive(socket: Socket, parts: int, max_frames: int) -> tuple[list[bytes], list[zmq.Frame] | None] | None:
-    """One whole message without waiting; None when there is none.
+    """Receive one whole message without waiting; None when there is none.
 
     Args:
         socket: to receive from.
@@ -281,7 +287,7 @@ def _frames_of(size: int) -> int:
 
 
 def _joined(frames: Sequence[zmq.Frame], first: int, size: int) -> tuple[bytes, int]:
-    """An array that came in several frames, all of them full but the last, and the number of that one."""
+    """Bytes of an array that came in several frames, all full but the last, and the number of the last one."""
     parts = [frames[first - 1].buffer]
     while len(parts[-1]) == MAX_MESSAGE_BYTES and len(parts) < _frames_of(size) and first < len(frames):
         parts.append(frames[first].buffer)

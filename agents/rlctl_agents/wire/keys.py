@@ -17,7 +17,7 @@ ACTOR, CORE = "actor", "core"
 """The key classes: of processes that only send experience and pull weights, and of all others."""
 
 DOMAIN = "rlctl"
-"""ZAP domain of every socket that listens. That of the handler is equal letter by letter; `*` would match nothing."""
+"""ZAP domain of every socket that listens. The handler's has to be the same string; `*` would match nothing."""
 _CHARACTERS = 40  # of 32 bytes in z85
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]*")
 
@@ -37,20 +37,22 @@ class Keys:
     server_public: bytes
     """Public key of every process of the run that listens."""
     server_secret: bytes | None = field(default=None, repr=False)
-    """Secret key that belongs to it; None: this process cannot listen."""
+    """Secret key of `server_public`; None: this process cannot listen."""
     admitted: Mapping[str, str] = field(default_factory=dict)
     """Public key -> key class, of the processes that may connect here."""
 
     @classmethod
     def read(cls, folder: Path | str) -> Keys:
-        """The keys in a folder. A core process that listens holds `server.key`, `server.pub`, `core.key`, `core.pub`,
-        `actor.pub`; an evaluator `server.pub`, `core.key`, `core.pub`; an actor `server.pub`, `actor.key`, `actor.pub`.
+        """Read the keys of a folder.
+
+        A core process that listens holds `server.key`, `server.pub`, `core.key`, `core.pub`, `actor.pub`; an evaluator
+        `server.pub`, `core.key`, `core.pub`; an actor `server.pub`, `actor.key`, `actor.pub`.
 
         Every file holds one key in z85; white space around it does no harm. The files' modes are not checked: in a
         mounted Secret every user of the container may read them.
 
         Raises:
-            ValueError: with every fault of every file. Never with a key.
+            ValueError: lists every fault of every file, and shows no key.
         """
         folder = Path(folder)
         if not folder.is_dir():
@@ -76,7 +78,7 @@ class Keys:
         )
 
     def ticket(self, run: str, boot: str, made_s: int) -> str:
-        """Proof that the manager leased this boot at that time; a holder of `server.key` can make and check it.
+        """Ticket: proof that the manager leased this boot at unix time `made_s`. `server.key` makes and checks it.
 
         Raises:
             ValueError: this process does not hold `server.key`.

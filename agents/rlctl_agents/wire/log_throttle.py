@@ -11,10 +11,10 @@ _REMEMBERED = 256
 
 
 class LogThrottle:
-    """Lets a line of each kind through once in so many seconds. One thread at a time.
+    """Lets one line of each kind through in every `every_s` seconds. One thread at a time.
 
     Args:
-        clock: seconds, never going back.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, every_s: float = EVERY_S) -> None:

@@ -11,7 +11,7 @@ from rlctl_agents.wire.sockets import Options, Socket, Wire
 
 
 class Notice(msgspec.Struct, array_like=True, frozen=True, tag="notice"):
-    """The frame after the policy's name and a zero byte."""
+    """Content of the frame, after the policy's name and a zero byte."""
 
     protocol: Count
     policy: Name
@@ -35,13 +35,13 @@ class NoticePublisher:
     """
 
     address: str
-    """As bound."""
+    """Bound address."""
 
     def __init__(self, wire: Wire, address: str) -> None:
         self._socket, self.address = wire.bind(zmq.PUB, address, max_message_bytes=_MAX_BYTES, options=_OPTIONS)
 
     def publish(self, ref: ModelRef) -> None:
-        """Say that `ref` can be pulled."""
+        """Announce that `ref` can be pulled."""
         notice = Notice(PROTOCOL, ref.policy, ref.lineage, ref.version)
         self._socket.send(_topic(ref.policy) + msgspec.msgpack.encode(notice), zmq.NOBLOCK)
 
@@ -84,7 +84,7 @@ class NoticeSubscriber:
         return ModelRef(notice.policy, notice.lineage, notice.version)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there is a notice that `latest` would give, so long at most."""
+        """Wait up to `timeout_s` for a notice."""
         self._socket.poll(int(timeout_s * 1000), zmq.POLLIN)
 
     def close(self) -> None:

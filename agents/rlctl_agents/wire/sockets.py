@@ -20,8 +20,9 @@ Socket = zmq.Socket[bytes]
 Options = Mapping[zmq.SocketOption, int]
 
 MAX_MESSAGE_BYTES = 1 << 24
-"""Largest frame, commands of the handshake included: so much memory libzmq takes for a peer of which nothing is known
-yet. Larger data travels in several frames. A peer that sends a larger frame is disconnected, without a word."""
+"""Bytes of the largest frame, commands of the handshake included: libzmq takes as much memory for a peer that is not
+authenticated yet. Larger data travels in several frames. A peer that sends a larger frame is disconnected, without an
+error."""
 _CURVE_BYTES = 33  # that encryption adds to a frame
 
 _OPTIONS: Options = {
@@ -44,17 +45,17 @@ class Wire:
     """The ZeroMQ context of a process.
 
     Sockets belong to the thread that uses them. Addresses are `ipc:///folder/name` (a private folder with mode 0700),
-    `tcp://127.0.0.1:port` (or another loopback address by number; port `*` lets the system choose) and `inproc://name`.
+    `tcp://127.0.0.1:port` (or another numeric loopback address; port `*` lets the system choose) and `inproc://name`.
     With keys everything that goes over tcp is encrypted by CURVE, both ends know each other's keys, and
     `tcp://name-or-number:port` may be anywhere.
 
     Args:
-        keys: of this process; None: it neither encrypts nor leaves the machine.
-        bind_host: address of this machine by number, at which every tcp address is bound instead of at its own host.
-            Names that one connects to are looked up in its family; without it, IPv6 comes before IPv4.
+        keys: of this process; None: nothing is encrypted, and addresses on other machines are refused.
+        bind_host: numeric address of this machine, at which every tcp address is bound instead of at its own host.
+            Host names to connect to are resolved in its address family; without it, IPv6 comes before IPv4.
 
     Raises:
-        ValueError: the bind host is not a number, or this build of ZeroMQ has no CURVE.
+        ValueError: the bind host is not numeric, or this build of ZeroMQ has no CURVE.
     """
 
     def __init__(self, keys: Keys | None = None, bind_host: str = "") -> None:
@@ -75,7 +76,7 @@ class Wire:
         """Wire from a command line: the folder of the keys, and the address to listen at.
 
         Raises:
-            ValueError: as `Keys.read` and the class.
+            ValueError: as `Keys.read` and `Wire`.
         """
         return cls(Keys.read(keys) if keys is not None else None, bind_host or "")
 
@@ -91,7 +92,7 @@ class Wire:
 
     @property
     def keys(self) -> Keys | None:
-        """Of this process; None: it has none."""
+        """Keys of this process; None: it has none."""
         return self._keys
 
     def ended(self, socket: Socket) -> bool:
@@ -101,7 +102,7 @@ class Wire:
         return link is not None and self._watch is not None and self._watch.ended(link)
 
     def trouble(self, address: str) -> str:
-        """Reason for which there is no connection to an address, in words; "" when none is known."""
+        """Reason why there is no connection to an address, in words; "" when none is known."""
         return self._watch.trouble(address) if self._watch is not None else ""
 
     def bind(
@@ -112,7 +113,7 @@ class Wire:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         options: Options | None = None,
     ) -> tuple[Socket, str]:
-        """A listening socket and the address at which it can be reached.
+        """Bind a listening socket; returns it and the address at which it can be reached.
 
         Raises:
             ValueError: an address that is not allowed here, or our keys are not those of a process that listens.
@@ -140,7 +141,7 @@ class Wire:
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         options: Options | None = None,
     ) -> Socket:
-        """A socket that connects, and connects again, to `address`; no process needs to listen there yet.
+        """Open a socket that connects, and reconnects, to `address`; no process needs to listen there yet.
 
         Raises:
             ValueError: an address that is not allowed here.
@@ -155,7 +156,7 @@ class Wire:
         return socket
 
     def close(self) -> None:
-        """Close every socket at once, throwing away what is unsent. Threads that use one must have ended."""
+        """Close every socket at once and discard what is unsent. Threads that use one must have ended."""
         for socket in self._sockets:
             socket.close(0)
         if self._watch is not None:
@@ -185,7 +186,7 @@ class Wire:
             socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server_public)
             socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
             socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
-        # with IPV6 a name stands for its IPv6 number if it has one, else for its IPv4 number; without, for the latter
+        # with IPV6 a name resolves to its IPv6 address if it has one, else to its IPv4 address; without, to the latter
         at = number(host_of(address)) or (None if listens else number(self._bind_host))
         if is_tcp(address) and (at is None or at.version == 6):
             socket.setsockopt(zmq.IPV6, 1)

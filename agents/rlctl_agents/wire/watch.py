@@ -1,5 +1,5 @@
-"""Diagnosis of failed connections. ZeroMQ tells neither end: messages just do not arrive, and after
-some failures it does not even try again. Only a socket's monitor knows."""
+"""Diagnosis of failed connections. ZeroMQ reports them to neither end: messages do not arrive, and after some failures
+it does not even reconnect. Only a socket's monitor has the events."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from zmq.utils.monitor import recv_monitor_message
 from rlctl_agents.wire.log_throttle import LogThrottle
 
 HANDSHAKE_S = 15.0
-"""Longest handshake: thousands of actors may say hello to one manager at the same moment."""
+"""Timeout of a handshake: thousands of actors may say hello to one manager at the same moment."""
 ENDED_AFTER_S = 1.0
-"""A connection that was lost and is not being made again after so long never will be."""
+"""Seconds after which a connection that was lost and is not being made again has ended: it never will be."""
 BROKEN_OFF = 3
-"""Handshakes in a row that the other side breaks off: as many are more than the restart of a process."""
+"""Handshakes in a row that the other side breaks off before it is a fault: fewer may be the restart of a process."""
 _CLOSING_S = 2.0
 
 _CONNECTS = (
@@ -51,24 +51,24 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class Link:
-    """A socket as the watch sees it."""
+    """State of the connection of a watched socket."""
 
     address: str
     listens: bool
-    shaking_since: float | None = None  # the handshake is under way
+    shaking_since: float | None = None  # start of the handshake under way
     lost_at: float | None = None  # connection lost and, as far as is known, not being made again
 
 
 class Watch:
-    """Reads the monitors of all sockets of a process in one thread; logs what goes wrong, seldom and in words.
+    """Reads the monitors of all sockets of a process in one thread; logs failures, throttled and in words.
 
-    A monitor blocks ZeroMQ's own thread when its events are not taken, so each is read, without a limit to its queue,
-    until it says itself that it has stopped.
+    A monitor blocks ZeroMQ's own thread when its events are not read, so each is read, from an unbounded queue, until
+    its own event says that it has stopped.
 
     Args:
-        context: of the sockets.
+        context: ZeroMQ context of the sockets.
         whose: key class of this process.
-        clock: seconds, never going back.
+        clock: monotonic seconds.
     """
 
     refused: dict[str, int]
@@ -108,19 +108,19 @@ class Watch:
         return link
 
     def ended(self, link: Link) -> bool:
-        """True if ZeroMQ has given up: this socket will never be connected again, another one may."""
+        """True if ZeroMQ has given up on this socket: it will never reconnect, a new socket may."""
         lost_at = link.lost_at
         return lost_at is not None and self._clock() - lost_at >= ENDED_AFTER_S
 
     def trouble(self, address: str) -> str:
-        """Reason for which there is no connection to an address, "" while none is known."""
+        """Reason why there is no connection to an address, "" while none is known."""
         return self._trouble.get(address, "")
 
     def refuse(self, reason: str, text: str) -> None:
         """Count and log, from any thread, a failed connection to this process."""
         with self._lock:
             self.refused[reason] = count = self.refused.get(reason, 0) + 1
-            due = self._throttle.due(reason)  # not by the text, or many strangers could make many lines
+            due = self._throttle.due(reason)  # not by the text: strangers could cause many lines
         if due:
             log.warning("connection refused (%s, %d so far): %s", reason, count, text)
 
@@ -161,7 +161,7 @@ class Watch:
         return new
 
     def _hear(self, events: zmq.Socket[bytes], link: Link) -> bool:
-        """Take one event; False when it was the last."""
+        """Handle one event; False when it was the last."""
         said = recv_monitor_message(events)
         event, value = said["event"], said["value"]
         if event == zmq.EVENT_MONITOR_STOPPED:

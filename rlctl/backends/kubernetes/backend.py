@@ -35,6 +35,7 @@ from rlctl.backends.kubernetes.apply import (
     scaling,
     up,
 )
+from rlctl.backends.kubernetes.apply.writing import whole_or_partly
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
@@ -322,7 +323,7 @@ class KubernetesBackend:
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
         """
-        yield from scaling.scale(self._session(run), run, replicas)
+        yield from whole_or_partly(scaling.scale(self._session(run), run, replicas))
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
         """Replace all pods of a role in waves, as its controller does it.
@@ -331,7 +332,7 @@ class KubernetesBackend:
             Conflict: no such run or role, the run is down or another user's, or another command holds it.
             TimedOut: the pods of one Deployment do not become ready; the others were not restarted.
         """
-        yield from scaling.restart(self._session(run), run, role)
+        yield from whole_or_partly(scaling.restart(self._session(run), run, role))
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
         """Remove everything of the run, senders before receivers; what it has learned stays unless `volumes`.
@@ -345,7 +346,7 @@ class KubernetesBackend:
         """
         session = self._session(run)
         record = lost.find(session.api, run)
-        yield from down.down(session, run, volumes=volumes, grace_s=grace_s)
+        yield from whole_or_partly(down.down(session, run, volumes=volumes, grace_s=grace_s))
         if volumes and record is not None:
             index.forget(run, record.state.uid)
         elif volumes:  # a `down` that was killed just before it came to this

@@ -1,4 +1,5 @@
-"""Credit: one budget of rows, shared out over all senders. Pure bookkeeping, without sockets or clocks."""
+"""Credit-based flow control: one budget of rows, divided among all senders. Pure bookkeeping, without sockets or
+clocks."""
 
 from __future__ import annotations
 
@@ -9,19 +10,19 @@ AHEAD_BLOCKS = 8
 
 
 @dataclass(slots=True)
-class Peer:
+    """Credit of one sender, in rows; totals since its first block to this receiver."""
     """One sender, in rows; totals since its first block to this receiver."""
 
     boot: str
     block_rows: int = 0  # of its largest block; 0: not known yet
-    sent: int = 0  # by its own newest word
+    sent: int = 0  # as it stated last
     limit: int = 0  # newest granted: it may send until `sent` reaches this
-    bound: int = 0  # the highest limit that it may still believe in
-    most: int = 0  # the highest limit that there ever was
+    bound: int = 0  # the highest limit that it may still act on
+    most: int = 0  # the highest limit ever granted
     queued: int = 0  # received, not settled
     want: int = 0  # waits at the sender
     number: int = 0  # of the newest grant
-    recall: int = 0  # number of the grant that lowered the limit, while it is not heeded yet; 0: none
+    recall: int = 0  # number of the grant that lowered the limit, until it is acknowledged; 0: none
     live: bool = False
 
     @property
@@ -32,26 +33,30 @@ class Peer:
 
     @property
     def held(self) -> int:
-        """Part of the budget that it has."""
+        """Rows of the budget that it takes up."""
         return self.unused + self.queued
 
 
 class Credits:
-    """The budget and its shares.
+    """Credit of all senders out of one budget of rows.
 
     Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget_rows`, with
-    one exception against standing still: while fewer rows are queued than the receiver gathers before it settles any,
+    one exception against a deadlock: while fewer rows are queued than the receiver gathers before it settles any,
     and no sender holds credit, one sender may get one block, however large it is.
 
     Senders with rows waiting are served in the order in which they asked. A sender under its share (the budget over the
     number of live senders) gets up to that; one above it gets one block at a time, and only after it has used its
-    credit. What is left goes to others in advance. When a sender has to wait, credit is called back from those that
+    credit. What is left is granted to others in advance. When a sender has to wait, credit is recalled from those that
     hold some and have nothing to send, and from those that hold more than their share.
 
     Args:
-        budget_rows: at least 1.
+        budget_rows: at least 1, and at least `batch_size`.
         batch_size: rows that the receiver gathers before it settles any; 0: it settles rows as they come.
-        queue_rows: nothing is given out while so many rows are queued, for what waits grows old; 0: no such limit.
+        queue_rows: no credit is granted while so many rows are queued, because waiting rows grow old; 0: no such limit,
+            else at least `batch_size`.
+
+    Raises:
+        ValueError: the limits do not fit each other.
     """
 
     def __init__(self, budget_rows: int, batch_size: int = 0, queue_rows: int = 0) -> None:
@@ -61,13 +66,17 @@ class Credits:
         self.short = False  # a sender has rows waiting, and others have all the credit
         self._live: dict[str, Peer] = {}
         self._asking: dict[str, Peer] = {}  # in the order in which they asked
-        self._idle: dict[str, Peer] = {}  # could do with more
+        self._idle: dict[str, Peer] = {}  # could use more
         self._spare: dict[str, Peer] = {}  # hold credit that they cannot or need not use
         self._ahead: dict[str, Peer] = {}  # hold credit for several blocks
         self._recalled: dict[str, Peer] = {}  # have been asked to give credit back
 
     def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
-        """Other limits from now on. A smaller budget is kept to as soon as what is out has come back."""
+        """Change the limits. A smaller budget is met as soon as enough outstanding rows have come back.
+
+        Raises:
+            ValueError: they do not fit each other.
+        """
         if budget_rows < max(batch_size, 1):
             raise ValueError(f"budget_rows must be at least {max(batch_size, 1)}, got {budget_rows}")
         if queue_rows and queue_rows < batch_size:
@@ -77,7 +86,7 @@ class Credits:
         self.queue_rows = queue_rows
 
     def hear(self, peer: Peer, *, sent: int, want: int, grant: int, block_rows: int = 0) -> None:
-        """Note a sender's newest state: its total, its waiting rows, the number of the newest grant it has heeded."""
+        """Record a sender's newest state: its total, its waiting rows, the number of the newest grant it acknowledges."""
         before = peer.held
         peer.live = True
         self._live[peer.boot] = peer
@@ -91,13 +100,13 @@ class Credits:
         self._place(peer)
 
     def queue(self, peer: Peer, rows: int) -> None:
-        """Note rows that came and wait to be settled."""
+        """Record rows that came and wait to be settled."""
         peer.queued += rows
         self.queued += rows
         self.outstanding += rows
 
     def settle(self, peer: Peer, rows: int) -> None:
-        """Note rows that do not wait any more."""
+        """Record rows as settled."""
         assert rows <= peer.queued, "more rows settled than came"
         peer.queued -= rows
         self.queued -= rows
@@ -105,7 +114,7 @@ class Credits:
         self._place(peer)
 
     def pause(self, peer: Peer) -> None:
-        """Give a sender nothing more until it is heard again; rows that it may have sent stay allowed."""
+        """Grant a sender nothing more until it is heard again; its unused credit stays valid."""
         peer.live = False
         self._live.pop(peer.boot, None)
         self._place(peer)
@@ -118,7 +127,7 @@ class Credits:
         self.pause(peer)
 
     def deal(self) -> list[Peer]:
-        """Give out the free credit; returns the senders whose limit has changed, to be told."""
+        """Grant the free credit; returns the senders whose limit has changed, which have to be sent a grant."""
         dealt: list[Peer] = []
         self.short = False
         if self.queue_rows and self.queued >= self.queue_rows:
@@ -136,7 +145,7 @@ class Credits:
                 self.short = True
                 return dealt + self._call_back(least - free, share)
             more = min(peer.want - peer.unused, share - peer.held, free) - least
-            del self._asking[peer.boot]  # and to the end of the line, if that is not all it wants
+            del self._asking[peer.boot]  # and to the end of the queue, if that is not all it wants
             self._give(peer, least + max(more // peer.block_rows, 0) * peer.block_rows)
             dealt.append(peer)
         while self._idle:
@@ -162,7 +171,7 @@ class Credits:
             (self._recalled, peer.live and peer.recall),
         ):
             if belongs:
-                place[boot] = peer  # one that is there already keeps its turn
+                place[boot] = peer  # one that is there already keeps its position
             else:
                 place.pop(boot, None)
 
@@ -176,16 +185,16 @@ class Credits:
         self._place(peer)
 
     def recall(self, peer: Peer, keep: int = 0) -> None:
-        """Call back a sender's unused credit, but for the rows it may keep; the caller has to tell it."""
+        """Recall a sender's unused credit, except `keep` rows; the caller has to send the grant."""
         peer.number += 1
         peer.limit, peer.recall = peer.sent + keep, peer.number
         self._place(peer)
 
     def _call_back(self, rows: int, share: int) -> list[Peer]:
-        """Call back so many rows of credit that other senders do not need, or hold beyond their share.
+        """Recall so many rows of credit that other senders do not need, or hold beyond their share.
 
-        A sender above its share by less than a block is spared: it got that block in its turn, perhaps just now. Each
-        is told one grant: a sender that has not heard of its credit would not see its recall, and would not answer.
+        A sender above its share by less than a block is spared: it got that block in its turn, perhaps just now, and
+        is sent one grant for both: it would not see a recall of credit that it has not heard of, and would not reply.
         """
         called: list[Peer] = []
         rows -= sum(min(peer.unused, peer.bound - peer.limit) for peer in self._recalled.values())

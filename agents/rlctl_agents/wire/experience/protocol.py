@@ -11,11 +11,11 @@ from rlctl_agents.types.experience import Schema
 from rlctl_agents.wire.codec import MAX_FIELDS, PROTOCOL, ArrayHead, Buffer, Count, Name, Rejected, decode
 
 HELLO_EVERY_S = 1.0
-"""A sender that has not heard from its receiver for so long says hello again."""
+"""Seconds without a message of its receiver after which a sender says hello again."""
 CREDIT_VALID_S = 4.0
-"""A sender that has heard nothing, or has not looked, for so long forgets its credit."""
+"""Seconds without a message of its receiver, or without a poll of its own, after which a sender's credit expires."""
 FORGET_AFTER_S = 6.0
-"""A receiver that has heard nothing for so long gives a sender's credit to others, which the sender has forgotten."""
+"""Seconds without a message of a sender after which its credit goes to others; at the sender it has expired by then."""
 
 
 class SenderHello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
@@ -24,7 +24,7 @@ class SenderHello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     protocol: Count
     run: Name
     boot: Name  # of the sender
-    receiver: Name  # boot of the receiver, "" when not known yet: the totals below are of no meaning to it then
+    receiver: Name  # boot of the receiver, "" when not known yet: then the totals below mean nothing to it
     term: Count
     schema: Name  # digest of the schema
     grant: Count  # number of the newest grant heeded
@@ -61,18 +61,18 @@ class BlockMessage(msgspec.Struct, array_like=True, frozen=True, tag="block"):
 
 
 class Grant(msgspec.Struct, array_like=True, frozen=True, tag="grant"):
-    """receiver -> sender: you may send until `sent` reaches `limit`. A later grant replaces an earlier one."""
+    """receiver -> sender: it may send until `sent` reaches `limit`. A later grant replaces an earlier one."""
 
     protocol: Count
     receiver: Name
     number: Count  # grows with every change
     limit: Count  # rows, as a total since the first block to this receiver
-    seen: Count  # rows of yours that I know about, come or lost
-    least: Count  # oldest version that a block which is begun now may hold rows of; 0: any
+    seen: Count  # rows of the sender that the receiver knows of, received or lost
+    least: Count  # oldest version of rows in a block that is begun now; 0: any
 
 
 class Refusal(msgspec.Struct, array_like=True, frozen=True, tag="refusal"):
-    """receiver -> sender: nothing of yours is taken, and why. Keeps its first four fields in every version."""
+    """receiver -> sender: its messages are refused, and why. Has the same first four fields in every version."""
 
     protocol: Count
     receiver: Name
@@ -111,7 +111,7 @@ def to_sender(data: Buffer) -> Grant | Refusal:
 
 
 def schema_digest(schema: Schema) -> str:
-    """16 hex digits that differ when anything about the schema does."""
+    """Digest of a schema: 16 hex digits that differ when anything in it does."""
     return hashlib.sha256(msgspec.msgpack.encode(schema)).hexdigest()[:16]
 
 

@@ -110,7 +110,7 @@ class ExperienceReceiver:
         queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
         check: what is wrong with the values of a block, given its `version`, the version of its newest weights and its
             fields; "" for nothing. After the first fault its sender is quarantined: its rows are counted as invalid.
-        clock: seconds, never going back.
+        clock: monotonic seconds.
 
     One thread at a time; `accounts` may be read, and `wake` be called, from another.
 

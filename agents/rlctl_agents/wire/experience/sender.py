@@ -76,7 +76,7 @@ class ExperienceSender:
         queue_blocks: blocks that may wait for credit.
         build: of the environment, stamped on every block.
         compress: large uint8 arrays with zstd level 1; None: when the receiver is on another machine.
-        clock: seconds, never going back.
+        clock: monotonic seconds.
 
     One thread at a time; `ledgers` and `pending` may be read from another.
 

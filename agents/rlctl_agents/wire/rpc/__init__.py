@@ -1,1 +1,1 @@
-"""Calls with a deadline, and large answers in turns."""
+"""Remote procedure calls with a deadline; large replies take turns."""

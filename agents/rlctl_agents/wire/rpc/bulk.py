@@ -1,4 +1,4 @@
-"""Large requests and answers: sent once, and awaited as long as the other side lives."""
+"""Client for large requests and replies: sent once per connection, and awaited as long as the other side lives."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from rlctl_agents.wire.rpc.client import MAX_BUFFERS, SLICE_S, Call, T, size_of,
 from rlctl_agents.wire.sockets import Socket, Wire
 
 PIECE_BYTES = 1 << 18
-"""Size of one frame, unless that takes more than `MAX_BUFFERS`. A peer counts as gone when no frame of it is complete
+"""Bytes of one frame, unless that takes more than `MAX_BUFFERS`. A peer counts as gone when no frame of it is complete
 within some 10 s, and several peers share a link."""
 LARGEST_PIECE_BYTES = 1 << 22
 MAX_BYTES = LARGEST_PIECE_BYTES * MAX_BUFFERS
-"""Largest message, in pieces."""
+"""Bytes of the largest message."""
 AGAIN_S = 10.0
-"""A question is asked again after so long over a live connection, in case it was lost with one unnoticed."""
+"""Seconds until a request is sent again over a live connection, in case it was lost with one that ended unnoticed."""
 SLOWEST = 1e5
-"""Bytes per second of the slowest link: a question that brings much is on its way for as long as that takes."""
+"""Bytes per second of the slowest link: a request is not sent again while it may still be in flight at that rate."""
 RECONNECT_MS = 500
-"""Time from the loss of a connection to the next: longer than between two looks, so that each loss is noticed."""
+"""Time from the loss of a connection to the next: longer than between two polls, so that each loss is noticed."""
 SAID_EVERY_S = 60.0
 
 log = logging.getLogger(__name__)
 
 
 def in_pieces(data: Buffer) -> list[memoryview]:
-    """Views of large data as frames of equal length; one view when it is not large. No copy.
+    """Split data into views, one per frame, all of one length but the last; one view when it is small. No copy.
 
     Raises:
-        ValueError: it is too large to travel.
+        ValueError: the data is larger than `MAX_BYTES`.
     """
     view = memoryview(data)
     if view.nbytes > MAX_BYTES:
@@ -48,21 +48,21 @@ def in_pieces(data: Buffer) -> list[memoryview]:
 
 
 def joined(pieces: Sequence[memoryview]) -> bytes:
-    """A copy of what was sent in pieces."""
+    """Join the frames of a message. A copy."""
     return b"".join(pieces)
 
 
 class BulkClient:
-    """Asks one server, a question at a time. For one thread at a time.
+    """Client of one server, with one request in flight at a time. For one thread at a time.
 
-    A question is sent once for each connection, and its answer may take its time: how long it takes until others have
-    been served is no sign of death. A lost connection is: then the question is sent again as soon as there is another.
+    A request is sent once per connection, and its reply may take any time: a wait until other clients have been served
+    does not mean that the server is gone. A lost connection does: the request is sent again over the next one.
 
     Args:
         wire: of this process.
         address: of the server, which need not be there yet.
         boot: of this process.
-        again: whether a question that was lost with its connection may go to the next process that listens there.
+        again: whether a request that was lost with its connection may go to the next process that listens there.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -73,10 +73,10 @@ class BulkClient:
         self._wire = wire
         self._again = again
         self.lost = False
-        """The question under way was sent and may not be sent again: the connection that it went over is gone."""
+        """True if the request in flight was lost with its connection and may not be sent again."""
         self._client = f"{boot}.{secrets.token_hex(4)}"
         self._id = 0
-        self._parts: list[Buffer] = []  # of the question under way
+        self._parts: list[Buffer] = []  # of the request in flight
         self._kind = ""
         self._asked_at = self._opened_at = 0.0
         self._sent_at: float | None = None  # over the present connection
@@ -85,15 +85,15 @@ class BulkClient:
 
     @property
     def connected(self) -> bool:
-        """True if the other side lives, as far as ZeroMQ knows."""
+        """True while there is a connection, as far as ZeroMQ knows."""
         return bool(self._socket.poll(0, zmq.POLLOUT))
 
     def ask(self, request: Struct, buffers: Sequence[Buffer] = ()) -> None:
-        """Begin a question, and forget the one before. Does not wait.
+        """Start a request, and abandon the one before. Does not wait.
 
         Args:
             request: of a class that the server knows.
-            buffers: sent without a copy beside the request, and not to be changed until it is answered.
+            buffers: sent without a copy beside the request, and not to be changed until the reply is here.
         """
         self._id += 1
         self._kind = type(request).__name__
@@ -105,17 +105,17 @@ class BulkClient:
     def answer(
         self, reply: type[T], wait_s: float, keep_waiting: Callable[[], bool] = lambda: True
     ) -> tuple[T, list[memoryview]]:
-        """The answer to the question under way.
+        """The reply to the request in flight, and its buffers, read-only.
 
         Args:
-            reply: class of the answer.
-            wait_s: longest wait; 0: a look.
-            keep_waiting: looked at every 0.1 s.
+            reply: class of the reply.
+            wait_s: longest wait in seconds; 0: poll once.
+            keep_waiting: checked every 0.1 s; False ends the wait.
 
         Raises:
-            TimeoutError: not yet. The question stays under way, so look again, or ask another. At once when it was
-                lost with its connection and may not be asked again.
-            RemoteError: the server refuses.
+            TimeoutError: no reply yet. The request stays in flight, so call again, or start another. At once when it
+                was lost with its connection and may not be sent again.
+            RemoteError: the server refuses, or its reply cannot be decoded.
         """
         assert self._parts, "ask comes first"
         until = time.monotonic() + wait_s
@@ -155,7 +155,7 @@ class BulkClient:
             self._sent_at = self._opened_at = now
 
     def _late(self) -> str:
-        """Reason for which there is no answer yet; logged when there is none for long."""
+        """Reason why there is no reply yet; logged when the wait is long."""
         waited = time.monotonic() - self._asked_at
         why = "it has not come yet" if self.connected else self._wire.trouble(self.address) or "there is no connection"
         said = f"{self.address}: no answer to {self._kind} for {waited:.0f} s: {why}"
@@ -165,6 +165,6 @@ class BulkClient:
 
     def _connect(self) -> Socket:
         self._opened_at = time.monotonic()
-        # IMMEDIATE: writable only while it is connected, which shows whether it is
+        # IMMEDIATE: the socket is writable only while it is connected
         options = {zmq.IMMEDIATE: 1, zmq.SNDHWM: 4, zmq.RECONNECT_IVL: RECONNECT_MS}
         return self._wire.connect(zmq.DEALER, self.address, options=options)

@@ -1,4 +1,4 @@
-"""Calls with a deadline: the client opens a new socket when an answer does not come (lazy pirate)."""
+"""Calls with a deadline: the client opens a new socket when no reply comes (lazy pirate)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SLICE_S = 0.1
 
 
 class RemoteError(Exception):
-    """The other side refuses, in its own words."""
+    """Refusal of a request by the other side, in its own words."""
 
 
 class Call(Struct, array_like=True, frozen=True, tag="call"):
@@ -37,12 +37,12 @@ class Call(Struct, array_like=True, frozen=True, tag="call"):
 
 
 class Answer(Struct, array_like=True, frozen=True, tag="answer"):
-    """Frame 0 of an answer."""
+    """Frame 0 of a reply."""
 
     protocol: Count
     server: Name  # boot of the process
     id: Count
-    error: str  # "" or why not
+    error: str  # why the request was refused; "": it was not
     body: msgspec.Raw  # the reply; nil with an error
 
 
@@ -51,7 +51,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RpcClient:
-    """Calls one server. Callers in several threads take turns.
+    """Client of one RPC server. Callers in several threads take turns.
 
     Args:
         wire: of this process.
@@ -80,22 +80,22 @@ class RpcClient:
         attempt_s: float = 1.0,
         keep_waiting: Callable[[], bool] = lambda: True,
     ) -> tuple[T, list[memoryview]]:
-        """Send a request until it is answered.
+        """Send a request, again and again, until the reply is here.
 
         Args:
             request: of a class that the server knows.
-            reply: class of the answer.
+            reply: class of the reply.
             buffers: sent without a copy beside the request.
-            deadline_s: for the whole call.
-            attempt_s: wait for the first attempt; later ones wait 1.5 times as long each.
-            keep_waiting: looked at every 0.1 s; the call is given up when it says False.
+            deadline_s: seconds for the whole call.
+            attempt_s: timeout of the first attempt in seconds; that of each later one is 1.5 times as long.
+            keep_waiting: checked every 0.1 s; the call is given up when it returns False.
 
         Returns:
-            The answer and its buffers, read-only.
+            The reply and its buffers, read-only.
 
         Raises:
-            TimeoutError: no answer in time, or given up.
-            RemoteError: the server refuses.
+            TimeoutError: no reply in time, or given up.
+            RemoteError: the server refuses, or its reply cannot be decoded.
             ValueError: a buffer is larger than a message may be.
         """
         started = time.monotonic()
@@ -147,7 +147,7 @@ class RpcClient:
             if not keep_waiting():
                 raise TimeoutError(f"{self.address}: {kind} was given up")
             # where nothing was sent, nothing can have been lost, and a new socket would begin its handshake from the
-            # start: when thousands connect to one server at once, none would ever come to the end of it
+            # start: when thousands connect to one server at once, none would ever complete it
             shaking = self._wire.encrypts(self.address) and not self._wire.ended(self._socket)
             if not (unsent and shaking):
                 self._socket.close(0)
@@ -169,13 +169,13 @@ class RpcClient:
 def take_answer(
     socket: Socket, id: int, decoder: msgspec.msgpack.Decoder[T], malformed: str
 ) -> tuple[T, list[memoryview]] | None:
-    """The answer to the call of this number and its buffers, if it is here; answers to others are thrown away.
+    """The reply to call `id` and its buffers; None when it is not here yet. Replies to other calls are discarded.
 
     Args:
-        malformed: beginning of the message about an answer that cannot be read.
+        malformed: beginning of the error message for a reply that cannot be decoded.
 
     Raises:
-        RemoteError: the server refuses, or what it says cannot be read.
+        RemoteError: the server refuses, or its reply cannot be decoded.
     """
     while (message := receive(socket, 1, MAX_BUFFERS)) is not None:
         head, frames = message

@@ -1,4 +1,4 @@
-"""RPC server: answers a repeated request from memory instead of doing it twice, and large ones in turn."""
+"""RPC server: answers a repeated request from its cache instead of carrying it out twice; large replies take turns."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Wire
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
 
 LARGE_BYTES = 1 << 20
-"""A larger answer is sent in turn, and made again when it is lost, unless the server remembers larger ones."""
+"""Bytes above which a reply waits for its turn, and is not kept for a repeated request, unless `remembers` is larger."""
 _REMEMBERED_CLIENTS = 1 << 16  # several of each of 10,000 processes
 _REMEMBERED_BYTES = 1 << 26  # of all
 _BATCH = 256  # most requests of one `serve`
@@ -41,12 +41,12 @@ class Caller(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Address that takes few turns at once; "" for core, which is trusted, and for this machine."""
+        """Address with a limit of large replies in flight; "" for core, which is trusted, and for this machine."""
         return "" if self.whose == CORE else self.address
 
 
 class _Forbidden(ValueError):
-    """The caller's key class may not ask this."""
+    """The caller's key class may not make this request."""
 
 
 _OURS = Caller(CORE, "this machine")  # where nothing is encrypted, no other machine can connect
@@ -56,7 +56,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RpcServer:
-    """Answers requests of the classes named, one at a time, in the thread that calls `serve`.
+    """Answers requests of the classes in `handlers`, one at a time, in the thread that calls `serve`.
 
     Args:
         wire: of this process.
@@ -65,16 +65,16 @@ class RpcServer:
         handlers: class of the request -> function of the request and its buffers (read-only, valid as long as they are
             referred to), giving the reply and its buffers. A ValueError of a handler becomes a RemoteError at the
             client; any other exception does too and is raised again here, for it is a defect in rlctl.
-        classes: class of the request -> key classes that may make it, where the address is encrypted; what is not named
-            is for core alone. See `wire.classes`.
-        large: whether the answer to a request would be large. Those are sent to a few at a time, and to fewer at one
-            address of a class other than core; others wait for their turn, and their requests are carried out when it
-            comes.
-        remembers: bytes of the largest answer that is remembered; of all together as many, or 64 MiB.
+        classes: class of the request -> key classes that may make it, where the address is encrypted; a request that is
+            not named may be made by core alone. See `wire.classes`.
+        large: whether the reply to a request would be large. Large replies are sent to a few clients at a time, and to
+            fewer at one address of a class other than core; other clients wait for their turn, and their requests are
+            carried out when it comes.
+        remembers: bytes of the largest reply that is kept; all together take at most as many, or 64 MiB if that is more.
 
-    An answer is remembered until the client's next request, so a repeated request is not carried out twice, unless the
-    answers to 65,536 other clients, or too many bytes of them, came between: requests state totals and wanted states.
-    Larger ones are not remembered: their handlers must be reads.
+    A reply is kept until the client's next request, so a repeated request is not carried out twice, unless the replies
+    to 65,536 other clients, or too many bytes of them, came between: requests state totals and wanted states, never
+    increments. Larger replies are not kept: their handlers must be reads.
 
     Raises:
         ValueError: an address that is not allowed.
@@ -82,9 +82,9 @@ class RpcServer:
     """
 
     address: str
-    """As bound."""
+    """Bound address."""
     caller_address: str
-    """IP address that the request under way came from, where the address is encrypted; else words."""
+    """IP address that the present request came from, where the address is encrypted; else "this machine"."""
     rejected: dict[str, int]
     """Requests not carried out, by reason: malformed in some way, or `forbidden` to the key class of the caller."""
 
@@ -107,7 +107,7 @@ class RpcServer:
         self._throttle = LogThrottle()
         self._large, self._remembers = large, remembers
         self._turns: Turns[tuple[bytes, Call, Caller]] = Turns()
-        # of each client: id, the answer unless it was too large, and where it went
+        # client -> id, reply unless it was too large, and route that it was sent to
         self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer], bytes]] = OrderedDict()
         self._remembered_bytes = 0
         self._socket, self.address = wire.bind(
@@ -116,7 +116,11 @@ class RpcServer:
         self._keyed = wire.encrypts(self.address)
 
     def serve(self, timeout_s: float) -> int:
-        """Wait for a request at most so long, answer all that are there; how many."""
+        """Wait up to `timeout_s` for a request and answer all that are there; returns how many.
+
+        Raises:
+            Exception: of a handler, other than ValueError, after it was answered.
+        """
         if not self._wait(timeout_s):
             return 0
         count = 0
@@ -142,7 +146,7 @@ class RpcServer:
         self._socket.close(0)
 
     def _wait(self, timeout_s: float) -> bool:
-        """Wait at most so long for a request; meanwhile answer those whose turn comes."""
+        """Wait up to `timeout_s` for a request; True if there is one. Meanwhile answer those whose turn comes."""
         until = time.monotonic() + max(timeout_s, 0.0)
         while True:
             while (mine := self._turns.next()) is not None:
@@ -172,7 +176,7 @@ class RpcServer:
             self._send(route, parts, caller.place)
             return
         if call.id == last and where == route:
-            return  # a large answer is on its way over a connection that lives: it was just asked for once more
+            return  # its large reply is in flight over a live connection: the request was repeated
         failure: Exception | None = None
         error, reply, out = "", None, []
         try:
@@ -190,7 +194,7 @@ class RpcServer:
             error = str(fault) or "ValueError"
         except Exception as fault:
             error, failure = f"internal error: {type(fault).__name__}: {fault}", fault
-        if any(size_of([one]) > MAX_MESSAGE_BYTES for one in out):  # it would cut the connection, without a word
+        if any(size_of([one]) > MAX_MESSAGE_BYTES for one in out):  # it would cut the connection without an error
             error, reply, out = f"an answer with a frame of more than {MAX_MESSAGE_BYTES} bytes", None, []
         body = msgspec.Raw(_encode(reply)) if reply is not None else _NIL
         parts = [_encode(Answer(PROTOCOL, self.boot, call.id, error, body)), *out]

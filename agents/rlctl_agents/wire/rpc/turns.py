@@ -1,4 +1,4 @@
-"""Admission of large answers, a few at a time: all at once, every client would get its answer late."""
+"""Limit of concurrent large replies, first come, first served: sent all at once, every one would be late."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ import zmq
 W = TypeVar("W")
 
 AT_ONCE = 16
-"""Large answers under way at once: receivers that each take a tenth of the link fill it; more would slow each down."""
+"""Most large replies in flight: receivers that each take a tenth of the link fill it; more would slow each down."""
 EACH = 2
-"""Of them to callers of one place: those of one that read slowly, or not at all, leave the rest to others."""
+"""Most of them to one place: clients at one that read slowly, or not at all, leave the rest to others."""
 SLOW_S = 15.0
-"""A client that takes so much longer than over the slowest link counts as hung, and its place goes to the next."""
+"""A client that takes so much longer than over the slowest link counts as hung, and its turn goes to the next."""
 SLOWEST, SLOWEST_EACH = 1e5, 2e6
-"""Bytes per second of the slowest link: of callers without a limit of their own, and of others."""
+"""Bytes per second of the slowest link: to places without a limit of their own, and to others."""
 WAITING, WAITING_EACH = 1 << 16, 1 << 10
-"""Most requests that wait, of all places and of one; others have to be sent again."""
+"""Longest queue of requests: of all places, and of one. Others are dropped, and have to be sent again."""
 
 
 class Turns(Generic[W]):
-    """Large answers under way, and requests for more of them in the order in which they came, but for those of a place
-    to which `EACH` are under way. The place "" has no such limit.
+    """Large replies in flight, and the queue of requests for more: first come, first served, but a place with `EACH`
+    replies in flight is passed over. A place is an address; "" has no such limit.
 
     Args:
-        clock: seconds, never going back.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        # with the time up to which it is waited for, and the place
+        # tracker, time after which its client counts as hung, place
         self._under_way: list[tuple[zmq.MessageTracker, float, str]] = []
         self._waiting: OrderedDict[tuple[str, str], tuple[W, str]] = OrderedDict()
         self._waiting_of = Counter[str]()  # by place
@@ -44,17 +44,17 @@ class Turns(Generic[W]):
         return bool(self._waiting)
 
     def free(self, place: str = "") -> bool:
-        """True if one more large answer may be sent to this place."""
+        """True if one more large reply may be sent to this place."""
         self._forget()
         return len(self._under_way) < AT_ONCE and place not in self._full()
 
     def began(self, tracker: zmq.MessageTracker, size: int, place: str = "") -> None:
-        """Note that so many bytes are on their way to a place, until the tracker is done."""
+        """Record a reply of `size` bytes to a place as in flight, until the tracker is done."""
         self._forget()
         self._under_way.append((tracker, self._clock() + SLOW_S + size / (SLOWEST_EACH if place else SLOWEST), place))
 
     def wait(self, client: tuple[str, str], request: W, place: str = "") -> None:
-        """Let a client wait for its turn; a client that waits already keeps its rank, with the newer request."""
+        """Queue the request of a client; a client that is queued already keeps its position, with the newer request."""
         if client in self._waiting:
             self._waiting[client] = request, self._waiting[client][1]
         elif len(self._waiting) < WAITING and (not place or self._waiting_of[place] < WAITING_EACH):
@@ -62,7 +62,7 @@ class Turns(Generic[W]):
             self._waiting_of[place] += 1
 
     def next(self) -> W | None:
-        """Take the request whose turn it is, if there is one and one more answer may be sent."""
+        """Take the request whose turn it is; None when there is none, or no further reply may be sent."""
         if not self._waiting or not self.free():
             return None
         full = self._full()
@@ -76,10 +76,10 @@ class Turns(Generic[W]):
         return request
 
     def _forget(self) -> None:
-        """Forget answers that are there, or that are not waited for any more."""
+        """Remove replies that have been sent, and those of clients that count as hung."""
         now = self._clock()
         self._under_way = [one for one in self._under_way if not one[0].done and now < one[1]]
 
     def _full(self) -> set[str]:
-        """Places that have as many as one may."""
+        """Places with `EACH` replies in flight."""
         return {place for place, count in Counter(one[2] for one in self._under_way).items() if place and count >= EACH}

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
-from rlctl.backends.kubernetes.api.refusals import conflict
+from rlctl.backends.kubernetes.api.refusals import Refusal, conflict, partly
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, shares
 from rlctl.backends.run_states import check_count, check_role
-from rlctl.errors import Conflict, RlctlError, TimedOut
+from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 from rlctl.spec.names import DOMAIN, selector
 
 RESTART_MANAGER: Final = "rlctl-restart"
@@ -83,25 +83,32 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
             yield Applied(str(key), "unchanged")
         _tell(session, wanted, state, counts)
         return
-    with session.lock(run, "scale").held() as hold:
-        record, wanted = live(session, run)
-        check_owner(session, record, "scale")
-        numbers = _numbers(wanted, counts)  # an `up` may have made other workloads meanwhile
-        state = replace(record.state, replicas={**record.state.replicas, **counts})
-        writer = Writer(session.api, hold)
-        if state != record.state:
-            writer.save(replace(record, state=state))
-        actors = wanted.workloads("actor")
-        for key, (thing, found) in _differing(session, numbers, record).items():
-            number = numbers[key]
-            if key in actors:
-                number = ramp.first(found.value, number, is_first=key == actors[0])
-            if number != found.value:
-                writer.set_count(thing, number, force=session.force)
-                yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
-    _tell(session, wanted, state, counts)
-    if "actor" in counts:
-        yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
+    written = False
+    try:
+        with session.lock(run, "scale").held() as hold:
+            record, wanted = live(session, run)
+            check_owner(session, record, "scale")
+            numbers = _numbers(wanted, counts)  # an `up` may have made other workloads meanwhile
+            state = replace(record.state, replicas={**record.state.replicas, **counts})
+            writer = Writer(session.api, hold)
+            if state != record.state:
+                writer.save(replace(record, state=state))
+                written = True
+            actors = wanted.workloads("actor")
+            for key, (thing, found) in _differing(session, numbers, record).items():
+                number = numbers[key]
+                if key in actors:
+                    number = ramp.first(found.value, number, is_first=key == actors[0])
+                if number != found.value:
+                    writer.set_count(thing, number, force=session.force)
+                    yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
+        _tell(session, wanted, state, counts)
+        if "actor" in counts:
+            yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
+    except (BackendUnreachable, Refusal) as error:
+        if not written:
+            raise
+        raise partly(error) from error
 
 
 def _numbers(wanted: Wanted, counts: Mapping[str, int]) -> dict[Key, int]:

@@ -7,15 +7,33 @@ from typing import Literal, TypeVar
 
 from rlctl.backends.base import Applied, Say
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, key_of
-from rlctl.backends.kubernetes.api.refusals import in_words
+from rlctl.backends.kubernetes.api.refusals import Refusal, in_words, partly
 from rlctl.backends.kubernetes.api.retries import FENCE
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import Hold
 from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.errors import BackendUnreachable
 from rlctl.spec.names import MANAGER, SCALE_MANAGER
 
 T = TypeVar("T")
+
+
+def whole_or_partly(steps: Iterator[Applied]) -> Iterator[Applied]:
+    """The steps of a command that writes under several locks.
+
+    Raises:
+        PartlyApplied: the target refused or did not answer after a step that changed something.
+    """
+    changed = False
+    try:
+        for applied in steps:
+            changed = changed or applied.what != "unchanged"
+            yield applied
+    except (BackendUnreachable, Refusal) as error:
+        if not changed:
+            raise
+        raise partly(error) from error
 
 
 class Writer:

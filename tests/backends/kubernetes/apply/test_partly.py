@@ -120,3 +120,26 @@ def test_a_quota_that_refuses_the_very_first_write_is_no_partial_one(lab: Lab, k
         error.value.hint == "Ask for less, or have the quota raised (kubectl --context fake -n rl describe quota team)."
     )
     assert lab.there() == set()
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "command"),
+    [
+        ("DELETE", "pong-manager", lambda lab: lab.down()),
+        ("PATCH", "pong-actor-1", lambda lab: lab.scale(actor=2000)),
+        ("PATCH", "pong-actor-1", lambda lab: list(lab.backend().restart("pong", "actor"))),
+    ],
+)
+def test_a_later_step_of_another_command_that_fails_is_partly_applied(
+    lab: Lab, method: str, name: str, command: Callable[[Lab], object]
+) -> None:
+    lab.up(roles={"actor": {"replicas": 1500}})
+    lab.settle()
+    lab.api.refuse = lambda verb, key: (
+        ApiError("etcd is away", status=503, key=key) if (verb, key.name) == (method, name) else None
+    )
+    with pytest.raises(PartlyApplied, match="etcd is away") as error:
+        command(lab)
+    assert error.value.hint == "Run the same command again: it goes on where this one stopped."
+    lab.api.refuse = lambda verb, key: None
+    command(lab)
