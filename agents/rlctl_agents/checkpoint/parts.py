@@ -163,7 +163,7 @@ def read_part(folder: Path, file: str, sha256: str) -> bytes:
 
 
 def remove_leftovers(folder: Path) -> int:
-    """Remove what dead processes of this host left half-written, before this one writes; returns how many files."""
+    """Remove half-written parts of dead processes of this host, before this one writes; returns how many files."""
     removed = 0
     for path in folder.glob(f"*{TEMPORARY}{socket.gethostname()}.*"):
         pid = path.name.rpartition(".")[2]
@@ -186,7 +186,7 @@ def require_name(name: str) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a power cut from now on.
+    """Sync a folder: its names survive a power cut from now on.
 
     Raises:
         OSError: the file system refuses.

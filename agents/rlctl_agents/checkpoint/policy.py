@@ -16,7 +16,7 @@ def kept_name(ref: ModelRef, end: str) -> str:
     """Name, without suffix, of the files of a model that is kept.
 
     Args:
-        end: of its weights: the first digits of their sha256; `*` in a pattern; "" for what all names of it begin with.
+        end: first digits of the sha256 of its weights; `*` in a pattern; "" for the common prefix of all its names.
     """
     return f"{ref.policy}-l{ref.lineage:04d}-v{ref.version:012d}-{end}"
 
@@ -44,7 +44,7 @@ class PolicyFile(msgspec.Struct, frozen=True, kw_only=True):
     schema: Schema  # of segments
     network: dict[str, Any]  # the `model` section of the spec
     algorithm: dict[str, Any]  # the `algorithm` section of the spec, its `name` included
-    tensors: str = ""  # file beside this one: a generation, where `weights/` are the network's; else these alone
+    tensors: str = ""  # file beside this one: a generation, where `weights/` are the network's; else the weights alone
     sha256: str = ""  # of that file, 64 hex digits; "": the manifest of the generation knows it
 
 
@@ -64,15 +64,15 @@ def describe(
 
 
 def pack_policy(policy: PolicyFile) -> bytes:
-    """Encode as JSON, for people too."""
+    """Encode as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(policy)) + b"\n"
 
 
 def unpack_policy(data: bytes) -> PolicyFile:
-    """The description in the bytes of a part.
+    """Decode the description in the bytes of a part.
 
     Raises:
-        PolicyFileError: they are none, or of another format.
+        PolicyFileError: they describe no policy, or are of another format.
     """
     try:
         number = msgspec.json.decode(data)["format"]

@@ -39,7 +39,7 @@ def unpack_weights(data: bytes) -> dict[str, NDArray[Any]]:
     """Arrays of a safetensors file, whatever else it holds.
 
     Raises:
-        StateError: it is none, or has a dtype that numpy has not.
+        StateError: the bytes are no such file, or it has a dtype that numpy has not.
     """
     try:
         return dict(load(data))
@@ -51,7 +51,7 @@ def unpack_state(data: bytes) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     """Arrays and plain data of `pack_state`.
 
     Raises:
-        StateError: not such bytes.
+        StateError: the bytes are not of `pack_state`, or are damaged or of another format.
     """
     try:
         length = int.from_bytes(data[:LENGTH_BYTES], "little")

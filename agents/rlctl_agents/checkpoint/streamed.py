@@ -86,7 +86,7 @@ class StreamedPart:
         self._write(0, len(text).to_bytes(LENGTH_BYTES, "little") + text)
 
     def put(self, name: str, first: int, values: bytes | memoryview) -> None:
-        """Write rows of an array from one on.
+        """Write rows of an array, beginning with row `first`.
 
         Raises:
             PartError: the file system refuses; nothing half-written stays.
@@ -94,7 +94,7 @@ class StreamedPart:
         self._write(self._offsets[name] + first * self._row_bytes[name], values)
 
     def finish(self) -> Part:
-        """Bring it to the disk and to its place; everything has been put.
+        """Sync the file and rename it into place, once everything has been put; returns the part.
 
         Raises:
             PartError: the file system refuses; nothing half-written stays.
@@ -141,7 +141,7 @@ class StreamedPart:
 
 
 def _promised(folder: Path, *, but: Path) -> int:
-    """Bytes that parts in a folder which are being written do not take yet and will."""
+    """Bytes that unfinished parts in a folder will take, and do not take yet."""
     found = 0
     for path in folder.glob(f"*{TEMPORARY}*"):
         with contextlib.suppress(FileNotFoundError):  # it is whole by now, or was given up
@@ -223,7 +223,7 @@ class StoredRows:
         self._file, self._path, self._offset, self.shape = file, path, offset, shape
 
     def read(self, first: int, out: NDArray[np.uint8]) -> None:
-        """Rows from one on, as many as there is room for.
+        """Read rows, beginning with row `first`, as many as `out` has room for.
 
         Args:
             out: [rows, bytes of each], contiguous.
@@ -244,11 +244,11 @@ class StoredRows:
             raise PartError(f"cannot read {self._path}: {error.strerror}") from error
 
     def all(self) -> NDArray[np.uint8]:
-        """A copy of all of them."""
+        """Copy of all rows."""
         return self.take(np.arange(self.shape[0]))
 
     def take(self, at: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """A copy of some, by their numbers: one read for each run of them that lie side by side."""
+        """Copy of the rows at these indices: one read for each run of consecutive ones."""
         found = np.empty((at.size, self.shape[1]), np.uint8)
         runs = np.flatnonzero(np.diff(at) != 1) + 1
         for first, end in zip([0, *runs.tolist()], [*runs.tolist(), at.size], strict=True):

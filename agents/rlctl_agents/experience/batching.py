@@ -195,8 +195,9 @@ class LockStep:
         return 0  # each segment has its version
 
     def missing(self) -> str:
-        unseen = self._count - len(self._streams)
-        behind = sorted(stream for stream, queue in self._streams.items() if not queue)
+        streams = list(self._streams.items())  # at once: another thread adds to them
+        unseen = self._count - len(streams)
+        behind = sorted(stream for stream, queue in streams if not queue)
         do = f"; {ROWS_OF_ALL}" if unseen else ""
         return f"lock-step waits for {unseen} unseen streams, {behind[:8]}{do}"
 

@@ -1,1 +1,1 @@
-"""Stored policies outside of a run: in Python, and in whole episodes."""
+"""Stored policies outside of a run: in Python, in whole episodes, as exported graphs."""

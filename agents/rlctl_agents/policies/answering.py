@@ -1,4 +1,5 @@
-"""Programs with a stored model: a question of JSON on stdin, answers as lines of JSON on stdout, a fault the last."""
+"""Protocol of the programs that act with a stored model: one JSON request on stdin, JSON lines on stdout, an error line
+last."""
 
 from __future__ import annotations
 
@@ -22,13 +23,13 @@ from rlctl_agents.types.spaces import Leaf, leaves
 
 
 def answering(work: Callable[[Mapping[str, Any], TextIO], None]) -> int:
-    """Run a program: what the environment prints goes to stderr.
+    """Run a program of this protocol; what the environment prints goes to stderr.
 
     Args:
-        work: gets the question, and writes answers.
+        work: called with the request, and the stream to which it writes replies.
 
     Returns:
-        Its exit code.
+        The exit code: 1 after an error line.
     """
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)
@@ -55,7 +56,7 @@ class NoModel(Exception):
 
 
 def stored_model(question: Mapping[str, Any]) -> tuple[PolicyFile, Algorithm]:
-    """The model of the question's folder, ready to act.
+    """Load the model in the folder that the request names, ready to act.
 
     Raises:
         NoModel: it is damaged, or of another release.
@@ -67,10 +68,10 @@ def stored_model(question: Mapping[str, Any]) -> tuple[PolicyFile, Algorithm]:
 
 
 def failed(answers: TextIO, error: str, environment: Literal["", "refused", "crashed"] = "") -> int:
-    """Answer with a fault; returns the exit code.
+    """Write an error line; returns the exit code.
 
     Args:
-        environment: its fault, if it is to blame.
+        environment: how the environment failed; "": it did not.
     """
     answer(answers, {"error": error, "environment": environment})
     return 1
@@ -90,7 +91,7 @@ def writing(file: Path) -> Iterator[None]:
 
 
 def answer(answers: TextIO, value: Mapping[str, Any]) -> None:
-    """Write one line."""
+    """Write one JSON line."""
     answers.write(json.dumps(value) + "\n")
     answers.flush()
 

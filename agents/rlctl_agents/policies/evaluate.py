@@ -1,10 +1,10 @@
 """`python -m rlctl_agents evaluate`: whole episodes with a stored model, without a run.
 
-The question comes on stdin, one JSON object:
+The request comes on stdin, one JSON object:
 
     {"folder": "model", "env": {...}, "episodes": 100, "modes": ["greedy", "sample"], "seed": 7, "envs": null}
 
-`env` is the section of the spec, `envs` as `evaluation.envs` there. An answer is a line of JSON for each mode, in
+`env` is the section of the spec, `envs` as `evaluation.envs` there. A reply is a line of JSON for each mode, in
 their order, or `{"error": "..."}`. Whatever the environment prints goes to stderr.
 """
 
@@ -29,8 +29,8 @@ from rlctl_agents.policies.answering import answer, answering, require_spaces, s
 from rlctl_agents.runtime.metrics import Metrics
 
 ENVS = 25
-"""Environments, unless the spec says otherwise; fewer where fewer episodes are wanted. One decision for many costs
-little more than one for a few."""
+"""Number of environments, unless the spec says otherwise; fewer where fewer episodes are wanted. One decision for many
+costs little more than one for a few."""
 NOISE_ROWS = 64
 RESAMPLES = 2000
 
@@ -66,7 +66,7 @@ def played(
     progress: int,
     watch: Callable[[], None] = lambda: None,
 ) -> Played:
-    """Whole episodes; the model sits on every seat.
+    """Play whole episodes; the model acts in every seat.
 
     Args:
         seed: of environments and noise.
@@ -74,7 +74,7 @@ def played(
         watch: called before each decision.
 
     Raises:
-        EnvError: of the environment.
+        EnvError: the environment failed.
     """
     torch.manual_seed(seed)  # for a network that draws by itself
     algorithm = outside_of_a_run(algorithm)
@@ -93,8 +93,8 @@ def played(
 
 
 def outside_of_a_run(algorithm: Algorithm) -> Algorithm:
-    """The same algorithm, with the same networks, whose slots are no streams of a run's actor: none of them explores at
-    the rate that the stream of its number has there.
+    """Copy of an algorithm, with the same networks, that ignores stream ids: where exploration rates are those of
+    streams, every slot explores at the lowest one, not at that of a training actor.
     """
     evaluated, act = object.__new__(type(algorithm)), algorithm.act  # copy.copy calls a __new__ that may want arguments
     evaluated.__dict__.update(algorithm.__dict__)

@@ -1,10 +1,10 @@
 """`python -m rlctl_agents export`: writes a stored policy as a graph, and checks that the file acts as the policy.
 
-The question comes on stdin, one JSON object:
+The request comes on stdin, one JSON object:
 
     {"folder": "model", "file": "there/policy.onnx", "origin": {"run": "cartpole", "model": "best", ...}}
 
-The answer is a line of JSON: `inputs` and `outputs` of the graph, and `checked`, which is null where onnxruntime is not
+The reply is a line of JSON: `inputs` and `outputs` of the graph, and `checked`, which is null where onnxruntime is not
 installed. The file describes itself in an entry `policy.json`: among the metadata of an ONNX model, the extra files of
 a .pt2 archive.
 """
@@ -43,7 +43,7 @@ DESCRIPTION = "policy.json"
 BATCH = "batch"
 """Name of the first axis of all inputs and outputs."""
 ROWS = (1, 3, 64)
-"""Numbers of observations side by side with which a file is tried."""
+"""Batch sizes with which a file is checked."""
 NOT_LEGAL = -1e30
 """Logits below this belong to options that are not legal."""
 TOLERANCE = 1e-5
@@ -74,7 +74,7 @@ def export(described: PolicyFile, algorithm: Algorithm, file: Path, origin: Mapp
         `inputs` and `outputs`, each a list of name, dtype and shape; `checked`.
 
     Raises:
-        NoModel: it cannot be exported, or the file acts otherwise than the policy.
+        NoModel: it cannot be exported, or the file acts differently from the policy.
     """
     net = network_of(algorithm)
     graph = graph_of(algorithm, described.spaces, described.steps, exported=True)
@@ -108,7 +108,7 @@ def _pt2(program: ExportedProgram, ends: Ends, file: Path, about: str) -> tuple[
 
 
 def _onnx(program: ExportedProgram, ends: Ends, file: Path, about: str) -> tuple[str, Function | None]:
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it tells of packages that it does without
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of packages that it does without
     names, outputs = ([str(one["name"]) for one in ends[side]] for side in ("inputs", "outputs"))
     made = torch.onnx.export(
         program, dynamo=True, verbose=False, input_names=names, output_names=outputs,
@@ -134,8 +134,8 @@ def _onnx(program: ExportedProgram, ends: Ends, file: Path, about: str) -> tuple
 
 @torch.no_grad()
 def difference(function: Function, algorithm: Algorithm, described: PolicyFile, inputs: Tensors) -> float:
-    """Largest difference between a file and its policy: of real numbers in units of the largest of their output, or of
-    1; of a choice by how much its log-probability, or value, is below that of the best, so that equal ones are alike.
+    """Largest difference between a file and its policy. Real numbers: in units of the largest of their output, or of 1.
+    Choices: by how much their log-probability, or value, is below that of the best, so that ties count as equal.
 
     Raises:
         NoModel: it is above `TOLERANCE`.
@@ -160,7 +160,7 @@ def difference(function: Function, algorithm: Algorithm, described: PolicyFile, 
 
 
 def _expected(algorithm: Algorithm, described: PolicyFile, inputs: Tensors) -> Tensors:
-    """Outputs as the policy decides, in rlctl's own way."""
+    """Outputs of the policy itself: action and next state of `act`, parameters of the network as it is."""
     count = len(next(iter(inputs.values())))
     graph = graph_of(algorithm, described.spaces, described.steps)
     state = {name: inputs[STATE + name] for name in graph.memory}

@@ -61,7 +61,7 @@ class Graph(nn.Module):
             self.register_buffer(f"bounds_{index}", bounds, persistent=False)
 
     def forward(self, inputs: Tensors) -> Tensors:
-        """Decide.
+        """Choose the most likely actions.
 
         Args:
             inputs: leaves of the observation; with a memory `state.*` and `first`; with masks `legal`. [N, ...] each.
@@ -85,7 +85,7 @@ class Graph(nn.Module):
         return {name: sampling(leaf) for name, leaf in self.net.distribution.leaves}
 
     def shortfall(self, name: str, action: Tensor, outputs: Tensors) -> float:
-        """Difference of choices from the best ones, in log-probability; 0: as good.
+        """Largest shortfall of choices from the best ones, in log-probability; 0: as good.
 
         Args:
             name: of the leaf.
@@ -104,10 +104,10 @@ class Graph(nn.Module):
 
 
 class ValueGraph(Graph):
-    """The same of a Q-network: `params.*.q` are the values of a leaf's options, and the best ones are the action.
+    """Graph of a Q-network: `params.*.q` are the values of a leaf's options, and the best ones are the action.
 
     Args:
-        epsilon: chance of a random action where it samples.
+        epsilon: probability of a random action where it samples.
     """
 
     def __init__(self, net: nn.Module, spaces: Spaces, choices: nn.Module, epsilon: float) -> None:
@@ -130,19 +130,19 @@ class ValueGraph(Graph):
         return found | {f"{PARAMS}{name}.q": values for name, values in zip(self.options, each, strict=True)} | after
 
     def values(self, inputs: Tensors) -> tuple[Tensor, Tensors]:
-        """[N, options] of all choices, and the memory afterwards, `next_state.*`."""
+        """Values [N, options] of all choices, and the memory afterwards, `next_state.*`."""
         return self.net(self.net.seen({name: inputs[name] for name in self.observed})), {}
 
     def sampling(self) -> dict[str, dict[str, Any]]:
-        """epsilon_greedy: with a chance of `epsilon`, one for all leaves, a legal option of each choice, each as likely
-        as any other; else the action."""
+        """epsilon_greedy: with probability `epsilon`, drawn once for all leaves, a uniformly random legal option of
+        each choice; else the action."""
         return {
             name: {"distribution": "epsilon_greedy", "options": sizes, "epsilon": self.epsilon}
             for name, sizes in self.options.items()
         }
 
     def shortfall(self, name: str, action: Tensor, outputs: Tensors) -> float:
-        """Difference in values from the best, in units of the largest value, or of 1."""
+        """Largest shortfall of values from the best, in units of the largest value, or of 1."""
         sizes, q = self.options[name], outputs[f"{PARAMS}{name}.q"]
         scale = q.where(q > ILLEGAL / 2, 0.0).abs().max().clamp(min=1.0)
         chosen = action.view(len(action), -1).unbind(1)
@@ -154,7 +154,7 @@ class ValueGraph(Graph):
 
 
 class RecurrentGraph(ValueGraph):
-    """The same of a recurrent Q-network: it also takes the last action, `last_action.*`, and reward, `last_reward`."""
+    """Graph of a recurrent Q-network: it also takes the last action, `last_action.*`, and reward, `last_reward`."""
 
     def __init__(self, algorithm: R2d2, net: RecurrentQNetwork, spaces: Spaces, epsilon: float) -> None:
         super().__init__(net, spaces, algorithm.choices, epsilon)
@@ -171,10 +171,10 @@ class RecurrentGraph(ValueGraph):
 
 
 class BoundedGraph(Graph):
-    """The same of a policy of sac or td3: real numbers between their bounds.
+    """Graph of a policy of sac or td3: real numbers between their bounds.
 
     Args:
-        noise: deviation of td3's exploration, in units of half the width of the bounds.
+        noise: standard deviation of td3's exploration, in units of half the width of the bounds.
     """
 
     def __init__(self, net: nn.Module, spaces: Spaces, noise: float = 0.0) -> None:
@@ -223,7 +223,7 @@ def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool
         exported: in operations that exporters know; False: as the policy computes.
 
     Raises:
-        NoModel: it is not the network alone that decides.
+        NoModel: the algorithm does not decide by its network alone.
     """
     net = network_of(algorithm)
     net = plain(net) if exported else net
@@ -240,7 +240,7 @@ def graph_of(algorithm: Algorithm, spaces: Spaces, steps: int, *, exported: bool
 
 
 def parameters(leaf: LeafDistribution, part: Tensor, legal: Tensor | None) -> Tensors:
-    """Parameters of the distribution of one leaf, [N, ...]: as `sampling` says."""
+    """Parameters of the distribution of one leaf, [N, ...]; see `sampling`."""
     if isinstance(leaf, Gaussian):
         return dict(zip(("mean", "log_std"), leaf._moments(part), strict=True))
     return {"logits": part if legal is None else torch.where(legal, part, ILLEGAL)}
@@ -250,7 +250,7 @@ def sampling(leaf: LeafDistribution) -> dict[str, Any]:
     """Description of how an action is drawn from its parameters.
 
     categorical: an option of each choice, by the softmax of its `options` logits, one choice after the other; illegal
-    ones have the smallest logit there is. bernoulli: bits, each by the sigmoid of its logit. gaussian:
+    ones have the logit `ILLEGAL`. bernoulli: bits, each by the sigmoid of its logit. gaussian:
     centre + scale * f(mean + exp(log_std) * normal), f tanh where squashed, clipped to the bounds.
     """
     if isinstance(leaf, Gaussian):
@@ -264,7 +264,7 @@ def sampling(leaf: LeafDistribution) -> dict[str, Any]:
 
 
 class PlainPixels(Pixels):
-    """The same conversion in operations that every exporter has: no views of bytes as words, no writes in place."""
+    """Conversion of `Pixels` in operations that every exporter has: no views of bytes as words, no writes in place."""
 
     def to_float(self, image: Tensor) -> Tensor:
         if image.ndim == 5:
@@ -278,7 +278,7 @@ class PlainPixels(Pixels):
 
 
 class PlainVector(VectorLeaf):
-    """The same one-hot codes, for any number of observations."""
+    """One-hot codes of `VectorLeaf`, for any number of observations."""
 
     def encode(self, x: Tensor) -> Tensor:
         if not self.sizes:
@@ -306,7 +306,7 @@ def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
     """The network that decides, computing in float32 from now on.
 
     Raises:
-        NoModel: it is not the network alone that decides.
+        NoModel: the algorithm does not decide by its network alone.
     """
     replayed = isinstance(algorithm, (QLearning, TwinCriticsAlgorithm))
     others = algorithm.needs_last and not isinstance(algorithm, R2d2)
@@ -322,7 +322,7 @@ def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
 def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.random.Generator) -> Tensors:
     """Random inputs of a graph: observations of the space, states, beginnings, last actions and rewards, and masks.
 
-    Real numbers without bounds are drawn as the running moments know them.
+    Real numbers without bounds are drawn from a normal distribution with the running moments of the network.
     """
     moments = {} if net.observed is None else dict(zip(net.observed.names, net.observed.moments, strict=True))
     found: Tensors = {}
@@ -344,7 +344,7 @@ def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.rand
 
 
 def _drawn(leaf: Leaf, count: int, moments: Any, rng: np.random.Generator) -> NDArray[Any]:
-    """[count, ...] values of a leaf."""
+    """Random values [count, ...] of a leaf."""
     dtype, shape = leaf_array(leaf)
     if not isinstance(leaf, Box):
         options = np.array(leaf.n) if isinstance(leaf, (Discrete, MultiDiscrete)) else 2
@@ -363,6 +363,6 @@ def _drawn(leaf: Leaf, count: int, moments: Any, rng: np.random.Generator) -> ND
 
 
 def bounds_of(box: Box) -> NDArray[np.float64]:
-    """[2, entries]: low and high, infinite where there is none."""
+    """Bounds [2, entries] of a Box: low and high, infinite where there is none."""
     pairs = [(-np.inf if low is None else low, np.inf if high is None else high) for low, high in box.bounds()]
     return np.array(pairs).T

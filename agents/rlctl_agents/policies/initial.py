@@ -24,7 +24,7 @@ class NotInitial(Exception):
 
 
 def begin_from(folder: Path, algorithm: Algorithm, init: Init) -> ModelRef:
-    """Begin from a policy in the storage of the run.
+    """Load the first weights of a run from a policy in its storage.
 
     Args:
         folder: as `rlctl pull` makes one.
@@ -47,10 +47,11 @@ def begin_from(folder: Path, algorithm: Algorithm, init: Init) -> ModelRef:
 
 
 def begin_from_stored(base: Path, algorithm: Algorithm, init: Init) -> ModelRef:
-    """Begin from the policy that the spec names, of a run of this machine or in a folder, without a copy in between.
+    """Load the first weights from the policy that the spec names, of a run of this machine or in a folder, without a
+    copy in between.
 
     Args:
-        base: folder of the spec file.
+        base: folder of the spec file, to which paths are relative.
 
     Raises:
         NotInitial: as `begin_from`; or there is none, or it is not signed as it has to be.
@@ -94,7 +95,7 @@ def _arrays(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def _is_copy(module: nn.Module, net: nn.Module) -> bool:
-    """Another module that holds what the network holds, but for moments of observations that it need not have."""
+    """True if another module is a copy of the network; it need not have moments of observations."""
     own, held = net.state_dict(), module.state_dict()
     if module is net or held.keys() != {name for name in own if name in held or not name.startswith("observed.")}:
         return False

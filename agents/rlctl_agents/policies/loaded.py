@@ -1,4 +1,4 @@
-"""Policies in Python: a stored one, loaded without a run, that maps observations to actions."""
+"""Stored policies in Python: loaded without a run, they map observations to actions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class State(NamedTuple):
 
 
 class LoadedPolicy:
-    """A policy to act with: of one observation or of many side by side.
+    """A stored policy that acts on one observation, or on many side by side.
 
     Observations are as the environment shows them in training: `frame_stack`, `resize` and the like are not applied
     here. Numbers of Discrete, MultiDiscrete and MultiBinary spaces count from 0, whatever `start` they have.
@@ -48,7 +48,7 @@ class LoadedPolicy:
 
     def __init__(self, described: PolicyFile, algorithm: Algorithm, *, seed: int = 0) -> None:
         self.described = described
-        """Spaces, network, algorithm, version and agent steps of it."""
+        """Spaces, network, algorithm, version and agent steps of the policy."""
         self._algorithm = algorithm
         self._rng = np.random.default_rng(seed)
         self._observed = list(leaves(described.spaces.obs, "obs"))
@@ -64,24 +64,24 @@ class LoadedPolicy:
         legal: NDArray[np.bool_] | None = None,
         reward: float | NDArray[np.float32] | None = None,
     ) -> tuple[Any, State]:
-        """Decide.
+        """Choose an action.
 
         Args:
-            obs: an observation, in the nesting of its space; or many, each leaf with one axis more in front.
-            state: of the decision before, of as many; None: an episode begins.
-            first: [K], where an episode begins although there is a state, which is ignored there.
+            obs: an observation, in the nesting of its space; or K of them, each leaf with an axis [K] in front.
+            state: returned by the decision before, for as many observations; None: an episode begins.
+            first: [K] bool, True where an episode begins: the state is ignored there.
             greedy: the most likely action; False: a sampled one.
-            legal: [n] or [K, n], the legal options of all choices, where the environment has masks; of one observation
-                also in the form that the environment gives.
-            reward: of the decision before, or [K], for a policy that looks at it, as those of r2d2 do.
+            legal: [n] or [K, n] bool, the legal options of all choices, where the environment has masks; of one
+                observation also in the form that the environment gives.
+            reward: after the decision before, one or [K], for a policy that looks at it, as those of r2d2 do.
 
         Returns:
             The action in the nesting of its space, boxes clipped to their bounds, and the state for the next decision.
 
         Raises:
-            ValueError: the observation is none of the space or not finite, the state is of another number of
-                observations, or the environment has masks, or the policy looks at the last reward, and there is none,
-                or it is not as many finite numbers.
+            ValueError: the observation is not of the space or not finite, the state is of another number of
+                observations, `legal` is missing where the environment has masks, or `reward` is missing where the
+                policy looks at it, or is not as many finite numbers.
         """
         arrays, many = self._arrays(obs)
         count = len(next(iter(arrays.values())))
@@ -118,7 +118,7 @@ class LoadedPolicy:
         return action, State({name: values.clone() for name, values in act.state.items()}, chosen)
 
     def _legal(self, legal: NDArray[np.bool_] | None, count: int) -> torch.Tensor | None:
-        """[count, n], where the environment has masks."""
+        """Masks [count, n]; None where none are given."""
         if legal is None:
             if self.described.spaces.legal:
                 raise ValueError("the environment has masks of legal options: act(obs, state, legal=...)")
@@ -134,7 +134,7 @@ class LoadedPolicy:
 
     @staticmethod
     def _rewards(given: float | NDArray[np.float32] | None, count: int) -> torch.Tensor:
-        """[count], of all or of each."""
+        """Rewards [count], given as one for all or one of each."""
         try:
             values = np.asarray(0.0 if given is None else given, np.float32)
         except (TypeError, ValueError):
@@ -145,7 +145,7 @@ class LoadedPolicy:
 
     @staticmethod
     def _rows(name: str, given: NDArray[np.bool_], count: int, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-        """[count, *shape], of one or of many."""
+        """Values [count, *shape], given for one observation or for many."""
         values = np.array(given, np.bool_)
         if values.shape not in ((count, *shape), *([shape] if count == 1 else [])):
             raise ValueError(f"{name} is {list(values.shape)}, not {[count, *shape]}")
@@ -159,7 +159,7 @@ class LoadedPolicy:
         return State(self._algorithm.initial_state(count), last)
 
     def _arrays(self, obs: Any) -> tuple[dict[str, NDArray[Any]], bool]:
-        """[K, ...] of each leaf, and whether there were many."""
+        """Leaves [K, ...], and whether there were many observations."""
         found: dict[str, NDArray[Any]] = {}
         extra: dict[str, int] = {}
         for name, leaf in self._observed:
@@ -171,7 +171,7 @@ class LoadedPolicy:
                     f"{name} is {list(value.shape)}, not {list(shape)} or [K{''.join(f', {n}' for n in shape)}]"
                 )
             extra[name] = value.ndim - len(shape)
-            with np.errstate(over="ignore", invalid="ignore"):  # told below
+            with np.errstate(over="ignore", invalid="ignore"):  # reported below
                 given = value.astype(dtype)
             if np.dtype(dtype).kind in "iu" and not np.array_equal(given, value):
                 raise ValueError(f"{name} holds {value.dtype}, of which {dtype} cannot hold every value")
@@ -199,12 +199,12 @@ class LoadedPolicy:
 
 
 def _since(first: torch.Tensor, last: torch.Tensor) -> torch.Tensor:
-    """[K, ...] of the decision before, and zeros where an episode begins."""
+    """Values [K, ...] of the decision before, zeros where an episode begins."""
     return last.masked_fill(first.view(-1, *[1] * (last.ndim - 1)), 0)
 
 
 def load(where: str | Path, *, seed: int = 0, verify: str | Path | None = None) -> LoadedPolicy:
-    """As `rlctl_agents.load`."""
+    """Load a stored policy; see `rlctl_agents.load`."""
     if verify is not None:
         where = Path(where)
         require_signed(where, Path(verify))
@@ -233,7 +233,7 @@ def require_signed(folder: Path, key: Path) -> None:
     Raises:
         LookupError: there is no such folder.
         ImportError: the extra `signing` is not installed.
-        ValueError: it is not as the owner of the key signed it.
+        ValueError: its signature is missing, or not valid for the key.
     """
     if not folder.is_dir():
         raise LookupError(f"verify is for a folder of `rlctl pull`, and there is none at {folder}")
@@ -272,7 +272,7 @@ def _of_run(run: str, which: str | None) -> tuple[PolicyFile, Algorithm]:
 
 
 def _selected(file: Path) -> Path:
-    """Description of the model that was kept as goal or best, which has not changed since.
+    """Path of the description of the model that was kept as goal or best; it has not changed since.
 
     Raises:
         PartError: it is missing, or its sha256 is another.
@@ -305,7 +305,7 @@ def _layout(run: str) -> Layout:
 
 
 def _at(obs: Any, name: str) -> Any:
-    """The leaf of a dotted name in a nested observation."""
+    """Leaf of a nested observation, by its dotted name."""
     for key in name.split(".")[1:]:
         try:
             obs = obs[int(key)] if isinstance(obs, (tuple, list)) else obs[key]

@@ -16,17 +16,17 @@ from rlctl_agents.policies.show import gif, smaller
 from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
 
 MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0
-"""Most frames, most pixels of the longer side, most frames of a second."""
+"""Most frames, most pixels of the longer side, most frames per second."""
 LONGEST_S = 60.0
 """Longest time of a recording; a longer episode is shown faster."""
 
 
 class Unwanted(Exception):
-    """The episode is not asked for any more."""
+    """The episode is not wanted any more."""
 
 
 class Recorder:
-    """Frames of an episode at equal distances: when there are too many, every second one is dropped."""
+    """Collects frames of an episode at equal distances: when there are too many, every second one is dropped."""
 
     def __init__(self, env: Renders) -> None:
         self._env = env
@@ -35,7 +35,7 @@ class Recorder:
         self._frames: list[Image.Image] = []
 
     def look(self) -> None:
-        """Take the present frame, if it is its turn; called before each decision."""
+        """Take the present frame, if one is due; called before each decision."""
         if self._steps % self._every == 0:
             self._take()
             if len(self._frames) > MOST_FRAMES:
@@ -44,7 +44,7 @@ class Recorder:
         self._steps += 1
 
     def end(self) -> tuple[bytes, float]:
-        """Take the last frame; the film, and the seconds that it lasts.
+        """Take the last frame; returns the film, and the seconds that it lasts.
 
         Raises:
             EnvRefused: the environment draws nothing, or two of its frames are already too large for a film.
@@ -95,11 +95,11 @@ def recorded(
         section: `env` of the spec, plain data.
         seed: of environment and noise.
         progress: agent steps that the weights were learned from.
-        keep_going: called before each decision.
+        keep_going: called before each decision; False ends the episode.
 
     Raises:
-        EnvError: of the environment.
-        Unwanted: it was told not to go on.
+        EnvError: the environment failed.
+        Unwanted: `keep_going` returned False.
     """
     env = drawing_env(section)
     try:

@@ -1,10 +1,10 @@
 """`python -m rlctl_agents play`: episodes with a stored model, one after the other, in a window or as animated GIFs.
 
-The question comes on stdin, one JSON object:
+The request comes on stdin, one JSON object:
 
     {"folder": "model", "env": {...}, "episodes": 3, "mode": "greedy", "seed": 7, "video": "out/name" or null}
 
-An answer is a line of JSON for each episode: `{"episode": 1, "seed": 7, "return": ..., "length": ..., "file": ...}`.
+A reply is a line of JSON for each episode: `{"episode": 1, "seed": 7, "return": ..., "length": ..., "file": ...}`.
 Frames are the simulator's own, whatever the policy observes.
 """
 
@@ -79,7 +79,7 @@ class Film:
         self.seen = 0
 
     def look(self) -> None:
-        """Take the present frame; nothing is taken from a window."""
+        """Take the present frame; there is none to take from a window."""
         frame = self._env.frame()
         if frame is None:
             return
@@ -109,11 +109,11 @@ class Film:
 
 
 def gif(frames: Sequence[Image.Image], frame_s: float) -> bytes:
-    """An animated GIF, which begins again at its end.
+    """Encode frames as an animated GIF that loops.
 
     Args:
         frames: at least one.
-        frame_s: that each is shown, at least `SHORTEST_MS`.
+        frame_s: seconds that each frame is shown, at least `SHORTEST_MS`.
     """
     data = io.BytesIO()
     duration_ms = max(SHORTEST_MS, round(1000 * frame_s))
@@ -124,7 +124,7 @@ def gif(frames: Sequence[Image.Image], frame_s: float) -> bytes:
 
 
 def smaller(frame: NDArray[np.uint8], most: int = MOST_PIXELS) -> Image.Image:
-    """A frame of 256 colours, at most so many pixels long."""
+    """Scale a frame down to at most `most` pixels on its longer side, and to 256 colours."""
     image = Image.fromarray(frame)
     image.thumbnail((most, most))
     return image.quantize(method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)

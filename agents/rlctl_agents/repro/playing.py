@@ -53,13 +53,13 @@ class Outcome:
     returned: float | None = None
     raised: EnvError | None = None
     diverged: int | None = None  # number of the first answer that differs, or of the last of several of which one does
-    what: str = ""  # of it
+    what: str = ""  # what differs
     differs: list[str] = field(default_factory=list)  # code, packages, machine
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; returns its exit code: 7 the environment raised, 1 it went another way or cannot be played, 0 it
-    ended as recorded, or did not raise this time, 3 the environment cannot be made.
+    """Run the command; returns its exit code: 7 the environment raised, 1 it diverged or cannot be played, 0 it ended
+    as recorded, or did not raise this time, 3 the environment cannot be made.
 
     Args:
         arguments: after the word `repro`.
@@ -99,10 +99,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read(file: Path) -> bytes:
-    """A recorded episode as it is stored.
+    """Read a recorded episode as it is stored.
 
     Raises:
-        RecordError: it cannot be read, or is larger than any.
+        RecordError: it cannot be read, or is larger than `LARGEST_BYTES`.
     """
     try:
         with file.open("rb") as stream:
@@ -115,7 +115,7 @@ def read(file: Path) -> bytes:
 
 
 def described(name: str, header: Header) -> str:
-    """An episode in a sentence."""
+    """Description of an episode in a sentence."""
     of = "" if header.index is None else f" of environment {header.index}"
     which = f"episode {header.episode}{of}, " if header.episode else ""
     seed = header.seeds[header.index or 0] if header.alone or header.envs == 1 else f"{header.seeds[0]} and others"
@@ -170,7 +170,7 @@ class EpisodeReplay:
         """Play it.
 
         Args:
-            to_the_end: also when it has diverged.
+            to_the_end: go on after it has diverged.
         """
         try:
             self._run(chunks, to_the_end=to_the_end)
@@ -216,7 +216,7 @@ class EpisodeReplay:
         """Let the reset begin the episode with the recorded state of the generator.
 
         Raises:
-            RecordError: it is no state of such a generator.
+            RecordError: the text is no state of such a generator.
         """
         single = (singles(self._env) or [None])[0]
         reset = getattr(single, "reset", None)
@@ -235,7 +235,7 @@ class EpisodeReplay:
         single.reset = begin
 
     def _compare(self, decisions: Decisions, step: Step) -> None:
-        """Note whether an answer equals the recorded one."""
+        """Compare an answer with the recorded one."""
         copies: list[bytes] = []
         self._digests.copy(decisions, copies)
         seen, came = self._digests.of(copies, len(copies))[0].tolist()
@@ -262,7 +262,7 @@ def place(header: Header, number: int) -> str:
 
 
 def tell(name: str, header: Header, outcome: Outcome, telling: Telling) -> int:
-    """Tell how an episode went; the exit code."""
+    """Report how an episode went; returns the exit code."""
     at, crash = place(header, outcome.at), header.kind == "crash"
     came = outcome.at == header.actions
     reward = "" if outcome.returned is None else f", reward {outcome.returned:.6g}"

@@ -19,7 +19,7 @@ _MOST = 1000
 
 
 def provenance() -> Provenance:
-    """Provenance of now: the modules that are loaded, and their distributions."""
+    """Provenance of this process: code and distributions of the modules that are loaded."""
     names = {name.partition(".")[0] for name in sys.modules} | {"rlctl"}
     packages = {"python": platform.python_version()}
     for package, distributions in _distributions().items():
@@ -34,7 +34,7 @@ def provenance() -> Provenance:
 
 @functools.cache
 def _distributions() -> Mapping[str, list[str]]:
-    """Of every package that is installed; looking for them takes a tenth of a second."""
+    """Distributions of every installed package; the search takes a tenth of a second."""
     return importlib.metadata.packages_distributions()
 
 

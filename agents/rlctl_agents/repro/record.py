@@ -1,7 +1,7 @@
-"""Recorded episode: a line of JSON that describes it, then in MessagePack actions, and digests of the answers.
+"""Recorded episode: a line of JSON that describes it, then, in MessagePack, actions and digests of the answers.
 
-Answers are numbered: 0 is that of the reset with seeds, n that of the n-th step after it. Action n leads to answer n.
-Where the environment raised, the last action has no answer.
+An answer is what a reset or a step of the environment returns. Answer 0 is that of the reset with seeds, answer n that
+of the n-th step after it, to which action n leads. Where the environment raised, the last action has no answer.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ FORMAT = 1
 CHUNK_STEPS = 256
 """Steps of a chunk, at most."""
 _LARGEST_CHUNK_BYTES = 1 << 28
-"""Most bytes of an unpacked record: one made to do harm takes no more memory."""
+"""Most bytes of an unpacked chunk: a malicious record takes no more memory."""
 _MOST_SLOTS = 1 << 24
-"""Seats of all environments."""
+"""Most seats of all environments together."""
 Kind = Literal["crash", "worst", "best"]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
 
 class RecordError(ValueError):
-    """A record cannot be used, and why."""
+    """A record that cannot be used; the text says why."""
 
 
 class ActionLeaf(msgspec.Struct, frozen=True):
@@ -83,7 +83,7 @@ class Header(msgspec.Struct, frozen=True):
     actions: Count  # the last action
     leaves: list[ActionLeaf]
     starts: list[Start]  # earliest first; none: it cannot be played
-    why_not: str = ""  # it cannot
+    why_not: str = ""  # why it cannot be played
     opening: tuple[Count, Count] | None = None  # digests of answer 0
     error: str = ""  # of a crash
     traceback: str = ""  # the part that is of the user's own code
@@ -92,7 +92,7 @@ class Header(msgspec.Struct, frozen=True):
     sha256: str = ""  # of these
     mode: str = ""  # of an evaluation
     provenance: Provenance = Provenance()
-    body: str = ""  # sha256 of what follows
+    body: str = ""  # sha256 of the body
 
     @property
     def steps(self) -> int:
@@ -107,7 +107,7 @@ class Chunk(msgspec.Struct, frozen=True):
     steps: Count
     rows: Count  # of all steps
     whole: bool  # every slot acts in every step
-    data: bytes  # by zlib: unless whole int32 rows of each step and int32 slots; then leaf after leaf, as stored
+    data: bytes  # zlib: unless whole, int32 rows of each step and int32 slots; then each leaf, as stored
     digests: bytes  # uint32 [answers, 2]: of observations, of rewards and ends
 
 
@@ -127,7 +127,7 @@ def action_leaves(spaces: Spaces) -> list[ActionLeaf]:
 
 
 def pack(header: Header, chunks: list[Chunk]) -> tuple[bytes, bytes]:
-    """The line of JSON without its newline, and the body that follows."""
+    """Encode a record: the line of JSON without its newline, and the body that follows."""
     body = msgspec.msgpack.encode(chunks)
     return msgspec.json.encode(msgspec.structs.replace(header, body=hashlib.sha256(body).hexdigest())), body
 
@@ -199,7 +199,7 @@ def opened(
 
     Args:
         shapes: of the actions.
-        slots: that act where all do.
+        slots: slots of a step in which all act.
 
     Raises:
         RecordError: they cannot be read.
@@ -229,10 +229,10 @@ def opened(
 
 
 class Digests:
-    """Digests of answers, by which the first that differs is found.
+    """Digests of answers, to find the first one that differs.
 
-    Of stacked frames the last counts: each is the last once. Where environments are stepped together, an answer has one
-    digest.
+    Of stacked frames only the last is hashed: each is the last once. Where environments are stepped together, an answer
+    has one digest.
 
     Args:
         spaces: of the environment.
@@ -244,7 +244,7 @@ class Digests:
         self._alone = alone
 
     def copy(self, decisions: Decisions, to: list[bytes]) -> None:
-        """Copy what counts of an answer; a digest of many answers together takes a tenth of the time."""
+        """Copy the hashed arrays of an answer; a digest of many answers together takes a tenth of the time."""
         obs = decisions.obs
         for name, last in self._obs:
             to.append((obs[name][:, -1] if last else obs[name]).tobytes())
@@ -272,8 +272,8 @@ class Digests:
 
 
 def _hashed(columns: Sequence[bytes], rows: int) -> NDArray[np.uint32]:
-    """[rows] of each row of the columns side by side: the upper half of the sum of its 32-bit words, each times an odd
-    number of 64 bits.
+    """Hashes [rows] of the rows of the columns side by side: the upper half of the sum of the 32-bit words of a row,
+    each times an odd number of 64 bits.
 
     Source: multilinear hashing, Lemire and Kaser 2014, arXiv:1202.4961; its numbers are those of SplitMix64.
     """
@@ -291,7 +291,7 @@ def _hashed(columns: Sequence[bytes], rows: int) -> NDArray[np.uint32]:
 
 @functools.cache
 def _factors(count: int, number: int) -> NDArray[np.uint64]:
-    """So many numbers for the words of a column."""
+    """Odd 64-bit factors [count] for the words of a column."""
     z = (np.arange(1, count + 1, dtype=np.uint64) + (np.uint64(number) << np.uint64(32))) * np.uint64(
         0x9E3779B97F4A7C15
     )

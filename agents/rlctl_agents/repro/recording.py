@@ -1,7 +1,7 @@
 """Recording of the actions in a vector of environments, at the cost of a few copies a step.
 
-Of the answers only digests are kept. Copies are bytes, which are made three times as fast as arrays, and are
-packed, and digests made, some hundred steps at a time.
+Of the answers only digests are kept. Copies are bytes, which are made three times as fast as arrays; they are packed
+and hashed some hundred steps at a time.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Recorder:
         self._alone = self._singles is not None or type(env).__name__ == "Atari"
         if isinstance(env, Rests):
             self.rest = env.rest
-        self._told_apart = self._alone or not training  # episodes of each environment
+        self._told_apart = self._alone or not training  # the episodes of each environment
         self._slots = env.envs * env.spaces.seats
         self._leaves = action_leaves(env.spaces)
         self._names = [leaf.name for leaf in self._leaves]
@@ -62,7 +62,7 @@ class Recorder:
         self._begin([])
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
-        """As that of the environment."""
+        """Reset the environments, and begin a new recording."""
         self._begin(list(seeds or ()))
         decisions = self._env.reset(seeds)
         self._take(decisions)
@@ -74,7 +74,7 @@ class Recorder:
         return decisions
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
-        """As that of the environment."""
+        """Step the environments, and record."""
         if not self.records:
             return self._env.step(slot, action)
         self._acting.append(self._waiting)
@@ -87,7 +87,7 @@ class Recorder:
         return decisions
 
     def close(self) -> None:
-        """As that of the environment."""
+        """Close the environments."""
         self._env.close()
 
     def crashed(self, error: str) -> tuple[Header, list[Chunk]]:
@@ -141,7 +141,7 @@ class Recorder:
             self._end(decisions)
 
     def _end(self, decisions: Decisions) -> None:
-        """Note the episodes that are over."""
+        """Record the ends of episodes."""
         over = decisions.terminated | decisions.truncated
         if decisions.life is not None:
             over &= ~decisions.life
@@ -154,7 +154,7 @@ class Recorder:
                 self._generators[env] = _state(self._singles[env])
 
     def _digested(self) -> NDArray[np.uint32]:
-        """[answers, environments, 2] where they are alone, else [answers, 2]: of the answers of this chunk."""
+        """Digests of the answers of this chunk: [answers, environments, 2] where they are alone, else [answers, 2]."""
         both = self._digests.of(self._copies, self._width)
         return both.reshape(-1, self.envs, 2) if self._alone else both
 
@@ -180,7 +180,7 @@ class Recorder:
         self._forget()
 
     def _forget(self) -> None:
-        """Keep it within bounds."""
+        """Drop the oldest chunks beyond `KEPT_BYTES`; where all are needed, stop recording."""
         while self._bytes > KEPT_BYTES and self._chunks:
             if self._singles is None:
                 self._chunks, self.records = [], False
@@ -227,7 +227,7 @@ class Recorder:
         return starts, "" if starts else why
 
     def _column(self, chunk: Chunk, index: int) -> Chunk:
-        """The part of a chunk that is of one environment."""
+        """Part of a chunk that belongs to one environment."""
         _, _, action = opened(self._leaves, chunk, np.arange(self.envs))
         data = [action[leaf.name][index :: self.envs].astype(leaf.stored).tobytes() for leaf in self._leaves]
         digests = np.frombuffer(chunk.digests, np.uint32).reshape(-1, self.envs, 2)[:, index].tobytes()
@@ -237,7 +237,7 @@ class Recorder:
 def singles(env: Any) -> Sequence[Any] | None:
     """The single environments of Gymnasium that a vector steps one after the other; None: it is of another kind.
 
-    `envs` does not tell: it is read here and nowhere else.
+    `envs` does not expose them: its private attributes are read here and nowhere else.
     """
     found = getattr(env, "_singles", None)
     inner = getattr(env, "_env", None)  # of `Stacked`

@@ -51,7 +51,7 @@ def told_crash(
 def tell_extremes(
     played: Played, env: Env, process: Process, member: Member, mode: Mode, model: ModelRef, sha256: str
 ) -> None:
-    """Have the worst and the best episode of an evaluation kept; one where all are alike."""
+    """Send the worst and the best episode of an evaluation to the manager; only the best where all are alike."""
     recorder = _recorder(env)
     if not recorder.records:
         return
@@ -83,10 +83,10 @@ def _send(
     model: ModelRef | None,
     sha256: str,
 ) -> str:
-    """Name of the episode, once it is kept.
+    """Send an episode; returns its name, once the manager keeps it.
 
     Raises:
-        ValueError: it is not.
+        ValueError: the manager does not, and why.
     """
     of = msgspec.structs.replace(provenance(), code=recorder.code)
     named = msgspec.structs.replace(

@@ -30,7 +30,7 @@ from rlctl_agents.wire.experience import ExperienceSender
 from rlctl_agents.wire.sockets import Wire
 
 SNAPSHOT_S = 0.5
-"""A report waits so long for the loop; a slower environment reports its books as they were."""
+"""Time that a report waits for the loop; with a slower environment it repeats the counts before."""
 FLUSH_S = 0.3
 FLUSH_OFF_HOST_S = 3.0
 """Longest flush to each receiver on other machines, out of the ten seconds of an orderly stop."""
@@ -59,11 +59,11 @@ class Actor:
         self._senders: list[ExperienceSender] = []
         self._rollout: Rollout | None = None
         self._asked = Asked(Snapshot())
-        self._closed: Snapshot | None = None  # the books at the end
+        self._closed: Snapshot | None = None  # the snapshot at the end
         self._sha256 = ""  # of the newest weights
 
     def snapshot(self) -> Snapshot:
-        """The books between two steps, for a report; called by another thread."""
+        """Snapshot between two steps, for a report; called by the reporting thread."""
         return self._closed or self._asked.ask(SNAPSHOT_S)
 
     def run(self) -> None:
@@ -132,7 +132,7 @@ class Actor:
                 player,
                 Follower(partial(self._load, player), ref.policy, pool, pinned=pinned),
                 streams,
-                lag=getattr(algorithm, "settings", policy.algorithm).lock_step_lag,  # of the class that its own is from
+                lag=getattr(algorithm, "settings", policy.algorithm).lock_step_lag,  # own algorithm: of its base class
             )
             if isinstance(policy.algorithm, specs.Ladder):
                 self._process.metrics.set("epsilon", mean_epsilon(algorithm, streams))
@@ -215,7 +215,7 @@ class Actor:
         return pool
 
     def _redirect(self) -> None:
-        """Go over to the peers that the manager names now."""
+        """Switch to the peers that the manager names now."""
         self._peers = self._member.peers
         if not self._seated:
             return
@@ -232,6 +232,6 @@ class Actor:
 
 
 def mean_epsilon(algorithm: Any, streams: NDArray[np.int64]) -> float:
-    """Mean exploration rate of streams that have rates of their own: actors are judged beside those with the same."""
+    """Mean exploration rate of streams [K] with rates of their own: actors are judged beside those with the same."""
     none = torch.empty(0)
     return float(algorithm.epsilon(ActInputs({}, none, {}, none, stream=torch.from_numpy(streams))).mean())

@@ -1,4 +1,4 @@
-"""The evaluator: whole games with one pinned model. Stop conditions look at its results."""
+"""The evaluator: plays whole games with one pinned model. Stop conditions look at its results."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Evaluator:
         self._done: int | None = None  # the match played last
 
     def snapshot(self) -> Snapshot:
-        """For a report; called by another thread."""
+        """Snapshot for a report; called by the reporting thread."""
         return Snapshot(model=self._model)
 
     def run(self) -> None:
@@ -78,16 +78,16 @@ class Evaluator:
         while not stop.is_set():
             self._process.pulse.beat()
             match = self._member.match
-            if match is None:  # else it asks for what it is to play
+            if match is None:  # with one, the pool is asked for its models
                 self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
             if match is None or match.quota is None or match.id == self._done or not self._measure(match):
                 self._member.heard.wait(IDLE_S)
                 self._member.heard.clear()
 
     def _measure(self, match: Match) -> bool:
-        """Load the models of a match, play it and tell the result; False as long as the pool lacks one of them."""
+        """Load the models of a match, play it and report the result; False as long as the pool lacks one of them."""
         assert match.quota is not None
-        self._process.metrics.set(PLAYS, match.id)  # large weights take their time as well
+        self._process.metrics.set(PLAYS, match.id)  # loading large weights takes its time as well
         try:
             if not self._load(match):
                 return False
@@ -131,7 +131,7 @@ class Evaluator:
         )
 
     def _record(self, match: Match) -> Recording | None:
-        """Film of one more episode, if it is wanted. One that fails, however it does, is no reason to end."""
+        """Film of one more episode, if it is wanted; else None. A failure of any kind does not end the process."""
         assert match.quota is not None
         if not match.quota.record:
             return None
@@ -158,7 +158,7 @@ class Evaluator:
         return player
 
     def _recorded(self, env: Env) -> Recorder:
-        """The environments as they are played. It is known from here on how long they may take to reset."""
+        """Environments that record what is played; from here on it is known how long their resets may take."""
         self._process.metrics.set(ENVIRONMENTS, env.envs)
         self._process.pulse.silent_s = SIMULATOR_S + resets_s(env.envs)
         return Recorder(env, self._process.spec.env.model_dump(), training=False)
@@ -174,7 +174,7 @@ class Evaluator:
         return wanted is not None and wanted.id == match.id and not self._process.stop.is_set()
 
     def _has_any_model(self) -> bool:
-        """True if the pool has weights: one out of reach is known before the first match, perhaps in an hour."""
+        """True if the pool has weights: a pool out of reach is known before the first match, perhaps in an hour."""
         pool = self._reach()
         try:
             return pool is not None and pool.newer(self._process.spec.policy_names[0], None) is not None
@@ -215,12 +215,12 @@ class Evaluator:
         return _Loaded(algorithm, unpack_into(algorithm.net, model.data, sha256=model.sha256), model)
 
     def _pull(self, match: Match, ref: ModelRef) -> Model | None:
-        """Weights of a version; None when the pool has not got them, or the match is not wanted any more."""
+        """Weights of a version; None when the pool lacks them, or the match is not wanted any more."""
         while self._keep_going(match) and (pool := self._reach()) is not None:
             try:
                 model = pool.exact(ref.policy, ref.version, ref.lineage)
             except TimeoutError:
-                continue  # the question stays under way
+                continue  # the request stays in flight
             except RemoteError:
                 return None
             if model is not None and model.ref == ref:
@@ -251,7 +251,7 @@ class Evaluator:
             log.info("the manager did not want an evaluation: %s", said.why)
 
     def _keep(self, match: Match, ref: ModelRef) -> tuple[str, str]:
-        """File that describes the model, once the modelpool has kept it; or "", and why it has not."""
+        """Have the modelpool keep the model; the file that describes it and "", or "" and the reason of a failure."""
         loaded = self._networks[ref]
         deadline, why = time.monotonic() + KEEP_S, "there is no modelpool"
         while self._keep_going(match) and (left_s := deadline - time.monotonic()) > 0:

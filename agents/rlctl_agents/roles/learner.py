@@ -68,7 +68,7 @@ LAST_GENERATION_S = 6.0
 for writing it."""
 COMMIT_S = 3.0
 AGAIN_S = 0.5
-"""Time between two questions whether a generation is committed."""
+"""Time between two polls whether a generation is committed."""
 LISTEN_S = 0.01
 """Time between two checks whether the modelpool has caught up."""
 AWAIT_S = 0.5
@@ -121,7 +121,8 @@ def main(process: Process) -> None:
 def join(process: Process, member: Member) -> Lease | None:
     """A lease whose experience fits; None when asked to stop meanwhile.
 
-    After a change of the spec or of the code, actors before the change may still live: what this learner reads counts.
+    After a change of the spec or of the code, actors before the change may still live: the schema of this learner
+    counts.
 
     Raises:
         UserFault: the algorithm cannot be found, or does not fit the spaces.
@@ -152,21 +153,21 @@ def await_init(process: Process, layout: Layout) -> bool:
 
 @dataclass
 class _Hand:
-    """The batch that is learned from next."""
+    """Next batch to learn from, and the state of its update."""
 
     batch: Batch | None = None
-    tried: bool = False  # to learn from it, when the group broke up
-    fresh: bool = True  # an update was just made, or none ever: hear the others' votes before waiting for a batch
+    tried: bool = False  # an update from it has begun, and has not ended
+    fresh: bool = True  # an update was just made, or none ever: vote before waiting for a batch
 
 
 @dataclass
 class _Standing:
-    """Progress of the role's own life."""
+    """Flags of the learner's progress."""
 
-    placed: bool = False  # it has begun at its present place
+    placed: bool = False  # it has begun at its present place in the group
     running: bool = False
     rests: bool = False  # it has learned from as many agent steps as it may
-    asks: bool = True  # ask on whether a generation that waits for the replay's parts is committed
+    asks: bool = True  # poll on whether a generation that waits for the replay's parts is committed
 
 
 class _Hunger:
@@ -176,7 +177,7 @@ class _Hunger:
         self._since, self._throttle = time.monotonic(), LogThrottle()
 
     def fed(self) -> None:
-        """Note that there is a batch, or none is wanted."""
+        """Restart the time: there is a batch, or none is wanted."""
         self._since = time.monotonic()
 
     def say(self, source: BatchSource) -> None:
@@ -289,7 +290,7 @@ class Learner:
         self._hand, self._standing, self._hunger = _Hand(), _Standing(), _Hunger()
 
     def snapshot(self) -> Snapshot:
-        """The books, for a report; called by another thread."""
+        """Snapshot for a report; called by the reporting thread."""
         self._process.metrics.set("queue_rows", self._source.waiting_rows)
         if isinstance(self._source, Metered):
             self._source.measure(self._process.metrics)
@@ -453,7 +454,7 @@ class Learner:
         self._count(updated)
 
     def _done_with(self, batch: Batch, steps: int) -> None:
-        """Give back a batch that was learned from; so many agent steps of it were in no batch before."""
+        """Give back a batch that was learned from; `steps` of its agent steps were in no batch before."""
         self._process.metrics.add("consumed_steps", steps)
         self._hand.batch = None
         self._source.give_back(batch)
@@ -515,7 +516,7 @@ def go_on(checkpoints: Path, generations: Iterable[Generation], restore: Callabl
     """Resume from the newest generation that can be read; None: the run has none yet. Arguments as of `resume`.
 
     Raises:
-        UserFault: the state of one is not of this network, and no other could be taken: a restart would end alike.
+        UserFault: the state of one does not fit this network, and no other could be read: a restart would end alike.
         RuntimeError: there are some, and none could be read from the volume.
     """
     refused = False
@@ -542,7 +543,7 @@ def most_ahead(max_lag_versions: int, publish_every_updates: int) -> int:
 
 
 def streams_of(batch_size: int, unroll_length: int) -> int:
-    """Columns of a batch.
+    """Columns (streams) of a batch.
 
     Raises:
         UserFault: the batch size is not a multiple of the segment's rows.

@@ -48,10 +48,10 @@ RunPhase = RunningLoop | finished.Finished
 
 
 def main(process: Process) -> None:
-    """Manage until the run is finished, or until asked to leave.
+    """Manage until the run is finished, or until asked to stop.
 
-    With `--stay` a run that is finished, or has failed, is answered for until then, also after a restart, unless it
-    goes on: a finished one by other settings, a failed one when it is asked to.
+    With `--stay` the manager then answers for a run that is finished, or has failed, until it is asked to stop, also
+    after a restart, unless the run goes on: a finished one by other settings, a failed one when it is asked to.
 
     Raises:
         UserFault: the command line or live.json is not usable, the volume takes nothing, or the last model was not
@@ -131,7 +131,7 @@ def running(
     keys: Keys | None,
     admit: Callable[[Hello, bool], None],
 ) -> RunningLoop:
-    """One life of the manager of a run.
+    """Begin the phase in which the run goes on, with the state that is stored.
 
     Args:
         opened: closes what is opened here.
@@ -183,11 +183,11 @@ def running(
 
 
 def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, found: bool) -> finished.Finished:
-    """The manager of a run that is over.
+    """Begin the phase in which the run is over.
 
     Args:
         opened: closes what is opened here.
-        found: it was over when this process began.
+        found: whether it was over when this process began.
     """
     process = context.process
 

@@ -1,6 +1,6 @@
 """The modelpool: takes weights from learners, serves them to all roles, announces new versions.
 
-Several of a run form a tree: learners bring weights to replica 0, each other one takes them from the one above it.
+Several replicas form a tree: learners bring weights to replica 0, each other one takes them from the one above it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlctl_agents.wire.rpc.server import LARGE_BYTES, Handler, RpcServer
 
 SERVE_S = 0.1
 NOTICE_AGAIN_S = 1.0
-"""The newest version is announced again this often: a late subscriber has missed the first notice."""
+"""Time between two announcements of the newest version: a late subscriber has missed the first notice."""
 RELAYED = 0
 """Term of models that come from the pool above, which has compared terms."""
 SHARE = 0.5
@@ -142,7 +142,7 @@ class ModelServer:
             metrics.add(name, 0.0)
 
     def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Said, list[bytes]]:
-        """Take the weights that a learner brings."""
+        """Handle PutModel: serve and announce the weights that a learner brings."""
         started = self._clock()
         try:
             if not buffers or not POLICY.fullmatch(request.ref.policy):
@@ -157,7 +157,7 @@ class ModelServer:
         return Said(True), []
 
     def keep(self, request: KeepModel, buffers: Sequence[memoryview]) -> tuple[Kept, list[bytes]]:
-        """Keep the weights that an evaluator brings, live ones or not."""
+        """Handle KeepModel: store the weights that an evaluator brings, live ones or not."""
         try:
             model = Model(request.ref, request.sha256, joined(buffers), request.policy)
             return Kept(disk_store.keep(self._folder, model)), []
@@ -171,7 +171,7 @@ class ModelServer:
         """Take weights from the pool above this one.
 
         Raises:
-            Refused: as a learner would be.
+            Refused: as `LiveModels.put`.
         """
         started = self._clock()
         try:
@@ -182,7 +182,7 @@ class ModelServer:
         self._metrics.add("publish_seconds", self._clock() - started)
 
     def get(self, request: GetModel, _buffers: Sequence[memoryview]) -> tuple[GotModel, list[memoryview]]:
-        """Answer a request for weights."""
+        """Handle GetModel."""
         started = self._clock()
         model = self._find(request)
         if model is None:
@@ -196,7 +196,7 @@ class ModelServer:
         return GotModel("new", self._boot, model.ref, model.sha256, policy), in_pieces(model.data)
 
     def large(self, request: Struct) -> bool:
-        """True if the weights for this request would take their time; none are read for that."""
+        """True if the reply to this request would be large; no weights are read to find out."""
         if not isinstance(request, GetModel):
             return False
         if (model := self._in_memory(request)) is not None:
@@ -223,15 +223,15 @@ class ModelServer:
 
     @property
     def ready(self) -> bool:
-        """True once a version can be served: one was brought in this life."""
+        """True once a version can be served: one was brought since this process began."""
         with self._lock:
             return bool(self._announced)
 
     def _accept(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview, policy: bytes = b"") -> None:
-        """Serve and announce these.
+        """Serve and announce weights.
 
         Raises:
-            Refused: they are older than what is there, or not what they should be.
+            Refused: as `LiveModels.put`.
         """
         self._live.put(ref, term, sha256, data, policy)
         if (kept := self._kept) is not None and not self._has_room_for(kept):
@@ -273,12 +273,12 @@ class ModelServer:
 
 
 def _has(request: GetModel, model: Model) -> bool:
-    """Whether the caller has nothing older than this."""
+    """True if the caller has this model, or a newer one."""
     return request.version is None and request.have is not None and model.ref <= request.have
 
 
 def _kept_of(request: GetModel) -> ModelRef | None:
-    """Model that a request may mean when no live one is meant."""
+    """Reference of the kept model that a request may mean when no live one fits; None: it can mean none."""
     if not request.lineage or request.version is None:
         return None
     return ModelRef(request.policy, request.lineage, request.version)

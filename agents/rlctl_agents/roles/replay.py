@@ -36,15 +36,16 @@ from rlctl_agents.wire.rpc.server import RpcServer
 
 SERVE_S = 0.1
 QUEUE_BYTES = 1 << 26
-"""Bytes of blocks that have come, or may come, and may not be inserted yet."""
+"""Bytes of blocks that have come, or may come, before they are inserted."""
 REMEMBERED_BYTES = 1 << 27
 """Bytes of draws kept for resending, over all learners: a new draw for a lost one would count as sampled, too."""
 LEAST_BUDGET, MOST_BUDGET = 256, 8192
-"""Rows that may be on their way, whatever their size. Fewer where inserting waits for learners: what waits
+"""Rows that may be on their way, whatever their size, and a block of each actor in any case: it holds the credit for a
+block while it makes it. Where inserting waits for learners, no more is granted while LEAST_BUDGET rows wait: what waits
 was chosen by weights that are old by then."""
 
 QUIET_S, LEAVES_S = 0.5, 3.0
-"""Time without a draw, and in all, before a shard that was told to end stops answering."""
+"""Time without a draw, and in all, before a shard that was told to stop answers no more."""
 
 log = logging.getLogger(__name__)
 
@@ -103,6 +104,8 @@ def main(process: Process) -> None:
             boot=process.boot,
             schema=schema,
             budget_rows=LEAST_BUDGET if ratio else max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
+            queue_rows=LEAST_BUDGET if ratio else 0,
+            most_rows=QUEUE_BYTES // row_bytes,
             term=lease.term,
             leased_since_s=lease.leased_since_s,
             check=ValueCheck(spaces, schema),
@@ -164,7 +167,7 @@ def main(process: Process) -> None:
 
 def answer_last(server: RpcServer) -> None:
     """Answer draws until none has come for QUIET_S: within two reports, learners hear that this shard leaves. A
-    learner without an answer would stand still until it gives up."""
+    learner without a reply would stand still until its timeout."""
     began = asked = time.monotonic()
     while (now := time.monotonic()) - asked < QUIET_S and now - began < LEAVES_S:
         if server.serve(SERVE_S):
@@ -172,7 +175,7 @@ def answer_last(server: RpcServer) -> None:
 
 
 def count_saved(metrics: Metrics, seconds: float, size: int) -> None:
-    """Note that a part of a generation was saved."""
+    """Record a saved part of a generation in the metrics: seconds that it took, and its bytes."""
     metrics.add("checkpoint_seconds", seconds)
     metrics.set("checkpoint_bytes", size)
     metrics.set(UNREADABLE, 0.0)  # the shard's rows are in a readable part again
@@ -183,7 +186,7 @@ def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:
     this process hours later.
 
     Raises:
-        UserFault: less is left.
+        UserFault: there is too little memory left.
     """
     if why := shortage(spec, needs, left, shards):
         raise UserFault(why)

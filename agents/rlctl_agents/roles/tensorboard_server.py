@@ -78,10 +78,10 @@ class _SocketServer(program.WerkzeugServer):  # type: ignore[misc]
 
 
 def launch(logdir: Path, bind: str, port: int, run: str, socket: Path | None = None) -> str:
-    """Serve from threads of TensorBoard's own; the URL.
+    """Start TensorBoard, which serves from threads of its own; returns the URL.
 
     Args:
-        socket: path of the one that it listens on, instead of `bind` and `port`; in a folder that is private.
+        socket: path of a Unix socket to listen on, instead of `bind` and `port`; in a private folder.
 
     Raises:
         TensorBoardServerException, TensorBoardPortInUseError: it cannot listen there.

@@ -38,7 +38,7 @@ from rlctl_agents.types.by_name import NoModule
 from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 
 ALONE_S = 60
-"""A trial ends by itself after this long: an `rlctl` that was killed cannot end it."""
+"""Time after which a trial ends by itself: an `rlctl` that was killed cannot end it."""
 
 _OURS = Path(__file__).parents[1]
 
@@ -87,7 +87,7 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
     Args:
         spec: plain data, whole, in its normal form.
-        initial: `of` and `arrays` of the policy that the run begins with; nothing: it begins with none.
+        initial: `of` and `arrays` of the policy that the run begins with; None: it begins with none.
     """
     found = Trial(faults=[], inputs={})
     spaces: Spaces | None = None
@@ -176,7 +176,7 @@ def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:
 
 
 def _require_actions(algorithm: str, spaces: Spaces) -> None:
-    """Look whether an algorithm with a replay can choose such actions; one without chooses any.
+    """Check that an algorithm with a replay can choose such actions; one without can choose any.
 
     Raises:
         ModelError: it cannot, and which can.
@@ -225,7 +225,7 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
             by_name.load(torso)
     if ":" not in algorithm and spaces is None:
         return
-    # these bring torch and pydantic
+    # these import torch and pydantic
     from rlctl.spec.schema import Spec
     from rlctl_agents import algorithms
     from rlctl_agents.algorithms.base import AlgorithmError
@@ -277,7 +277,7 @@ def _require_gradients(torso: Any, spaces: Spaces, algorithm: str) -> None:
 
 
 def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
-    """The policy that the run begins with: every array of it that does not fit the network."""
+    """Add a fault for every array that does not fit the network, of the policy that the run begins with."""
     from rlctl.spec.problems.initial import misfits
     from rlctl.spec.schema import Spec
     from rlctl_agents import algorithms
@@ -314,7 +314,7 @@ def _place(error: BaseException) -> str:
 
 
 def _package_missing(error: BaseException) -> bool:
-    """True if it comes of a package that is not installed; a module that the spec itself names is none."""
+    """True if its cause is a package that is not installed; a module that the spec itself names does not count."""
     causes = list(chain(error))
     absent = any(isinstance(cause, ModuleNotFoundError) for cause in causes)
     return absent and not any(isinstance(cause, NoModule) for cause in causes)

@@ -1,1 +1,1 @@
-"""The frame of every role process: command line, logs, metrics, health, files, session with the manager. No torch."""
+"""Runtime of every role process: command line, logs, metrics, health, files, session with the manager. No torch."""

@@ -24,8 +24,8 @@ TALKS_TO: Mapping[str, tuple[str, ...]] = {
 PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
 """Port of each channel where every replica has a host name of its own, as on a cluster."""
 STAYS_S = 60.0
-"""A peer that fell silent is named for so long: it or a successor comes back under the same address. While another of
-its role lives it is named no longer than its lease."""
+"""Time for which a silent peer stays named: it or a successor comes back under the same address. While another of its
+role lives it is named no longer than its lease."""
 
 
 class Addresses:
@@ -71,7 +71,7 @@ class Addresses:
         return {channel: _filled(self._pattern, role, index, channel) for channel in CHANNELS.get(role, ())}
 
     def alive(self, replicas: Iterable[tuple[str, int]]) -> None:
-        """Note the replicas that live now."""
+        """Record the replicas that live now."""
         now, living = self._clock(), {one for one in replicas if one[0] in CHANNELS}
         self._named |= dict.fromkeys(living, now)
         given_up = {role for role, _ in living}  # their clients go to the replicas that are left
@@ -105,8 +105,8 @@ class Addresses:
         return sorted(index for other, index in self._named if other == role)
 
     def _pool_of(self, role: str, index: int) -> int:
-        """Learners bring weights to pool 0, the others hand them down a tree, and actors pull from these. Evaluators
-        ask number 0: the others may lack the version that is to be played."""
+        """Modelpool of a replica. Learners bring weights to pool 0, the others hand them down a tree, and actors pull
+        from these. Evaluators ask number 0: the others may lack the version that is to be played."""
         pools = self._of("modelpool")
         if role == "modelpool":
             above = (index - 1) // FAN_OUT

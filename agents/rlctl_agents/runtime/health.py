@@ -22,15 +22,15 @@ from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4
 from rlctl_agents.runtime.http_server import HttpListener, Request, Response
 
 SILENT_S = 60.0
-"""After so long without a turn of its loop a process is not alive; it says so itself, and Kubernetes restarts it."""
+"""Time without a turn of its loop after which a process reports that it is not alive, and Kubernetes restarts it."""
 SIMULATOR_S = 900.0
 """The same for an actor or evaluator: its loop stands still during a step or a reset, and a reset may load a world."""
 RESET_S, RESETS_S = 120.0, 3000.0
-"""Time more for each environment of an evaluator beyond the first, and the most for all of them."""
+"""Additional time for each environment of an evaluator beyond the first, and its maximum."""
 
 
 def resets_s(envs: int) -> float:
-    """Time more that the loop of an evaluator may stand still: most vectors reset one environment after the other.
+    """Additional time that an evaluator's loop may stand still: most vectors reset one environment after the other.
 
     Example:
         `resets_s(1)` is 0, `resets_s(25)` is 2880.
@@ -39,10 +39,10 @@ def resets_s(envs: int) -> float:
 
 
 class Pulse:
-    """Turns of a process's main loop. A process that never beats is judged by its answering alone.
+    """Heartbeat of a process's main loop. A process that never beats counts as alive while it answers at all.
 
     Attributes:
-        silent_s: so long the loop may stand still.
+        silent_s: longest time that the loop may stand still.
         ready: as the table above says.
     """
 
@@ -53,7 +53,7 @@ class Pulse:
         self.ready = False
 
     def beat(self) -> None:
-        """Note a turn of the loop."""
+        """Record a turn of the loop."""
         self._last = self._clock()
 
     @property
@@ -62,14 +62,14 @@ class Pulse:
 
 
 class ProbeListener:
-    """GET /healthz, /readyz and /metrics, and the pages of the role; nothing else, and nothing that changes anything.
+    """Read-only listener: GET /healthz, /readyz and /metrics, and the pages of the role.
 
     Args:
         address: `unix:/path` or `tcp:address:port`, which may be one that other machines reach; then it also listens
             on the loopback address, where a port-forward to a pod comes in.
         pulse: of this process.
         metrics: makes the page /metrics; called in a thread of the listener.
-        pages: path -> function that makes its answer, likewise; a path that ends with a slash is a folder, whose
+        pages: path -> function that makes its response, likewise; a path that ends with a slash is a folder, whose
             function gets the name after it. May be filled later.
 
     Raises:

@@ -1,4 +1,4 @@
-"""HTTP for one process and its neighbours on the machine: a Unix socket or the loopback address, small and bounded.
+"""HTTP server for other processes of this machine: on a Unix socket or the loopback address, small and bounded.
 
 A listener that only reads may be open to other machines: then it answers GET and HEAD alone.
 """
@@ -26,16 +26,16 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 REQUEST_S = 5.0
-"""Longest time for a request to come in; a slower client is cut off."""
+"""Timeout of receiving a request; a slower client is cut off."""
 HEADERS_S = 1.0
-"""The same for its headers, where other machines reach this process: so long a kubelet waits for its answer."""
+"""The same for its headers, where other machines reach this process: a kubelet waits as long for its response."""
 BODY_BYTES = 64 * 1024
 DRAIN_BYTES, DRAIN_S = 4 * BODY_BYTES, 0.5
 """Bytes of a refused body that are read, and the longest wait for them."""
 CONNECTIONS = 32
 """Most connections: with one more, the oldest that waits for a request is dropped, or else the oldest."""
 THREADS = 4 * CONNECTIONS
-"""Most threads, those of dropped connections included: these end with the answer that they are making."""
+"""Most threads, those of dropped connections included: these end once they have made their response."""
 LIFETIME_S = 15.0
 """Longest life of a connection from another machine."""
 LOOK_S = 1.0
@@ -65,12 +65,12 @@ class Response:
 
     @classmethod
     def of(cls, value: Any, status: int = 200) -> Response:
-        """A value as JSON."""
+        """Response with a value as JSON."""
         return cls(status, json.dumps(value).encode() + b"\n")
 
     @classmethod
     def refusal(cls, status: int, message: str) -> Response:
-        """`{"error": {"message": ...}}`."""
+        """Response `{"error": {"message": ...}}`."""
         return cls.of({"error": {"message": message}}, status)
 
 
@@ -81,11 +81,11 @@ class HttpListener:
     """Answers requests in threads of its own until it is closed.
 
     Args:
-        address: `unix:/path` (what lies there is replaced when it is a socket) or `tcp:127.0.0.1:port` (0: any).
+        address: `unix:/path` (a socket that is there is replaced) or `tcp:127.0.0.1:port` (0: any).
         answer: called for every request, from several threads.
-        for_all: any address of this machine by number will do, and only GET and HEAD are answered.
-        lifetime_s: of a connection that comes over such an address.
-        body_bytes: of a request, at most.
+        for_all: any numeric address of this machine is allowed, and only GET and HEAD are answered.
+        lifetime_s: longest life of a connection that comes over such an address.
+        body_bytes: largest body of a request.
 
     Raises:
         ValueError: an address of another kind, or one that others could reach.
@@ -93,7 +93,7 @@ class HttpListener:
     """
 
     address: str
-    """As bound."""
+    """Bound address."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class HttpListener:
 
     def close(self) -> None:
         """Stop listening."""
-        with suppress(OSError):  # ends the wait for clients, which else lasts until the next look
+        with suppress(OSError):  # ends the wait for clients, which else lasts until the next check
             self._server.socket.shutdown(socket.SHUT_RDWR)
         self._server.shutdown()
         self._thread.join()
@@ -139,7 +139,7 @@ class HttpListener:
 
 @dataclass(slots=True)
 class _Open:
-    """A connection and how long it may last, in monotonic seconds."""
+    """Deadlines of a connection, in monotonic seconds."""
 
     end: float
     until: float  # of what it does now
@@ -147,7 +147,7 @@ class _Open:
 
 
 class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """A thread for each connection, but not any number of them, and no wait for those that are slow."""
+    """Server with a thread for each connection, up to a limit; slow connections are cut off, not waited for."""
 
     daemon_threads = True
     block_on_close = False
@@ -183,7 +183,7 @@ class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
             self._gone(request)
 
     def heard(self, request: Any, *, answered: bool = False) -> None:
-        """Note that a request has come as a whole, or that its answer has gone."""
+        """Record that a whole request was received, or that its response was sent."""
         with self._lock:
             if (its := self._open.get(request)) is not None:
                 its.reads = answered
@@ -322,13 +322,13 @@ def _host_and_port(address: str, rest: str, *, for_all: bool) -> tuple[str, int]
 
 
 def _listen_at(path: Path, handler: type[BaseHTTPRequestHandler]) -> tuple[_UnixServer, tuple[int, int] | None]:
-    """A server at a path to which no other user may ever connect, and the identity of its socket.
+    """Listen at a path to which no other user may ever connect; returns the server and the identity of its socket.
 
-    It is bound under a name of its own and renamed: so it is never there with the mode that the umask gives, and the
-    path is never without a socket while one process takes over from another.
+    It is bound under a temporary name and renamed: so it never has the mode that the umask gives, and the path is never
+    without a socket while one process takes over from another.
 
     Raises:
-        OSError: it cannot be bound, or what lies there is no socket.
+        OSError: it cannot be bound, or the path is there and is no socket.
     """
     with suppress(FileNotFoundError):
         if not stat.S_ISSOCK(path.lstat().st_mode):
@@ -348,7 +348,7 @@ def _listen_at(path: Path, handler: type[BaseHTTPRequestHandler]) -> tuple[_Unix
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """Device and inode; None: nothing lies there."""
+    """Device and inode; None: there is no such file."""
     with suppress(FileNotFoundError):
         found = path.lstat()
         return found.st_dev, found.st_ino
@@ -356,5 +356,5 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def is_count(text: str) -> bool:
-    """Whether it is a number from 0 on, of a length that a stranger may choose."""
+    """True if a text is a number from 0 on, of at most 15 digits: a stranger may choose its length."""
     return text.isascii() and text.isdigit() and len(text) < 16

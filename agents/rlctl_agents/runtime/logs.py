@@ -25,13 +25,13 @@ LINE_CHARACTERS = 16 * 1024
 
 
 def stamp(moment: datetime) -> str:
-    """A moment of UTC as log lines have it, which sort as text: 2026-11-21T04:03:12.000000Z."""
+    """Timestamp of a log line, in UTC; timestamps sort as text: 2026-11-21T04:03:12.000000Z."""
     return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 @dataclass
 class Identity:
-    """Process that a log line is of; `id` changes once, when the lease is there."""
+    """Process that writes a log line; `id` changes once, when the lease is granted."""
 
     run: str
     role: str
@@ -74,7 +74,7 @@ def _cut(text: str) -> str:
 
 
 def _event(record: logging.LogRecord) -> tuple[str, str]:
-    """Kind and role of an event of the run; ("", ""): the record is of none."""
+    """Kind and role of an event of the run; ("", ""): the record is no event."""
     values = getattr(record, "kv", None)
     if not isinstance(values, dict) or not isinstance(values.get("event"), str):
         return "", ""
@@ -83,7 +83,7 @@ def _event(record: logging.LogRecord) -> tuple[str, str]:
 
 class RepeatFilter(logging.Filter):
     """Lets the first lines of a call of the logger through, counts the rest, and says how many with the next one.
-    Events of the run, which one call logs, count apart by kind and role: none hides another one.
+    Events of the run, all logged by one call, count apart by kind and role: none hides another one.
 
     Args:
         clock: monotonic seconds.
@@ -196,7 +196,7 @@ def users_traceback(error: BaseException) -> str:
 
 
 def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those that it comes of; the first of all last."""
+    """An error and its causes, the root cause last."""
     cause: BaseException | None = error
     while cause is not None:
         yield cause

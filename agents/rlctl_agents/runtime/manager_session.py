@@ -1,4 +1,4 @@
-"""A process's standing with the manager: hello, lease, reports, orders. Survives a manager that restarts."""
+"""Session of a process with the manager: hello, lease, reports, orders. Survives a restart of the manager."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
 
 HELLO_S = 5.0
-"""Deadline of one hello; it is said until it is answered."""
+"""Timeout of one hello; it is repeated until there is a reply."""
 ASK_AGAIN_S = 0.5
-"""Between two hellos while the manager cannot answer in full."""
+"""Time between two hellos while there is no full lease yet."""
 ASK_AGAIN_MOST_S = 5.0
-"""The same after a while: ten thousand processes that ask twice a second would leave it no time to answer."""
+"""Longest backoff while there is no reply: ten thousand processes that ask twice a second leave the manager no time."""
 LAST_REPORT_S = 1.0
 PROFILE_S = 10.0
-"""Deadline for sending a profile."""
+"""Timeout of sending a profile."""
 LOG_LINES = 400
-"""Most log lines that wait for a manager that does not answer; the oldest go first."""
+"""Most log lines that wait for a manager that does not reply; the oldest are dropped."""
 
 T = TypeVar("T", bound=Struct)
 V = TypeVar("V")
@@ -63,12 +63,12 @@ class Snapshot(NamedTuple):
 
 
 def origin(process: Process) -> Origin:
-    """Where a process comes from: node and image are named by environment variables."""
+    """Origin of a process: node and image, named by environment variables, and the digest of its run file."""
     return Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, ""), process.settings)
 
 
 class Member:
-    """Says hello, then reports from a thread of its own and keeps the newest orders.
+    """Session of one process: says hello, then reports from a thread of its own and keeps the newest orders.
 
     Everything that can change after `join` is an attribute, replaced as a whole: read it from any thread.
 
@@ -79,7 +79,7 @@ class Member:
     """
 
     lease: Lease
-    """The newest; after `join`."""
+    """Newest lease; set by `join`."""
     term: int = -1
     """Term of the manager that granted the lease: stamped on experience, models and commits."""
     peers: Peers
@@ -87,17 +87,17 @@ class Member:
     checkpoint: int = 0
     """Number of the newest generation ordered."""
     wanted: int = 0
-    """Number of the generation that is ordered now; 0: none, the newest is saved."""
+    """Number of the generation that is ordered now; 0: none, the newest one is saved."""
     ticket: str = ""
-    """Shown to learners."""
+    """Ticket of the lease, shown to learners."""
     leased_since_s: int = 0
-    """A learner gives credit to boots with a ticket that is not older."""
+    """Unix time: a learner gives credit to boots with a ticket that is not older."""
     stop_steps: int = 0
-    """A learner makes no update once its weights were learned from so many steps; 0: no limit."""
+    """Agent steps that a learner's weights may be learned from, after which it makes no update; 0: no limit."""
     group: int = 0
     """Number of the group of learners that is being formed; 0: none is."""
     moved: str = ""
-    """Why this process cannot go on under its lease; "" as long as it can."""
+    """Reason why this process cannot go on under its lease; "" as long as it can."""
 
     def __init__(self, process: Process, wire: Wire, *, streams: int = 0) -> None:
         self._process = process
@@ -107,12 +107,12 @@ class Member:
         self._experience: Experience | None = None
         self._profiler = Profiler(process.role, process.boot, process.stop)
         self.snapshot: Callable[[], Snapshot] = Snapshot
-        """What reports say besides the metrics; called by the reporting thread."""
+        """Contents of reports besides the metrics; called by the reporting thread."""
         self._closing, self._mute = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
         self._refused = ""  # why the manager refused the last hello
-        self._told: dict[str, Account] = {}  # accounts that the manager of `term` has heard
+        self._told: dict[str, Account] = {}  # accounts that the manager of `term` has received
         self._report_every_s = 1.0
         self.heard = threading.Event()
         """Set whenever new orders have come; cleared by the thread that waits for it."""
@@ -122,7 +122,7 @@ class Member:
         """Say hello until there is a lease.
 
         Args:
-            experience: what this process found out about its environment.
+            experience: description of its environment by this process; None: it has none.
             needs_experience: wait until the manager knows the run's experience from another process's hello.
 
         Returns:
@@ -149,29 +149,29 @@ class Member:
         return None
 
     def start(self, snapshot: Callable[[], Snapshot]) -> None:
-        """Report from now on, every `report_every_s`.
+        """Start to report, every `report_every_s`, from a thread of its own.
 
         Args:
-            snapshot: what a report says besides the metrics; may be replaced.
+            snapshot: contents of a report besides the metrics; may be replaced.
         """
         self.snapshot = snapshot
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
     def call(self, request: Struct, reply: type[T], *, deadline_s: float) -> T:
-        """Ask the manager something else, from any thread.
+        """Send the manager another request, over a connection of its own. From any thread.
 
         Raises:
-            TimeoutError: no answer in time.
+            TimeoutError: no reply in time.
             RemoteError: the manager refuses.
         """
         with closing(self.line()) as client:
             return client.call(request, reply, deadline_s=deadline_s)[0]
 
     def agreed_experience(self) -> Experience | None:
-        """The experience of the run by now; None where the manager does not say.
+        """The experience of the run by now; None where the manager does not reply.
 
-        From any thread; a hello that is said again changes nothing.
+        From any thread; it is asked for by another hello, which changes nothing.
         """
         try:
             return self.call(self._words(), Lease, deadline_s=HELLO_S).experience
@@ -179,7 +179,7 @@ class Member:
             return None
 
     def line(self) -> RpcClient:
-        """A connection to the manager for many questions; the caller closes it."""
+        """Open a connection to the manager for many requests; the caller closes it."""
         return RpcClient(self._wire, self._process.arguments.manager, self._process.boot)
 
     def peers_of(self, role: str) -> dict[int, Channels]:
@@ -217,8 +217,8 @@ class Member:
     def _report(self, deadline_s: float, keep_waiting: Callable[[], bool]) -> None:
         """Report once and take the orders. A report that is lost loses nothing: the next one holds the totals.
 
-        Accounts that the manager has heard are not told again until they change: a receiver keeps those of all senders
-        that there have ever been.
+        Accounts that the manager has received are not sent again until they change: a receiver keeps those of all
+        senders that there have ever been.
         """
         process, snapshot = self._process, self.snapshot()  # first: it brings gauges of the metrics up to date
         metrics = process.metrics.values()
@@ -309,7 +309,8 @@ class Member:
             return None
 
     def _waits(self, why: str) -> None:
-        """It does what it can: a rolling update goes on to the processes that it waits for, once this one is ready."""
+        """Report ready while the manager makes this process wait: a rolling update reaches the processes it waits for
+        only then."""
         self._process.pulse.ready = True
         if why != self._refused:
             self._refused = why
@@ -335,10 +336,11 @@ class Member:
 
 
 class Asked(Generic[V]):
-    """Value that only its owner can make whole, requested by other threads and made between two pieces of work.
+    """Requests a consistent snapshot from the thread that owns the state. One thread asks, the owner answers between
+    two steps.
 
     Args:
-        value: given as long as the owner has not answered.
+        value: returned as long as the owner has not answered.
     """
 
     def __init__(self, value: V) -> None:
@@ -347,14 +349,14 @@ class Asked(Generic[V]):
         self._made = threading.Event()
 
     def ask(self, timeout_s: float) -> V:
-        """The owner's newest answer; the one before when it does not answer in time."""
+        """Request a snapshot; returns the one before when the owner does not answer within `timeout_s`."""
         self._made.clear()
         self._wanted = True
         self._made.wait(timeout_s)
         return self._value
 
     def answer(self, make: Callable[[], V]) -> None:
-        """Called by the owner, often: make the value if a thread waits for it."""
+        """Make the snapshot if it was requested; called by the owner, often."""
         if self._wanted:
             self._wanted = False
             self._value = make()

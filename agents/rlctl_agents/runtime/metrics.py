@@ -22,15 +22,15 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from rlctl_agents.types.control import Average, Histogram
 
 VERSIONS = (0.0, *(2.0**power for power in (*range(11), 12, 14, 16, 18, 20)))
-"""Bounds of a histogram of policy lag, in versions: a bucket holds what is at most its bound. Rows of a replay may be
+"""Bounds of a histogram of policy lag, in versions: a bucket holds the values up to its bound. Rows of a replay may be
 hundreds of thousands of versions old."""
 
 
 WINDOW_S = 10.0
-"""A gauge that is an average covers so many seconds at most, and half of them at least."""
+"""Longest window of a gauge that is a moving average; it covers half of it at least."""
 
 INFO = "info."
-"""Prefix of the gauges of numbers that environments tell at the end of an episode."""
+"""Prefix of the gauges of numbers that environments report at the end of an episode."""
 HELP = {
     "env_steps": "Decisions of environments.",
     "frames": "Simulator frames: decisions times the frames that each lasts.",
@@ -82,7 +82,7 @@ class _Averaged:
         self._older = self._newer = _Mark(now, 0.0, 0)
 
     def recent(self, now: float) -> float:
-        """Mean of the last seconds in which there was anything."""
+        """Mean of the last seconds in which there were values."""
         if now - self._newer.time >= WINDOW_S / 2 and self.count > self._newer.values:
             self._older, self._newer = self._newer, _Mark(now, self.total, self.count)
         return (self.total - self._older.total) / (self.count - self._older.values)
@@ -119,9 +119,9 @@ class Metrics:
         self._sampled: dict[str, Callable[[], float]] = {}
 
     def add(self, name: str, amount: float = 1.0) -> None:
-        """Count up; an amount of 0 makes the counter appear."""
+        """Add to a counter; an amount of 0 makes it appear."""
         with self._lock:
-            self._counters[name] = self._counters.get(name, 0.0) + float(amount)  # NumPy's numbers travel nowhere
+            self._counters[name] = self._counters.get(name, 0.0) + float(amount)  # NumPy's scalars cannot be encoded
 
     def set(self, name: str, value: float) -> None:
         """Set a gauge."""
@@ -129,9 +129,9 @@ class Metrics:
             self._gauges[name] = float(value)
 
     def average(self, name: str, value: float) -> None:
-        """Add one of many values, as of hundreds of updates between two readings; the gauge is their mean.
+        """Add one of many values, as of hundreds of updates between two reads; the gauge is their mean.
 
-        What is not finite is left out: one such value would hide all others.
+        Values that are not finite are left out: one would hide all others.
         """
         if math.isfinite(value):
             with self._lock:
@@ -142,7 +142,7 @@ class Metrics:
                 one.count += 1
 
     def averages(self) -> dict[str, Average]:
-        """Sum and count since boot of everything that is averaged."""
+        """Sum and count since boot of every gauge that is a mean."""
         with self._lock:
             return {name: Average(one.total, one.count) for name, one in self._averaged.items()}
 
@@ -152,7 +152,7 @@ class Metrics:
             self._sampled[name] = value
 
     def declare(self, name: str, bounds: Sequence[float]) -> None:
-        """Declare a histogram with these upper bounds, ascending, and one more bucket; declared again: nothing."""
+        """Declare a histogram with these upper bounds, ascending, and one more bucket; again: without effect."""
         with self._lock:
             if name not in self._histograms:
                 self._histograms[name] = Histogram(list(bounds), [0] * (len(bounds) + 1))
@@ -194,7 +194,7 @@ class Metrics:
 
 @dataclass(frozen=True)
 class _Exposed:
-    """Collector of families that have been made for one answer."""
+    """Collector of families that have been made for one response."""
 
     families: Iterable[Metric]
 

@@ -37,15 +37,15 @@ from rlctl_agents.wire.sockets import Wire
 STOP_S = 10.0
 """Longest time from the first signal to the end of the process, which is forced then; unless `--grace` gives more."""
 LINGER_S = 20.0
-"""A process that the manager has dismissed waits so long to be ended: a pod is started again when its process ends by
-itself, and the pods of a finished run are given back a few seconds after every process was told."""
+"""Time that a process which the manager has dismissed waits to be ended: a pod is started again when its process ends
+by itself, and the pods of a finished run are given back a few seconds after every process was told."""
 DONE, FAILED, USERS_FAULT = 0, 1, 3
 """Exit codes; 3: a mistake of the user, which a restart cannot mend."""
 FORMAT = 1
 """Version of the format of run files."""
 
 STOPPING = "stopping"
-"""Gauge of every process: 1 once it has begun to end in good order; the manager does not wait long for it to speak."""
+"""Gauge of every process: 1 once it has begun an orderly stop; the manager does not wait long for its reports then."""
 MEMORY = "memory_bytes"
 """Gauge of every process: its resident memory."""
 STEPS = "steps"
@@ -86,7 +86,7 @@ log = logging.getLogger(__name__)
 
 
 def group_of(report: Report) -> int | None:
-    """The group in which a learner says that it steps; None: it has no place."""
+    """Number of the group that a learner reports; None: it has no place."""
     number = report.gauges.get(GROUP)
     return None if number is None else int(number)
 
@@ -151,9 +151,9 @@ class Process:
     metrics: Metrics = field(default_factory=Metrics)
     pulse: Pulse = field(default_factory=Pulse)
     stop: threading.Event = field(default_factory=threading.Event)
-    explained: tuple[type[Exception], ...] = ()  # errors told by their text, without rlctl's own frames
+    explained: tuple[type[Exception], ...] = ()  # errors logged by their text, without rlctl's own frames
     families: Callable[[], Iterable[Metric]] | None = None  # of /metrics; None: this process's own metrics
-    pages: dict[str, Callable[[str], Response]] = field(default_factory=dict)  # what else its probe listener shows
+    pages: dict[str, Callable[[str], Response]] = field(default_factory=dict)  # further pages of its probe listener
     reported: Report | None = None  # the last report to the manager
     dismissed: bool = False  # the manager has ordered it to stop
 
@@ -190,7 +190,7 @@ def resident_bytes() -> float:
 
 
 def new_boot() -> str:
-    """Random name of one life of a process, 16 hex digits."""
+    """Random id of one start of a process, 16 hex digits."""
     return secrets.token_hex(8)
 
 
@@ -210,12 +210,12 @@ def start(arguments: Arguments, boot: str) -> Process:
 
 
 def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s: float = LINGER_S) -> int:
-    """Run a role process from its first to its last moment.
+    """Run a role process from start to exit.
 
     Args:
         arguments: command line without the program's name.
         main: the role; returns when it is done or `process.stop` is set.
-        linger_s: how long it then waits to be ended, on a cluster, when the manager ordered the stop.
+        linger_s: seconds that it then waits to be ended, on a cluster, when the manager ordered the stop.
 
     Returns:
         The exit code: 0 done in good order, 3 a mistake of the user, 1 anything else.
@@ -290,7 +290,7 @@ class Signals:
 
     Args:
         stop: set at the first signal.
-        grace_s: from the first signal to the end.
+        grace_s: seconds from the first signal to the forced end.
         end: ends the process at once.
 
     Attributes:
@@ -345,11 +345,11 @@ def _nothing(number: int, frame: object) -> None:
 
 
 ENOUGH = 65_536
-"""Open files: one for each process that is connected."""
+"""Wanted limit of open files: one for each process that is connected."""
 
 
 def allow_many_files(enough: int = ENOUGH) -> int:
-    """Raise the soft limit of open files towards the hard one; what it is now.
+    """Raise the soft limit of open files towards the hard one; returns the new soft limit.
 
     Container runtimes start processes with 1024, which a thousand actors use up.
     """
@@ -368,7 +368,7 @@ def allow_many_files(enough: int = ENOUGH) -> int:
 
 
 def open_wire(arguments: Arguments) -> Wire:
-    """A wire for this process; without keys it does not leave the machine.
+    """Open the wire of this process; without keys it does not leave the machine.
 
     Raises:
         UserFault: the keys cannot be read, or `--bind` is no address.
@@ -394,7 +394,7 @@ class Refusals:
         self._counted: dict[str, int] = {}
 
     def count(self) -> None:
-        """Take what is new since the last call."""
+        """Add what is new since the last call."""
         now: dict[str, int] = {}
         for source in self._sources:
             for reason, total in source().items():

@@ -42,11 +42,11 @@ class Profiler:
         self._newest = ""
 
     def obey(self, order: Sampling, tell: Callable[[Sampled], object]) -> None:
-        """Begin, unless this order has come before: it comes with every answer until the manager has been told.
+        """Start a profile, unless this order has come before: each reply brings it until the manager has the profile.
 
         Args:
-            tell: called in the thread that looked; again for a while when the manager does not answer. Another
-                exception of it, or the last, is logged.
+            tell: sends the profile, from the thread that sampled; retried for a while when the manager does not reply.
+                Any other exception of it, or the last one, is logged.
         """
         if order.id == self._newest:
             return
@@ -73,7 +73,7 @@ class Profiler:
 
 
 def packed(id: str, role: str, boot: str, seen: Seen) -> Sampled:
-    """Encode a profile for the wire: each name of a function once."""
+    """Encode a profile for the wire: the name of each function once."""
     numbers: dict[str, int] = {}
     stacks = [([numbers.setdefault(name, len(numbers)) for name in stack], us) for stack, us in seen.stacks.items()]
     return Sampled(
@@ -86,7 +86,7 @@ def unpacked(sampled: Sampled) -> dict[tuple[str, ...], int]:
     """Decode the stacks of a profile.
 
     Raises:
-        ValueError: they make no sense.
+        ValueError: a number, a time or a depth is out of range.
     """
     count, found = len(sampled.frames), dict[tuple[str, ...], int]()
     for numbers, us in sampled.stacks:
@@ -100,11 +100,11 @@ def unpacked(sampled: Sampled) -> dict[tuple[str, ...], int]:
 PERIOD_S = 0.01
 MAIN = "MainThread"
 NATIVE = "native threads"
-"""Those that libraries start outside Python: what Python's threads leave of the CPU time of the process."""
+"""Label of threads that libraries start outside Python: CPU time of the process less that of Python's threads."""
 IDLE = 0.01
-"""A thread other than the main one that used a smaller share of a core is left out."""
+"""Share of a core below which a thread other than the main one is left out."""
 MOST_STACKS = 4000
-"""Stacks seen for a shorter time are told by their thread and outermost functions alone."""
+"""Most stacks of a profile; those seen for a shorter time are merged into one stack `RARE` for each thread."""
 MOST_FRAMES = 18_000
 DEPTH = 150
 LABEL = 300
@@ -125,11 +125,11 @@ class Seen(NamedTuple):
 
 
 class Stacks:
-    """Adds up stacks. Threads of one name are one."""
+    """Sums the time of each stack. Threads of one name count as one."""
 
     def __init__(self) -> None:
         self.found: dict[Stack, int] = {}
-        self._labels: dict[int, tuple[CodeType, str]] = {}  # the code too: its id is taken as long as it is kept
+        self._labels: dict[int, tuple[CodeType, str]] = {}  # the code too: its id is unique as long as it is kept
 
     def add(self, thread: str, frame: FrameType | None, microseconds: int) -> None:
         """Add the time that a thread spent at a frame."""
@@ -159,12 +159,12 @@ def look(
     clock: Callable[[], float] = time.monotonic,
     cpu_clock: Callable[[], float] = time.process_time,
 ) -> Seen:
-    """Look at every thread but the calling one.
+    """Sample the stacks of all threads but the calling one.
 
-    A look that comes late, because a library held the interpreter's lock, counts for the whole time since the last one.
+    A sample that comes late, because a library held the interpreter's lock, counts for the whole time since the last.
 
     Args:
-        seconds: how long.
+        seconds: length of the profile.
         stopped: waits so many seconds; True ends it early.
         clock: monotonic seconds.
         cpu_clock: CPU seconds of this process, all its threads together.
@@ -172,7 +172,7 @@ def look(
     stacks, own, samples = Stacks(), threading.get_ident(), 0
     cpu_before, all_before = cpu_seconds(), cpu_clock()
     began = last = clock()
-    while last - began < seconds and not stopped(PERIOD_S * random.uniform(0.5, 1.5)):  # no rhythm but its own
+    while last - began < seconds and not stopped(PERIOD_S * random.uniform(0.5, 1.5)):  # random, so without aliasing
         names = {one.ident: one.name for one in threading.enumerate()}
         now = clock()
         for ident, frame in sys._current_frames().items():
@@ -197,7 +197,7 @@ def awake(stacks: Mapping[Stack, int], cpu_s: Mapping[str, float], seconds: floa
 
 
 def fewer(stacks: Mapping[Stack, int]) -> dict[Stack, int]:
-    """Stacks that were seen longest, and the rest put together, so that a message can hold them."""
+    """Stacks that were seen longest, and the rest merged for each thread, so that a message can hold them."""
     found: dict[Stack, int] = {}
     names: set[str] = set()
     for stack, value in sorted(stacks.items(), key=lambda one: (-one[1], one[0])):
@@ -228,7 +228,7 @@ def label(text: str) -> str:
 
 
 def short(path: str) -> str:
-    """A file as it is imported: without the folder of `sys.path` that it lies in."""
+    """Path of a source file relative to the folder of `sys.path` that holds it."""
     folders = [folder.rstrip("/") + "/" for folder in sys.path if folder]
     longest = max((folder for folder in folders if path.startswith(folder)), key=len, default="")
     return path[len(longest) :] or path

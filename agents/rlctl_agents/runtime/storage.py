@@ -19,7 +19,7 @@ from rlctl_agents.runtime.process import UserFault
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS)  # of a file system without hard links
 LEFT_S = 3600.0
-"""A temporary file that is so old was left by a process that was killed."""
+"""Age from which a temporary file counts as left by a process that was killed."""
 _tidied: set[Path] = set()  # folders
 
 
@@ -62,7 +62,7 @@ def create_file(path: Path, data: bytes) -> bool:
 @contextmanager
 def _temporary(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
     """File beside `path` that holds the data, on the disk if durable; removed at the end unless it was renamed."""
-    # in containers the number is always 1; `rlctl up` knows by it on one machine whether the writer lives
+    # in containers the process id is always 1; on one machine `rlctl up` tells by it whether the writer lives
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.{os.getpid()}.tmp")
     try:
         with temporary.open("xb") as file:
@@ -78,10 +78,10 @@ def _temporary(path: Path, data: bytes, *, durable: bool) -> Iterator[Path]:
 
 
 def _tidy(folder: Path, now: float) -> None:
-    """Remove what killed processes have left in a folder, when this one first writes there.
+    """Remove temporary files of killed processes from a folder, when this process first writes there.
 
     Args:
-        now: by the clock of its file system.
+        now: unix time by the clock of its file system.
     """
     if folder in _tidied:
         return
@@ -116,7 +116,7 @@ def append(file: FileIO, data: bytes, size: int | None = None) -> None:
 
 
 def read_file(path: Path) -> bytes | None:
-    """All of a file; None when there is none.
+    """Read a whole file; None when there is none.
 
     Raises:
         OSError: it is there and cannot be read.
@@ -128,7 +128,7 @@ def read_file(path: Path) -> bytes | None:
 
 
 FULL_S = 300.0
-"""So long a manager that cannot go on without the volume waits for space on it."""
+"""Longest wait of a manager that cannot go on without the volume for space on it."""
 LONGEST_DELAY_S = 10.0
 _WORDS = {
     errno.ENOSPC: "the volume is full",
@@ -142,10 +142,10 @@ log = logging.getLogger(__name__)
 
 
 def refusal(error: OSError, path: object = None) -> str:
-    """Reason for which the volume takes nothing, in words that name the place; "" when it is something else.
+    """Reason why the volume takes no writes, in words that name the file; "" when the error is another.
 
     Args:
-        path: what was to be written; None: what the error itself names.
+        path: what was to be written; None: the file that the error names.
     """
     words = _WORDS.get(error.errno or 0, "")
     where = error.filename if path is None else path
@@ -160,17 +160,17 @@ def patiently(
     clock: Callable[[], float] = time.monotonic,
     waiting: Callable[[], None] | None = None,
 ) -> T:
-    """Retry an action that needs the volume while that takes nothing.
+    """Retry an action that needs the volume while the volume takes no writes.
 
     Args:
         act: may be done again after it has failed.
         stop: once set, the next failure is final.
-        beat: says that this process is alive.
+        beat: reports that this process is alive; called after every failure.
         waiting: called after every failure.
 
     Raises:
-        UserFault: the volume has taken nothing for FULL_S, and which volume.
-        OSError: something else is wrong with it.
+        UserFault: the volume has taken no writes for FULL_S, and which volume.
+        OSError: any other error.
     """
     until, delay_s = clock() + FULL_S, 1.0
     while True:

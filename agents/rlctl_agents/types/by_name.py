@@ -8,7 +8,7 @@ from typing import Any
 
 
 class LoadError(ValueError):
-    """The name leads to nothing: says which part of it, and what to do. A failed import is the cause."""
+    """A name that cannot be loaded: says which part of it, and what to do. A failed import is the cause."""
 
 
 class NoModule(LoadError):
@@ -16,7 +16,7 @@ class NoModule(LoadError):
 
 
 def load(path: str) -> Any:
-    """The object that `package.module:name` names.
+    """Import the object that `package.module:name` names.
 
     Raises:
         LoadError: no such module or name in it, or the module fails while it is imported.

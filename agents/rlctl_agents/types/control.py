@@ -17,11 +17,14 @@ Mode = Literal["greedy", "sample"]
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
 Word = Annotated[str, msgspec.Meta(max_length=64)]
-"""A name or number of a process: one with an actor's key may send any, and it is told in events."""
+_NAMES, _BOOTS = msgspec.Meta(max_length=1_000), msgspec.Meta(max_length=100_000)
+"""Entries of maps in a report, at most, which are refused before they are decoded: a process with an actor's key may
+send any."""
+"""Name or number of a process, bounded: a process with an actor's key may send any, and events show it."""
 
 
 class Experience(msgspec.Struct, frozen=True):
-    """The environment as a process with the simulator found it: the learner's image has none."""
+    """Environment as described by a process that has the simulator: the learner's image has none."""
 
     spaces: Spaces
     schema: Schema
@@ -29,7 +32,7 @@ class Experience(msgspec.Struct, frozen=True):
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """Node and image of a process: they tell a fault of a whole machine, or of a build."""
+    """Node and image of a process: they show whether a fault is that of a machine, or of a build."""
 
     node: Annotated[str, msgspec.Meta(max_length=253)] = ""  # of the cluster, else the host's name
     image: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # with its digest; "": none
@@ -72,13 +75,13 @@ class Generation(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The manager's answer to hello."""
+    """Reply to Hello: index, addresses and settings of the process, or a reason to wait."""
 
     index: int
     term: int
     manager: str  # boot of the manager
     report_every_s: float
-    expires_s: float  # without a report for so long, the index goes to another process
+    expires_s: float  # seconds without a report after which the index goes to another process
     bind: Channels  # where this process listens
     peers: Peers
     experience: Experience | None = None  # None: no hello has brought one yet, ask again
@@ -87,18 +90,18 @@ class Lease(msgspec.Struct, frozen=True):
     next_lineage: int = 0  # learner: the lineage that this boot opens
     stop_steps: int = 0  # learner: no update once its weights were learned from so many agent steps; 0: no limit
     learners: int = 1  # learner: how many step together; with more than one it has to `Enlist`
-    shards: int = 1  # replay: over how many the capacity is shared out
+    shards: int = 1  # replay: number of shards that the capacity is divided among
     ticket: str = ""  # actor: its learner takes experience of leased boots only; "" where there are no keys
-    leased_since_s: int = 0  # learner: older tickets are of boots that were not heard of for long
+    leased_since_s: int = 0  # learner: unix time; boots with an older ticket were silent for long
     wait: str = ""  # why there is no lease yet, in words; then nothing else here counts, and it asks again
 
 
 class Quota(msgspec.Struct, frozen=True):
-    """A match that measures: whole episodes, nothing learned."""
+    """Quota of an evaluation match: whole episodes, nothing learned."""
 
     episodes: int
     mode: Mode
-    keep_above: float = math.inf  # of a mean above it, the evaluator brings the model to the modelpool, to be kept
+    keep_above: float = math.inf  # for a mean return above it, the evaluator has the modelpool keep the model
     record: bool = False  # one more episode, as a film
 
 
@@ -137,8 +140,8 @@ class Account(msgspec.Struct):
     stale: int = 0
     fenced: int = 0
     invalid: int = 0
-    queued: int = 0  # received, not decided yet
-    fault: str = ""  # what was wrong with the first values of it that cannot be; nothing of it is taken since
+    queued: int = 0  # received, not settled yet
+    fault: str = ""  # description of the first invalid values; nothing of this sender is taken since
 
 
 class Report(msgspec.Struct):
@@ -148,21 +151,22 @@ class Report(msgspec.Struct):
     index: int
     boot: Word
     term: int
-    counters: dict[str, float] = {}  # totals, by metric name without prefix: "env_steps"
-    gauges: dict[str, float] = {}
-    histograms: dict[str, Histogram] = {}
-    averages: dict[str, Average] = {}  # by the name of a gauge, which is the mean of the last seconds
-    sent: dict[Word, Ledger] = {}  # sender: receiver boot -> totals
+    counters: Annotated[dict[str, float], _NAMES] = {}  # totals, by metric name without prefix: "env_steps"
+    gauges: Annotated[dict[str, float], _NAMES] = {}
+    histograms: Annotated[dict[str, Histogram], _NAMES] = {}
+    averages: Annotated[dict[str, Average], _NAMES] = {}  # by the name of a gauge: the mean of the last seconds
+    sent: Annotated[dict[Word, Ledger], _BOOTS] = {}  # sender: receiver boot -> totals
     pending: int = 0  # sender: rows produced, neither sent nor dropped
-    accounts: dict[Word, Account] = {}  # receiver: sender boot -> account
+    accounts: Annotated[dict[Word, Account], _BOOTS] = {}  # receiver: sender boot -> account
     model: ModelRef | None = None  # learner: newest; actor: in use
     figures: Annotated[list[Moments], msgspec.Meta(max_length=2 + MAX_SHARES)] = []
-    """actor: of its episodes since boot, in the order of `figure_names`."""
-    log: list[str] = []  # log lines (JSON) since the last report, bounded: what a process without a volume has to say
+    """actor: moments of the figures of its episodes since boot, in the order of `figure_names`."""
+    log: Annotated[list[str], msgspec.Meta(max_length=10_000)] = []
+    """Log lines (JSON) since the last report: the process itself may have no volume."""
 
 
 class Sampling(msgspec.Struct, frozen=True):
-    """An order to a process: sample its threads for a while."""
+    """Order to a process: sample the stacks of its threads for a while."""
 
     id: str
     seconds: float
@@ -174,12 +178,12 @@ class Sampled(msgspec.Struct, frozen=True):
     id: str
     role: str
     boot: str
-    seconds: float  # wall time that was looked at
+    seconds: float  # wall time that was sampled
     samples: int
     threads: dict[str, float]  # name -> CPU seconds meanwhile; {}: the system does not say
     frames: Annotated[list[Annotated[str, msgspec.Meta(max_length=300)]], msgspec.Meta(max_length=20_000)]
     stacks: Annotated[list[tuple[list[int], int]], msgspec.Meta(max_length=5_000)]
-    """Numbers of frames, the thread first and the innermost function last, and microseconds."""
+    """Indices into `frames`, the thread first and the innermost function last, and microseconds."""
 
 
 class Recorded(msgspec.Struct, frozen=True):
@@ -192,7 +196,7 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class Orders(msgspec.Struct, frozen=True):
-    """The manager's answer to a report."""
+    """Reply to Report: what the process is to do, and fields of its lease as they are now."""
 
     term: int
     known: bool  # False: say hello again
@@ -203,7 +207,7 @@ class Orders(msgspec.Struct, frozen=True):
     stop_steps: int = 0  # as in the lease, as it is now
     report_every_s: float = 0.0  # from now on: others may have come; 0: as before
     group: int = 0  # learner: a group of this number is being formed: leave an older one and `Enlist`; 0: none is
-    profile: Sampling | None = None  # look at yourself, unless you have for this id
+    profile: Sampling | None = None  # sample yourself, unless you have for this id
     ticket: str = ""  # actor: in place of the one before
     leased_since_s: int = 0  # as in the lease, as it is now
 
@@ -214,12 +218,12 @@ class Recording(msgspec.Struct, frozen=True):
     gif: Annotated[bytes, msgspec.Meta(max_length=MAX_RECORDING_BYTES)] = b""
     returned: float = 0.0  # raw, of seat 0
     length: int = 0  # decisions
-    seconds: float = 0.0  # that it lasts, looked at
+    seconds: float = 0.0  # length of the film
     fault: str = ""
 
 
 class EvalResult(msgspec.Struct, frozen=True):
-    """One finished quota."""
+    """Result of a finished quota."""
 
     match: int
     ref: ModelRef
@@ -228,32 +232,32 @@ class EvalResult(msgspec.Struct, frozen=True):
     lengths: list[int]
     seconds: float
     info: Annotated[dict[str, float], msgspec.Meta(max_length=MAX_INFO)] = {}
-    """Mean over the episodes of each number that the environment told at their end."""
+    """Mean over the episodes of each number that the environment reported at their end."""
     kept: str = ""  # file in models/ that describes the model; "": it was not to be kept, or could not
     fault: str = ""  # why it could not
     recording: Recording | None = None  # None: none was asked for
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """learner -> manager: the parts of a generation lie on the volume."""
+    """learner -> manager: the parts of a generation are on the volume."""
 
     generation: Generation
     boot: str
 
 
 class Contribute(msgspec.Struct, frozen=True):
-    """replay -> manager: its part of a generation lies on the volume, or why it does not."""
+    """replay -> manager: its part of a generation is on the volume, or why it is not."""
 
     boot: str
     term: int
     number: int  # as ordered
     file: str = ""
     sha256: str = ""
-    fault: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # "": it lies there
+    fault: Annotated[str, msgspec.Meta(max_length=1000)] = ""  # "": it is on the volume
 
 
 class Enlist(msgspec.Struct, frozen=True):
-    """learner -> manager: it has no place in a group. Said again until it is given one."""
+    """learner -> manager: request for a place in a group, repeated until there is one."""
 
     boot: str
     left: int  # number of the newest group in which it had a place, 0: it learned alone, -1: in none
@@ -262,36 +266,36 @@ class Enlist(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The manager's answer: a place in a group of learners that step together."""
+    """Reply to Enlist: a place in a group of learners that step together."""
 
     number: int  # of the group; 0: wait, and ask again
     rank: int = 0
     world: int = 1
     seed: int = 0  # rank whose weights, optimizer and counters every member takes over
     ref: ModelRef | None = None  # these weights, in the lineage of the group
-    key: str = ""  # by which members know each other; new with each group
+    key: str = ""  # by which members recognise each other; new with each group
 
 
 NoteAction = Literal["set", "get", "add", "delete", "count"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """learner -> manager: leave a value for the other members of the group, or read it: an entry of torch's store."""
+    """learner -> manager: operation on the key-value store of torch that the members of a group share."""
 
     boot: str
     group: int
     action: NoteAction
     keys: Annotated[list[Annotated[str, msgspec.Meta(max_length=300)]], msgspec.Meta(max_length=256)]
-    """One for all actions but `get`; none for `count`."""
+    """One key for all actions but `get`; none for `count`."""
     value: Annotated[bytes, msgspec.Meta(max_length=1 << 16)] = b""  # set
     amount: int = 0  # add
 
 
 class Noted(msgspec.Struct, frozen=True):
-    """The manager's answer."""
+    """Reply to Note: result of the operation."""
 
     values: list[bytes | None] = []  # get: of each key
-    count: int = 0  # add: the sum; delete: whether it was there; count: how many keys there are
+    count: int = 0  # add: the sum; delete: 1 if the key was there; count: number of keys
 
 
 class Said(msgspec.Struct, frozen=True):
@@ -306,7 +310,7 @@ class Said(msgspec.Struct, frozen=True):
 
 
 class PutModel(msgspec.Struct, frozen=True):
-    """learner -> modelpool, the weights in the first buffer."""
+    """learner -> modelpool: new weights, in the buffers."""
 
     ref: ModelRef
     term: int
@@ -315,16 +319,16 @@ class PutModel(msgspec.Struct, frozen=True):
 
 
 class GetModel(msgspec.Struct, frozen=True):
-    """Any process -> modelpool."""
+    """Any process -> modelpool: request for weights."""
 
     policy: str
-    have: ModelRef | None = None  # answer `not modified` unless something newer is there
+    have: ModelRef | None = None  # reply `not_modified` unless something newer is there
     version: int | None = None  # exactly this one of the live lineage
-    lineage: int = 0  # of this one; a kept model too, and with its description
+    lineage: int = 0  # of this lineage; a kept model too, and with its description
 
 
 class GotModel(msgspec.Struct, frozen=True):
-    """The weights lie in the first buffer unless `state` says otherwise."""
+    """Reply to GetModel: weights in the buffers, unless `state` says otherwise."""
 
     state: Literal["new", "not_modified", "missing"]
     pool: str  # boot of the pool: a learner that sees a new one puts again
@@ -334,7 +338,7 @@ class GotModel(msgspec.Struct, frozen=True):
 
 
 class KeepModel(msgspec.Struct, frozen=True):
-    """evaluator -> first modelpool, the weights in the buffers: keep them on the volume. May be asked again."""
+    """evaluator -> first modelpool: weights in the buffers, to be kept on the volume. May be repeated."""
 
     ref: ModelRef
     sha256: str
@@ -342,10 +346,10 @@ class KeepModel(msgspec.Struct, frozen=True):
 
 
 class Kept(msgspec.Struct, frozen=True):
-    """The modelpool's answer."""
+    """Reply to KeepModel."""
 
-    file: str = ""  # in models/, describes them
-    why: str = ""  # they are not kept
+    file: str = ""  # in models/, describes the weights
+    why: str = ""  # why they are not kept
 
 
 def to_plain(message: msgspec.Struct) -> Any:

@@ -112,7 +112,7 @@ class Decisions:
     truncated: NDArray[np.bool_]  # [K] the episode was cut short
     first: NDArray[np.bool_]  # [K] first decision of an episode
     legal: NDArray[np.bool_] | None = None  # [K, n] where the spaces have masks, n the options of all choices
-    info: dict[int, dict[str, float]] | None = None  # slot with an ended episode -> numbers that its environment tells
+    info: dict[int, dict[str, float]] | None = None  # slot with an ended episode -> numbers reported by its environment
     life: NDArray[np.bool_] | None = None  # [K] what ended is a life: an episode to learners, not the game
 
 

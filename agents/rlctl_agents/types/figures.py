@@ -1,5 +1,5 @@
 """Figures of an actor's episodes, by which it can be compared with all others: returns, lengths, shares of actions; and
-numbers that environments tell at the end of an episode."""
+numbers that environments report at the end of an episode."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ import numpy as np
 from rlctl_agents.types.spaces import Discrete, MultiBinary, MultiDiscrete, Space, leaves
 
 MAX_SHARES = 18
-"""Shares of actions that an actor counts, at most: as many as a game of Atari has buttons."""
+"""Most shares of actions that an actor counts: as many as a game of Atari has buttons."""
 RETURN, LENGTH = "return", "length"
 MAX_INFO = 16
-"""Numbers of an episode's end that are looked at, at most: the first ones that there are."""
+"""Most numbers that are read from an episode's end: the first ones."""
 LARGEST_INFO = 1e300
-"""Larger ones are left out: sums over episodes and actors stay finite."""
+"""Largest absolute value of such a number; larger ones are left out, so sums over episodes and actors stay finite."""
 _INFO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_./-]{0,63}")
 
 
 class Moments(msgspec.Struct, array_like=True):
-    """Count, mean and sum of squared deviations from it, of numbers of which none is kept."""
+    """Running moments of numbers that are not kept: count, mean and sum of squared deviations from it."""
 
     count: float = 0.0
     mean: float = 0.0
@@ -42,7 +42,7 @@ class Share(NamedTuple):
 
 
 def shares(action: Space) -> tuple[Share, ...]:
-    """Shares that are counted of an action space: each entry's, up to `MAX_SHARES`. Real numbers have no shares.
+    """Shares that are counted for an action space: those of each entry, up to `MAX_SHARES`. Real numbers have none.
 
     Example:
         `[one.name for one in shares(Discrete(2))]` is `["action=0", "action=1"]`.
@@ -76,10 +76,10 @@ def figure_names(action: Space) -> tuple[str, ...]:
 
 
 def info_numbers(info: Any) -> dict[str, float]:
-    """Numbers that an environment tells in `info`: finite scalars, truths among them, under a plain name.
+    """Numbers that an environment reports in `info`: finite scalars, Booleans included, with plain names.
 
     Args:
-        info: of any kind: it is foreign.
+        info: any object: it comes from the user's environment.
 
     Returns:
         The first `MAX_INFO` of them, by name.

@@ -102,11 +102,11 @@ class Spaces(msgspec.Struct, frozen=True):
     obs: Space
     action: Space
     seats: int = 1  # agents that act in one environment
-    legal: bool = False  # decisions carry masks: a truth per option of each of `choices(action)`, side by side
+    legal: bool = False  # decisions carry masks: a Boolean per option of each of `choices(action)`, side by side
 
 
 def has_images(space: Space) -> bool:
-    """Whether a leaf of the space has three axes, or two of bytes or bits: numbers in two axes are stacked vectors."""
+    """True if a leaf has three axes or more, or two of uint8 or bool: other numbers in two axes are stacked vectors."""
     boxes = [leaf for _, leaf in leaves(space, "") if isinstance(leaf, Box)]
     return any(len(leaf.shape) > (1 if leaf.dtype in ("uint8", "bool") else 2) for leaf in boxes)
 
@@ -128,7 +128,7 @@ def leaves(space: Space, name: str) -> Iterator[tuple[str, Leaf]]:
 
 
 def choices(space: Space) -> tuple[int, ...]:
-    """Numbers of options of everything in an action that masks can be about: each Discrete, and each entry of a
+    """Number of options of each choice in an action that can be masked: every Discrete, and every entry of a
     MultiDiscrete, in the order of `leaves`.
 
     Example:

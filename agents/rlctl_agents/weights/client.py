@@ -17,16 +17,16 @@ from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
 PULL_S = 2.0
-"""Longest wait of an actor for an answer of the pool: it makes further segments with the old weights until the new
-ones are here."""
+"""Longest wait of an actor for a reply of the pool: it makes further segments with the old weights until the new ones
+are here."""
 POLL_S = (5.0, 10.0)
-"""Shortest and longest time between two questions for something newer, when there is no notice."""
+"""Shortest and longest time between two polls for newer weights, when there is no notice."""
 ASK_AGAIN_S = 0.25
-"""Between two questions for a version that is not there yet."""
+"""Time between two requests for a version that is not there yet."""
 REFUSED_S = 1.0
-"""Pause after a refusal, before the next question."""
+"""Backoff after a refusal."""
 LISTEN_S = 0.002
-"""Between two looks for a notice, while waiting for a version."""
+"""Time between two polls for a notice, while waiting for a version."""
 
 log = logging.getLogger(__name__)
 
@@ -37,19 +37,19 @@ class Model(NamedTuple):
     ref: ModelRef
     sha256: str  # 64 hex digits, of `data`
     data: bytes  # the same object for every reader in a process
-    policy: bytes = b""  # its learner's description
+    policy: bytes = b""  # description of the policy by its learner, `policy.json`
 
 
 class Pool:
-    """A modelpool, asked over the wire.
+    """Client of a modelpool.
 
-    A question that is not answered in time stays under way: asked again it goes on waiting where it stopped, and
-    another question takes its place.
+    A request without a reply in time stays in flight: made again it goes on waiting for that reply, and another request
+    replaces it.
 
     Args:
-        channels: its two addresses, `rpc` and `notice`.
-        policy: of the notices that are subscribed to.
-        keep_waiting: no answer is waited for when this says no.
+        channels: addresses of its channels `rpc` and `notice`.
+        policy: name of the policy whose notices are subscribed to.
+        keep_waiting: checked every 0.1 s of a wait for a reply; False ends it.
     """
 
     def __init__(
@@ -65,29 +65,29 @@ class Pool:
         """The newest model of a policy; None when it is the one we have, or there is none.
 
         Args:
-            wait_s: longest wait; 0: a look; None: `PULL_S`.
+            wait_s: longest wait in seconds; 0: poll once; None: `PULL_S`.
 
         Raises:
-            TimeoutError: not here yet.
+            TimeoutError: no reply yet.
             RemoteError: the pool refuses.
         """
         return self._ask(GetModel(policy, have=have), PULL_S if wait_s is None else wait_s)
 
     def exact(self, policy: str, version: int, lineage: int = 0) -> Model | None:
-        """One version of the live lineage, or of any lineage with its description; None when the pool has not got it.
+        """One version: of the live lineage, or of the given one with its description. None when the pool lacks it.
 
         Raises:
-            TimeoutError: not here within `PULL_S`.
+            TimeoutError: no reply within `PULL_S`.
             RemoteError: the pool refuses.
         """
         return self._ask(GetModel(policy, version=version, lineage=lineage), PULL_S)
 
     def keep(self, model: Model, wait_s: float) -> str:
-        """Have the pool keep a model on the volume; the name of the file there that describes it.
+        """Have the pool store a model on the volume; returns the name of the file there that describes it.
 
         Raises:
-            TimeoutError: not done by then.
-            RemoteError: it cannot be kept, and why.
+            TimeoutError: not done within `wait_s`.
+            RemoteError: it cannot be stored, and why.
         """
         self._under_way = None
         self._client.ask(KeepModel(model.ref, model.sha256, model.policy), in_pieces(model.data))
@@ -101,7 +101,7 @@ class Pool:
         return self._subscriber.latest()
 
     def wait_for_notice(self, timeout_s: float) -> None:
-        """Wait until a model is announced, so long at most."""
+        """Wait up to `timeout_s` for a model to be announced."""
         self._subscriber.wait(timeout_s)
 
     def close(self) -> None:
@@ -129,12 +129,12 @@ class Pool:
 class Follower:
     """Follows the newest weights of a policy.
 
-    A notice is a hint that something newer is there; because notices get lost, the pool is asked now and then anyway.
+    A notice is a hint that something newer is there; because notices get lost, the pool is also polled, each `POLL_S`.
 
     Args:
-        load: takes the weights; what it raises leaves the present ones in their place.
-        policy: which policy.
-        source: where from; may be replaced when another pool is assigned.
+        load: loads the weights; what it raises is passed on, and the present ones stay.
+        policy: name of the policy.
+        source: pool to pull from; may be replaced when another one is assigned.
         pinned: exactly this version of the live lineage, for ever; None: the newest.
         clock: monotonic seconds.
     """
@@ -155,12 +155,12 @@ class Follower:
         self._pinned = pinned
         self._clock = clock
         self._next_poll = clock()
-        self._asks = False  # a question is under way, which was waited for
+        self._asks = False  # the last request had no reply in time and is in flight
         self._refused_until = -float("inf")
         self._chance = random.Random()
 
     def refresh(self) -> bool:
-        """Pull when there is reason to believe that there is something newer; whether the weights changed.
+        """Pull newer weights if a notice was received or a poll is due; returns whether the weights changed.
 
         Raises what `load` does.
         """
@@ -186,7 +186,7 @@ class Follower:
         return self._load(model)
 
     def wait_for_any(self, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
-        """Ask until the pool has weights, the pinned ones if so; False when given up."""
+        """Poll until the pool has weights, or the pinned version; False when given up."""
         loaded = self.ref is not None
         while not loaded and keep_waiting():
             loaded = self._load(self._patiently(self._first, keep_waiting))
@@ -195,7 +195,7 @@ class Follower:
         return loaded
 
     def wait_for_least(self, version: int, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> None:
-        """Have this version of the live lineage or a newer one, or weights of a newer lineage."""
+        """Wait until the weights are at least this version of the live lineage, or of a newer lineage."""
         assert self.ref is not None, "wait_for_any comes first"
         lineage = self.ref.lineage
         while self.ref.version < version and self.ref.lineage == lineage and keep_waiting():
@@ -203,11 +203,11 @@ class Follower:
                 sleep(LISTEN_S)
 
     def wait_for(self, version: int, keep_waiting: Callable[[], bool], sleep: Callable[[float], object]) -> bool:
-        """Have exactly this version of the live lineage, as soon as it is there.
+        """Wait until the weights are exactly this version of the live lineage.
 
         Returns:
-            False when given up, or when the lineage is another one than that of the present weights by now; the
-            newest weights of the new lineage are loaded then.
+            False when given up, or when another lineage than that of the present weights has become live; then its
+            newest weights are loaded.
         """
         assert self.ref is not None, "wait_for_any comes first"
         ask_at = self._clock()
@@ -233,7 +233,7 @@ class Follower:
         return self.source.exact(self.policy, self._pinned)
 
     def _patiently(self, ask: Callable[[], Model | None], keep_waiting: Callable[[], bool]) -> Model | None:
-        """Ask until there is an answer; None, too, when it is given up or refused."""
+        """Retry until there is a reply; None, too, when it is given up or refused."""
         while keep_waiting():
             try:
                 return ask()

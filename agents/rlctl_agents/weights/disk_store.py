@@ -29,8 +29,8 @@ def keep(folder: Path, model: Model) -> str:
         Name of the file that describes it. The weights are there whenever this is.
 
     Raises:
-        ValueError: the policy's name cannot be part of a file name, the description is none, or the weights are not
-            those of the checksum.
+        ValueError: the policy's name cannot be part of a file name, the description is not valid, or the weights do
+            not match the checksum.
         OSError: the volume refuses.
 
     Example:
@@ -51,7 +51,7 @@ def keep(folder: Path, model: Model) -> str:
 
 
 def read(folder: Path, ref: ModelRef) -> Model | None:
-    """Kept weights, checked; None when there are none, or what is there is damaged."""
+    """Read kept weights and check them; None when there are none, or they are damaged."""
     for path in _files(folder, ref, "json"):
         try:
             policy = path.read_bytes()
@@ -67,7 +67,7 @@ def read(folder: Path, ref: ModelRef) -> Model | None:
 
 
 def size(folder: Path, ref: ModelRef) -> int:
-    """Bytes of kept weights, which are not read; 0 when there are none."""
+    """Bytes of kept weights, without reading them; 0 when there are none."""
     try:
         return max((path.stat().st_size for path in _files(folder, ref, "safetensors")), default=0)
     except OSError:

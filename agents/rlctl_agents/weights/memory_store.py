@@ -12,11 +12,11 @@ from rlctl_agents.weights.client import Model
 VERSIONS = 16
 """Number of newest versions of a policy that stay."""
 PINNED = 8
-"""Number of models lately told to the manager that stay besides: it may order an evaluation of exactly these."""
+"""Number of models last reported to the manager that stay besides: it may order an evaluation of exactly these."""
 
 
 class Refused(ValueError):
-    """A model that is not taken; `reason` is one word for the metrics."""
+    """A refused model; `reason` is one word for the metrics."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class LiveModels:
         self._pins: deque[ModelRef] = deque(maxlen=PINNED)
 
     def put(self, ref: ModelRef, term: int, sha256: str, data: bytes | memoryview, policy: bytes = b"") -> Model:
-        """Take a new version. The same once more is fine.
+        """Store a new version; returns it. Storing the same one again is fine.
 
         Args:
             policy: its description.
@@ -76,7 +76,7 @@ class LiveModels:
         return model
 
     def newest(self, policy: str) -> Model | None:
-        """The newest of the live lineage."""
+        """The newest version of the live lineage; None when there is none."""
         with self._lock:
             return next(reversed(self._models.get(policy, OrderedDict[int, Model]()).values()), None)
 
@@ -86,7 +86,7 @@ class LiveModels:
             return self._models.get(policy, OrderedDict[int, Model]()).get(version)
 
     def pin(self, ref: ModelRef) -> None:
-        """Keep a model that was announced for a while, as far as the budget goes."""
+        """Keep a model that was reported for a while, as far as the budget goes."""
         with self._lock:
             if not self._pins or self._pins[-1] != ref:
                 self._pins.append(ref)

@@ -1,5 +1,5 @@
-"""New weights to the modelpool, packed, checksummed and sent in a thread of its own: all that learning does for it is
-a copy of its parameters."""
+"""Publication of new weights to the modelpool: packed, checksummed and sent in a thread of its own. All that it costs
+learning is a copy of the parameters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ from rlctl_agents.wire.rpc.client import RemoteError
 from rlctl_agents.wire.sockets import Wire
 
 PUT_S = 2.0
-"""A pool to which there is no connection for so long is tried again with what is newest then."""
+"""Time without a connection to a pool after which publishing starts over, with what is newest then."""
 LOOK_S = 1.0
-"""Time between two checks whether a pool was started anew and holds nothing."""
+"""Time between two checks whether a pool was restarted and holds nothing."""
 LOCK_STEP_VERSIONS = 3
-"""Actors in lock-step are at most two updates apart from the learner, and ask for exact versions."""
+"""Newest versions that are kept in lock-step: actors are at most two updates apart from the learner, and ask for exact
+versions."""
 
 MOST_BYTES = MAX_BYTES - (1 << 20)
-"""Of weights; the rest of a message is for their names."""
+"""Bytes of the largest weights; the rest of a message is for their names."""
 
 T = TypeVar("T", bound=Struct)
 
@@ -36,10 +37,10 @@ log = logging.getLogger(__name__)
 
 
 def require_size(policy: str, weights_bytes: int) -> None:
-    """Check that weights can travel.
+    """Check that weights fit into a message.
 
     Raises:
-        UserFault: there are too many.
+        UserFault: they are too large.
     """
     if weights_bytes > MOST_BYTES:
         raise UserFault(
@@ -67,18 +68,18 @@ class _Weights:
 
 
 class _Pool:
-    """Modelpool, and the newest weights of ours that it holds."""
+    """A modelpool, and the newest of this learner's weights that it holds."""
 
     def __init__(self, address: str, client: BulkClient) -> None:
         self.address = address
         self.client = client
         self.boot = ""
         self.newest: ModelRef | None = None
-        self.doubtful = False  # True: it may have been started anew since
+        self.doubtful = False  # True: it may have been restarted since
 
 
 class Publisher:
-    """Puts the newest weights into a pool, and again when it has been started anew or another one is named.
+    """Puts the newest weights into a pool, and again when it has been restarted or another one is assigned.
 
     Args:
         wire: of this process.
@@ -86,9 +87,9 @@ class Publisher:
         pools: index -> channels of the pool, as it is now; called from the thread.
         term: of the manager, as known to this process.
         policy: description that goes with every version.
-        every_version: no version is left out, and the last few are put again into a new pool (lock-step).
+        every_version: lock-step: no version is left out, and the last few are put again into a restarted pool.
         every: versions from one publication to the next.
-        most_ahead: versions that the pool may lack before learning waits for them; None: it never does.
+        most_ahead: versions that the pool may be behind before learning waits for it; None: it never does.
     """
 
     def __init__(
@@ -113,9 +114,9 @@ class Publisher:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="publisher", daemon=True)
         self.newest: ModelRef | None = None
-        """The newest that a pool took."""
+        """Newest weights that a pool has taken."""
         self._every, self._most_ahead = every, most_ahead
-        self._first = 0  # version since which this one leads, or follows
+        self._first = 0  # version since which this learner leads, or follows
         self._published = -every  # newest version that was to be published
 
     def start(self) -> None:
@@ -123,29 +124,29 @@ class Publisher:
         self._thread.start()
 
     def wants(self) -> bool:
-        """True if no weights are being sent or wait to be: what is put now goes at once. Always True in lock-step."""
+        """True if no weights are being sent or wait for it: what is put now goes at once. Always True in lock-step."""
         return self._every_version or not (self._busy or self._changed.is_set())
 
     def put(self, ref: ModelRef, pack: Callable[[], bytes]) -> None:
-        """Publish these as soon as possible; weights that wait give way to newer ones. Does not wait.
+        """Publish weights as soon as possible; newer ones replace those that wait. Does not wait.
 
         Args:
-            pack: gives the weights as bytes; called in the thread, once at most.
+            pack: returns the weights as bytes; called in the thread, once at most.
         """
         self._recent.append(_Weights(ref, pack))
         self._changed.set()
 
     def require_life(self) -> None:
-        """Check that it still publishes.
+        """Check that the thread is alive.
 
         Raises:
-            RuntimeError: it does not, by a defect in rlctl that the log shows.
+            RuntimeError: it has ended, by a defect in rlctl that the log shows.
         """
         if not self._thread.is_alive():
             raise RuntimeError("weights are not published any more")
 
     def rest(self) -> None:
-        """Publish nothing until the next put: others do, and what was put here is older."""
+        """Publish nothing until the next put: other learners do, and what was put here is older."""
         self._recent.clear()
 
     def begin(self, version: int, *, leads: bool) -> None:
@@ -155,14 +156,14 @@ class Publisher:
             self.rest()
 
     def publish(self, ref: ModelRef, copied: Callable[[], Callable[[], bytes]], *, last: bool) -> None:
-        """Publish these weights if that is due.
+        """Publish weights if that is due.
 
         Args:
-            copied: copies the weights as they are now, to be packed later.
-            last: they are, whatever their version, because none will follow.
+            copied: copies the weights as they are now; returns what packs the copy later.
+            last: none will follow, so these are due whatever their version.
 
         Raises:
-            RuntimeError: of `require_life`.
+            RuntimeError: as `require_life`.
         """
         self.require_life()
         if ref.version - self._published >= (1 if last else self._every) and self.wants():
@@ -170,7 +171,7 @@ class Publisher:
             self.put(ref, copied())
 
     def far_ahead(self, version: int) -> bool:
-        """True if the pool lacks so many versions that experience would be stale before it is made."""
+        """True if the pool is so many versions behind that experience would be stale before it is made."""
         if self._most_ahead is None:
             return False
         reached = self.newest.version if self.newest is not None else self._first
@@ -208,10 +209,10 @@ class Publisher:
         return self._pool
 
     def _serve(self, pool: _Pool, recent: list[_Weights], *, look: bool) -> bool:
-        """Bring the pool up to date; False when it did not answer.
+        """Bring the pool up to date; False when it did not reply, or refused.
 
-        In lock-step it is looked at first: a pool that has been started anew has to get the last few in their order,
-        because it takes nothing that is older than what it has.
+        In lock-step it is polled first: a restarted pool has to get the last few versions in their order, because it
+        takes nothing older than what it has.
         """
         doubtful, pool.doubtful = pool.doubtful, True
         try:
@@ -244,10 +245,11 @@ class Publisher:
         pool.newest = self.newest = weights.ref
 
     def _ask(self, pool: _Pool, request: Struct, reply: type[T], buffers: Sequence[memoryview] = ()) -> T:
-        """The pool's answer, however long the way is.
+        """Send a request to the pool; returns the reply, however long it takes.
 
         Raises:
-            TimeoutError: there is no connection or it was lost, the pool is not named any more, or the publisher stops.
+            TimeoutError: there is no connection or it was lost, the pool is not assigned any more, or the publisher
+                stops.
             RemoteError: it refuses.
         """
 

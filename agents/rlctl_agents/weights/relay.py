@@ -12,21 +12,21 @@ from rlctl_agents.weights.memory_store import Refused
 from rlctl_agents.wire.sockets import Wire
 
 LISTEN_S = 0.1
-"""Longest wait for a notice, between two checks whether another pool is above this one by now."""
+"""Longest wait for a notice, between two checks whether another upstream pool is assigned."""
 
 log = logging.getLogger(__name__)
 
 
 class Relay:
-    """Takes the newest weights of one policy from the pool above, in a thread of its own: no client waits for that.
+    """Mirrors the newest weights of one policy from the upstream pool, in a thread of its own: no client waits for it.
 
-    While that pool is silent, or has nothing, this one keeps what it has, and asks again.
+    While that pool is silent, or has nothing, the relay keeps its weights, and retries.
 
     Args:
         wire, boot: of this process.
-        policy: that is followed.
-        above: index -> channels of the pool above, as it is now; called from the thread.
-        take: serves these weights from now on; raises Refused. Called from the thread.
+        policy: name of the policy that is followed.
+        above: index -> channels of the upstream pool, as it is now; called from the thread.
+        take: serves weights from now on; raises Refused. Called from the thread.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class Relay:
         self._thread = threading.Thread(target=self._run, name=f"relay of {policy}", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow."""
+        """Start to follow."""
         self._thread.start()
 
     def require_life(self) -> None:
-        """Check that it still follows.
+        """Check that the thread is alive.
 
         Raises:
-            RuntimeError: it does not, by a defect in rlctl that the log shows.
+            RuntimeError: it has ended, by a defect in rlctl that the log shows.
         """
         if not self._thread.is_alive():
             raise RuntimeError(f"{self._policy} is not followed any more")
 
     def close(self) -> None:
-        """Follow no longer."""
+        """Stop following."""
         self._stop.set()
         self._thread.join()
 
@@ -80,7 +80,7 @@ class Relay:
                 continue
             try:
                 follower.refresh()
-            except Refused:  # counted and logged where it was refused; asked for again at the next poll
+            except Refused:  # counted and logged where it was refused; requested again at the next poll
                 self._stop.wait(LISTEN_S)
             pool.wait_for_notice(LISTEN_S)
         if pool is not None:
@@ -93,5 +93,5 @@ class Relay:
         )  # fmt: skip
 
     def _named(self, present: Channels) -> Channels:
-        """The pool above; the present one as long as none is named."""
+        """Channels of the upstream pool; the present ones while none is assigned."""
         return next(iter(self._above().values()), present)

@@ -16,7 +16,7 @@ class Admission(ThreadAuthenticator):
     the key class as their User-Id.
 
     Args:
-        context: of the sockets that listen; it has one handler.
+        context: of the sockets that listen; it can have one handler.
         admitted: public key in z85 -> key class.
         refused: called in that thread with the address of a connection whose key is not admitted.
     """

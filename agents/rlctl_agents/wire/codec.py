@@ -26,7 +26,7 @@ DTYPES = frozenset(
     ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
 )
 RAW, ZSTD = 0, 1
-_NOBLOCK = int(zmq.NOBLOCK)  # an int costs less to look at than an enum
+_NOBLOCK = int(zmq.NOBLOCK)  # an int is cheaper to test than an enum
 WORTHWHILE_RATIO = 1.2
 """Least compression ratio: a field that compresses less is sent uncompressed from then on."""
 

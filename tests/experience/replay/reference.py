@@ -193,7 +193,8 @@ class Reference:
     def insert(self, columns: Sequence[Column]) -> None:
         for column in columns[-self._columns :]:
             number = len(self._all)
-            newest = max((at for at, one in enumerate(self._all) if one.stream == column.stream), default=-1)
+            theirs = (at for at, one in enumerate(self._all) if (one.boot, one.stream) == (column.boot, column.stream))
+            newest = max(theirs, default=-1)
             self._all.append(column)
             if newest >= 0:
                 one = self._all[newest]

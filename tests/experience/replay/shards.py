@@ -52,8 +52,9 @@ class Place:
         self.answer: Callable[[Drawn, list[memoryview]], tuple[Drawn, list[memoryview]]] | None = None
         self.start()
 
-    def start(self) -> None:
-        """Begin anew, with nothing."""
+    def start(self, ratio: float | None = None) -> None:
+        """Begin anew, with nothing; perhaps with another ratio."""
+        self._ratio = self._ratio if ratio is None else ratio
         self.lives += 1
         self._held: SegmentBlock | None = None
         self.alive, self.boot = True, f"{self.number}-{self.lives}"

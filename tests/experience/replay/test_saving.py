@@ -6,15 +6,19 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from rlctl_agents.checkpoint import streamed
 from rlctl_agents.checkpoint.parts import generation_of
 from rlctl_agents.experience.replay.messages import Draw, Drawn
+from rlctl_agents.experience.replay.ring import as_bytes
 from rlctl_agents.experience.replay.saving import ShardSaver, restore_newest
 from rlctl_agents.types.control import Contribute, Generation, Said
 from rlctl_agents.types.experience import ModelRef
@@ -200,6 +204,28 @@ def test_where_the_newest_part_cannot_be_read_the_one_before_it_is_taken(
     assert "no generation holds a part of replay0 that can be used: its rows are filled anew" in caplog.text
     assert begin(places[1], tmp_path, newer, older) == other
     assert ("replay0 of generation 2 cannot be used" in caplog.text) == (how != "absent")
+
+
+def test_what_came_before_a_read_error_of_a_second_part_is_drawn_like_any_other_row() -> None:
+    place, other = fed(0), fed(1)
+    arrays, plain = other.shard.order()
+    columns, reads = other.shard.by_column, count()
+
+    def take(name: str) -> Callable[[NDArray[np.int64]], NDArray[np.uint8]]:
+        def taken(wanted: NDArray[np.int64]) -> NDArray[np.uint8]:
+            if next(reads) > 3 * len(columns):
+                raise OSError("stale file handle")
+            return as_bytes(columns[name])[wanted]
+
+        return taken
+
+    before = place.shard.totals
+    with pytest.raises(OSError, match="stale"):
+        place.shard.insert_from(arrays, plain, {name: take(name) for name in columns})
+    now, drawable = place.shard.totals, place.shard._units.drawable
+    assert now.rows > before.rows
+    assert now.inserted == before.inserted, "the part counts as a whole or not at all"
+    assert now.size == np.count_nonzero(drawable) == np.count_nonzero(place.shard._tree.mass)
 
 
 def test_parts_of_other_experience_are_left_and_the_shard_begins_empty(

@@ -123,6 +123,17 @@ def test_a_sender_that_was_started_again_is_not_stitched_to_its_former_life() ->
     assert world.compare() == 1, "row 0 of the former life; of the new one no row sees all of its frames"
 
 
+def test_a_stranger_that_uses_the_number_of_a_stream_breaks_none_of_its_windows() -> None:
+    world = World(3, 2, 40, streams=1, frames=4, longest=100)
+    stranger = world.stream(0)
+    for _ in range(4):
+        world.next([0])
+        world.arrive([stranger.segment(3)])
+    world.compare()
+    mine = {at for at, boot in enumerate(world.shard._ring._boot[:8].tolist()) if at % 2 == 0}
+    assert {slot // 3 for slot in np.flatnonzero(world.shard._tree.mass)} >= mine - {0, 6}
+
+
 @pytest.mark.parametrize("frames", [0, 4])
 def test_seats_that_act_in_turn_fill_blocks_at_rows_of_their_own(frames: int) -> None:
     world = World(4, 3, 20, frames=frames)

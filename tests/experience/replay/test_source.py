@@ -188,6 +188,36 @@ def test_limits_over_several_shards_hold_both_ways_and_a_dead_one_stops_nobody(f
     assert all(place.shard.totals.sampled > 0 for place in run.places)
 
 
+@pytest.mark.parametrize(("before", "after"), [(0.0, 4.0), (4.0, 8.0), (8.0, 4.0), (4.0, 0.0)])
+def test_shards_that_are_started_again_with_another_ratio_bring_it_to_a_learner_that_lives(
+    before: float, after: float
+) -> None:
+    run = Run(2, starts=100, ratio=before, columns=4000)
+
+    def turns(count: int) -> tuple[int, int]:
+        """Rows sampled and inserted meanwhile."""
+        was = [(place.shard.totals.sampled, place.shard.totals.inserted) for place in run.places]
+        for _ in range(count):
+            for place in run.places:
+                place.feed(100)
+            run.now += 0.5
+            run.drawer.draw(64)
+        now = [(place.shard.totals.sampled, place.shard.totals.inserted) for place in run.places]
+        return tuple(sum(b[at] - a[at] for a, b in zip(was, now, strict=True)) for at in range(2))  # type: ignore[return-value]
+
+    turns(30)
+    for place in run.places:  # one after the other, as a rolling update does it
+        place.start(after)
+        turns(10)
+    turns(100)  # the second one had its old limit for longer
+    sampled, inserted = turns(100)
+    assert inserted > 0, "actors are not stopped for good"
+    if after:
+        assert sampled / inserted == pytest.approx(after, rel=0.05)
+    else:
+        assert inserted == 20_000
+
+
 def test_before_enough_is_there_nothing_is_drawn_and_shards_take_their_part() -> None:
     run = Run(2, starts=1000, ratio=8.0)
     assert run.places[0].feed(5000) == 500, "its part, before anybody has said anything"

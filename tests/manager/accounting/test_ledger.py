@@ -124,6 +124,15 @@ def test_a_closed_sender_stays_in_the_sums_and_its_receiver_cannot_change_it() -
     assert found.rows(alive)["main"] == sums
 
 
+def test_a_policy_that_a_sender_has_made_up_is_in_no_books() -> None:
+    found = RunLedger()
+    for _ in range(TOLERATED_REPORTS + 1):
+        found.hear_sender("X", {f"*p{at}": Ledger() for at in range(1000)}, 0)
+    assert any("names the receiver '*p0'" in text for text in found.faults())
+    assert found.close("X", nobody, everybody)
+    assert set(found.rows(nobody)) <= {"main"}
+
+
 def test_a_receiver_that_a_sender_has_made_up_keeps_no_books_open() -> None:
     found = RunLedger()
     found.hear_sender("A", {"made-up": Ledger(10, 0, 10)}, 0)

@@ -44,6 +44,15 @@ def test_a_boot_cannot_be_two_roles(leases: Leases) -> None:
         leases.grant("learner", boot(1), None)
 
 
+def test_who_has_lost_its_lease_cannot_be_another_role_either(leases: Leases, time: Time) -> None:
+    leases.grant("learner", boot(1), None)
+    time.now += 20
+    leases.expire()
+    with pytest.raises(ValueError, match="was a learner, it cannot be a actor"):
+        leases.grant("actor", boot(1), None)
+    assert leases.grant("learner", boot(1), None).holder.index == 0
+
+
 def test_who_prefers_an_index_takes_it_from_its_dead_predecessor(leases: Leases) -> None:
     leases.grant("actor", boot(1), 3)
     grant = leases.grant("actor", boot(2), 3)

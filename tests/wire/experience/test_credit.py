@@ -55,6 +55,20 @@ def test_senders_with_rows_waiting_take_turns_when_the_budget_is_short() -> None
     assert order == "abcabcabc"
 
 
+def test_the_budget_grows_to_a_block_of_each_sender_up_to_its_most() -> None:
+    credits, peers = Credits(16, queue_rows=16, most_rows=45), [Peer(name) for name in "abcdef"]
+    for peer in peers:
+        ask(credits, peer, want=10)
+    assert credits.budget == 45
+    assert [peer.boot for peer in credits.deal()] == ["a", "b", "c", "d"], "what one makes keeps no other waiting"
+    for peer in peers[1:]:
+        credits.forget(peer)
+    assert credits.budget == 16
+    send(credits, peers[0], 10, want=10)
+    credits.queue(peers[0], 6)
+    assert not credits.deal(), "what waits to be taken in does"
+
+
 def test_credit_that_nobody_asks_for_is_given_ahead_but_within_shares() -> None:
     credits, peers = Credits(100), [Peer(name) for name in "ab"]
     for peer in peers:

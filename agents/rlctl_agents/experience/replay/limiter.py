@@ -82,6 +82,12 @@ class SampleLimit:
             self.sampled += max(0, counts.sampled - known.sampled)
         self._known[shard] = counts
 
+    def change(self, ratio: float, starts: int) -> None:
+        """Go on with other settings, as if the rows until now had been drawn by them: neither side has to catch up."""
+        if (ratio, starts) != (self._ratio, self._starts):
+            self._ratio, self._starts = ratio, starts
+            self.sampled = ratio * self._paid
+
     @property
     def _paid(self) -> int:
         """Rows that pay for draws."""

@@ -79,7 +79,7 @@ class Ring:
         self._stream = np.zeros(self.columns, np.int64)
         self._row0 = np.zeros(self.columns, np.int64)
         self._boot = np.zeros(self.columns, np.int64)
-        self._newest: dict[int, int] = {}  # stream -> its newest column, while that is here
+        self._newest: dict[tuple[int, int], int] = {}  # boot and stream -> its newest column, while that is here
         self._head = 0
         self.filled = 0
         """Rows that it holds."""
@@ -150,7 +150,7 @@ class Ring:
                 ("stream", self._stream), ("row0", self._row0), ("boot", self._boot),
             )
         }  # fmt: skip
-        newest = [[stream, column] for stream, column in self._newest.items()]
+        newest = [[stream, column] for (_, stream), column in self._newest.items()]
         return arrays, {"columns": self.columns, "head": self._head, "filled": self.filled, "newest": newest}
 
     def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
@@ -161,7 +161,7 @@ class Ring:
             ("stream", self._stream), ("row0", self._row0), ("boot", self._boot),
         ):  # fmt: skip
             array[:filled] = arrays[name]
-        self._newest = {int(stream): int(column) for stream, column in plain["newest"]}
+        self._newest = {(int(self._boot[column]), int(stream)): int(column) for stream, column in plain["newest"]}
         self._head, self.filled = int(plain["head"]), int(plain["filled"])
 
     def take_rows(self, other: Ring, rows: TakesRows) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Placed]]:
@@ -177,10 +177,11 @@ class Ring:
         """
         mine = {name: as_bytes(one) for name, one in self.by_column.items()}
         for columns in other.side_by_side(self.columns):
+            read = {name: rows[name](columns) for name in mine}  # all of it, before anything is overwritten
             to = (self._head + np.arange(columns.size)) % self.columns
             cut = self._forget(to)
             for name, values in mine.items():
-                values[to] = rows[name](columns)
+                values[to] = read[name]
             self.records[:-1].reshape(self.columns, self.steps)["length"][to] = 0
             self.generation[to] += 1
             self.filled = min(self.filled + columns.size * self.steps, self.slots)
@@ -231,9 +232,10 @@ class Ring:
         after = self._after[columns]
         cut = after[(after >= 0) & ((after - self._head) % self.columns >= columns.size)]
         self._before[cut] = -1
-        for column, stream in zip(columns.tolist(), self._stream[columns].tolist(), strict=True):
-            if self._newest.get(stream) == column:
-                del self._newest[stream]
+        boots, streams = self._boot[columns].tolist(), self._stream[columns].tolist()
+        for column, key in zip(columns.tolist(), zip(boots, streams, strict=True), strict=True):
+            if self._newest.get(key) == column:
+                del self._newest[key]
         self._before[columns] = self._after[columns] = -1
         return cut
 
@@ -257,15 +259,16 @@ class Ring:
         records["flags"] = flags.T
 
     def _link(self, streams: list[int], row0: list[int], boot: int, columns: NDArray[np.int64]) -> None:
-        newest = np.array([self._newest.get(stream, -1) for stream in streams], np.int64)
+        keys = [(boot, stream) for stream in streams]
+        newest = np.array([self._newest.get(key, -1) for key in keys], np.int64)
         begins = np.array(row0, np.int64)
         known = newest >= 0
-        follows = known & (self._row0[newest] + self.steps == begins) & (self._boot[newest] == boot)
+        follows = known & (self._row0[newest] + self.steps == begins)
         self._stream[columns], self._row0[columns], self._boot[columns] = streams, begins, boot
         self._after[newest[follows]] = columns[follows]
         follows &= self._after[newest] == columns  # else a stream comes twice in this block: the last one has it
         self._before[columns[follows]] = newest[follows]
-        self._newest.update(zip(streams, columns.tolist(), strict=True))
+        self._newest.update(zip(keys, columns.tolist(), strict=True))
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:

@@ -224,9 +224,18 @@ class Shard:
         other = Ring(self.schema, int(plain["columns"]) * self.schema.unroll_length)  # its rows are never touched
         other.take_order(arrays, plain)
         source = np.full(self._ring.columns, -1)  # the column there of each one here
-        for columns, to, placed in self._ring.take_rows(other, rows):
-            source[to] = columns
-            self._units.update(placed)
+        try:
+            for columns, to, placed in self._ring.take_rows(other, rows):
+                source[to] = columns
+                self._units.update(placed)
+        finally:  # those that came before a read error are drawn as well
+            self._take_masses(arrays, plain, source)
+        self._inserted += int(plain["inserted"])
+        self._steps += _steps(plain)
+        self._sampled += int(plain["sampled"])
+
+    def _take_masses(self, arrays: Arrays, plain: Mapping[str, Any], source: NDArray[np.int64]) -> None:
+        """Masses of the rows of another shard; `source` is the column there of each one here, -1 of our own."""
         before, now = float(plain["alpha"]), self.settings.alpha
         highest = float(with_exponent(np.array([plain["highest"]]), before, now)[0])
         self._highest = max(self._highest, highest)
@@ -241,9 +250,6 @@ class Shard:
         mass[unit[came]] = theirs[source[column[came]] * each + place[came]]
         mass[unit[mass[unit] == 0]] = self._highest
         self._tree.set(np.arange(mass.size), mass)
-        self._inserted += int(plain["inserted"])
-        self._steps += _steps(plain)
-        self._sampled += int(plain["sampled"])
 
     def _units_of(self, rows: int) -> int:
         return self._units.count * rows // self._ring.slots

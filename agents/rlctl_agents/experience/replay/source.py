@@ -238,6 +238,7 @@ class Drawer:
         self._from, self._beta, self._rng = schema, beta, rng
         self._counted = 0
         self.limit: SampleLimit | None = None
+        self._boots: dict[int, str] = {}
         """Limit of the run, as the first shard that answers tells it."""
 
     @property
@@ -312,6 +313,9 @@ class Drawer:
         now = drawn.standing
         if self.limit is None:
             self.limit = SampleLimit(now.ratio, now.starts)
+        elif self._boots.get(index) != drawn.boot:  # a shard that was started anew has the newest settings
+            self.limit.change(now.ratio, now.starts)
+        self._boots[index] = drawn.boot
         if index not in self._met:  # once: the agent steps that an earlier learner has counted
             self._met.add(index)
             self._counted += now.counted

@@ -170,13 +170,14 @@ class RunLedger:
         """
         if not sent and not pending and boot not in self._senders:
             return
-        sent = self._merged(sent, buried)
+        made_up = [receiver for receiver in sent if receiver.startswith(ENDED)]  # of ours alone
+        sent = self._merged({key: ledger for key, ledger in sent.items() if not key.startswith(ENDED)}, buried)
         sender = self._senders.setdefault(boot, SenderLedger())
         before = _progress(pair.ledger for pair in sender.pairs.values())
         now = _progress([*sent.values(), *(one.ledger for key, one in sender.pairs.items() if key not in sent)])
         if now < before or (now == before and pending == sender.pending and sender.pairs):
             return  # an older report, come late, or the same again
-        contradiction = ""
+        contradiction = f"names the receiver {made_up[0][:40]!r}" if made_up else ""
         for receiver, ledger in sent.items():
             if receiver not in sender.pairs and len(sender.pairs) >= MOST_RECEIVERS:
                 contradiction = "names more receivers than there are"
@@ -244,6 +245,7 @@ class RunLedger:
             for policy, rows in self._rows_of(boot, sender, alive).items():
                 self._closed.setdefault(policy, Rows()).add(rows)
             del self._senders[boot]
+            self._named.difference_update(sender.pairs.keys() - self._receivers.keys())
         self._faults.pop(boot, None)
         for faults in self._faults.values():
             faults.pop(boot, None)

@@ -84,6 +84,8 @@ class Leases:
             present.heard, present.leaving = now, False
             return LeaseGrant(present, new=False, replaced=None)
         former = self._gone.get(boot)
+        if former is not None and former.role not in ("", role):
+            raise ValueError(f"process {boot} was a {former.role}, it cannot be a {role}")
         if prefer is not None:
             index = prefer
         elif former is not None and former.index >= 0 and former.index not in self._at[role]:

@@ -10,8 +10,8 @@ AHEAD_BLOCKS = 8
 
 
 @dataclass(slots=True)
+class Peer:
     """Credit of one sender, in rows; totals since its first block to this receiver."""
-    """One sender, in rows; totals since its first block to this receiver."""
 
     boot: str
     block_rows: int = 0  # of its largest block; 0: not known yet
@@ -40,8 +40,8 @@ AHEAD_BLOCKS = 8
 class Credits:
     """Credit of all senders out of one budget of rows.
 
-    Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget_rows`, with
-    one exception against a deadlock: while fewer rows are queued than the receiver gathers before it settles any,
+    Outstanding are rows granted and not used, and rows received and not settled. They never exceed `budget`, with one
+    exception against a deadlock: while fewer rows are queued than the receiver gathers before it settles any,
     and no sender holds credit, one sender may get one block, however large it is.
 
     Senders with rows waiting are served in the order in which they asked. A sender under its share (the budget over the
@@ -54,13 +54,17 @@ class Credits:
         batch_size: rows that the receiver gathers before it settles any; 0: it settles rows as they come.
         queue_rows: no credit is granted while so many rows are queued, because waiting rows grow old; 0: no such limit,
             else at least `batch_size`.
+        most_rows: the budget grows to a block of each live sender, up to this: what one makes while it holds credit for
+            it keeps no other from its work. 0: it does not grow.
 
     Raises:
         ValueError: the limits do not fit each other.
     """
 
-    def __init__(self, budget_rows: int, batch_size: int = 0, queue_rows: int = 0) -> None:
+    def __init__(self, budget_rows: int, batch_size: int = 0, queue_rows: int = 0, most_rows: int = 0) -> None:
         self.resize(budget_rows, batch_size, queue_rows)
+        self._most_rows = most_rows
+        self._block_each = 0  # rows of one block of each live sender
         self.outstanding = 0
         self.queued = 0  # of these, received
         self.short = False  # a sender has rows waiting, and others have all the credit
@@ -86,13 +90,15 @@ class Credits:
         self.queue_rows = queue_rows
 
     def hear(self, peer: Peer, *, sent: int, want: int, grant: int, block_rows: int = 0) -> None:
-        """Record a sender's newest state: its total, its waiting rows, the number of the newest grant it acknowledges."""
+        """Record a sender's newest state: its total, its waiting rows, and the newest grant it acknowledges."""
         before = peer.held
+        self._block_each -= peer.block_rows if peer.live else 0
         peer.live = True
         self._live[peer.boot] = peer
         peer.sent = max(sent, peer.sent)
         peer.want = want
         peer.block_rows = max(block_rows, peer.block_rows, 1 if want else 0)
+        self._block_each += peer.block_rows
         if peer.recall and grant >= peer.recall:
             peer.recall = 0
             peer.bound = peer.limit = max(peer.limit, peer.sent)
@@ -115,6 +121,7 @@ class Credits:
 
     def pause(self, peer: Peer) -> None:
         """Grant a sender nothing more until it is heard again; its unused credit stays valid."""
+        self._block_each -= peer.block_rows if peer.live else 0
         peer.live = False
         self._live.pop(peer.boot, None)
         self._place(peer)
@@ -126,19 +133,25 @@ class Credits:
         peer.recall = peer.want = 0
         self.pause(peer)
 
+    @property
+    def budget(self) -> int:
+        """Rows that may be outstanding now."""
+        return max(self.budget_rows, min(self._most_rows, self._block_each))
+
     def deal(self) -> list[Peer]:
         """Grant the free credit; returns the senders whose limit has changed, which have to be sent a grant."""
         dealt: list[Peer] = []
         self.short = False
         if self.queue_rows and self.queued >= self.queue_rows:
             return dealt
-        share = self.budget_rows // max(len(self._live), 1)
+        budget = self.budget
+        share = budget // max(len(self._live), 1)
         while self._asking:
             peer = next(iter(self._asking.values()))
             if peer.held >= share and peer.unused >= peer.block_rows:
                 del self._asking[peer.boot]  # it may have more when it has sent some
                 continue
-            free = self.budget_rows - self.outstanding
+            free = budget - self.outstanding
             least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
             stuck = self.outstanding - self.queued == peer.unused < peer.block_rows
             if least > free and not (stuck and self.queued < max(self.batch_size, 1)):
@@ -151,7 +164,7 @@ class Credits:
         while self._idle:
             peer = next(iter(self._idle.values()))
             room = min(AHEAD_BLOCKS * peer.block_rows, share - peer.queued) - peer.unused
-            free = self.budget_rows - self.outstanding
+            free = budget - self.outstanding
             if room >= peer.block_rows > free:
                 break
             del self._idle[peer.boot]

@@ -27,7 +27,7 @@ class SenderHello(msgspec.Struct, array_like=True, frozen=True, tag="hello"):
     receiver: Name  # boot of the receiver, "" when not known yet: then the totals below mean nothing to it
     term: Count
     schema: Name  # digest of the schema
-    grant: Count  # number of the newest grant heeded
+    grant: Count  # number of the newest grant acknowledged
     sequence: Count  # of the next block
     produced: Count  # the ledger
     dropped: Count

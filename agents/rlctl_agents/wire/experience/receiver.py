@@ -1,4 +1,4 @@
-"""The receiving end of the experience channel: shares out credit, checks every message, accounts for every row."""
+"""Receiver of the experience channel: grants credit, checks every message, accounts for every row."""
 
 from __future__ import annotations
 
@@ -38,36 +38,37 @@ Outcome = Literal["consumed", "stale", "fenced", "invalid"]
 QUARANTINE_AFTER = 8
 """Malformed messages of one connection after which its messages are ignored."""
 MAX_SENDERS = 65_536
-"""Sender boots whose accounts are kept; the oldest that is gone makes room."""
+"""Most sender boots whose accounts are kept; the oldest that is gone makes room."""
 HELLOS, HELLOS_PER_S = 100.0, 10.0
-"""Most hellos of a connection that are looked at: at once, and from then on. A block and a recall allow two more."""
+"""Rate limit of the hellos of a connection: burst, and hellos per second. A block and a recall allow two more each."""
 HELD_S = 60.0
-"""Credit that was not used for so long, while others wait for some, is called back."""
+"""Seconds after which credit that is not used, while other senders wait for some, is recalled."""
 BARRED_S = 60.0
-"""A sender that does not heed that gets no credit for so long; twice as long each time until it sends a block."""
+"""Seconds without credit for a sender that holds it unused for so long, or that does not acknowledge a recall; doubled
+each time until it sends a block."""
 _MALFORMED = frozenset(
     ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
 )
-_BATCH = 256  # most messages of one look
-_LOOK_EVERY_S = 0.5  # for silent senders
+_BATCH = 256  # most messages of one poll
+_LOOK_EVERY_S = 0.5  # between two checks for silent senders
 _PAUSE_S = 1.0  # a longer time between two polls is the receiver's absence, not the senders' silence
 
 log = logging.getLogger(__name__)
 
 
 class _Sender:
-    """A sender boot: its account, its credit, and where it is."""
+    """State of a sender boot: account, credit, lease and route."""
 
     def __init__(self, boot: str) -> None:
         self.account = Account(Ledger())
         self.peer = Peer(boot)
         self.sequence = 0  # of the next block
         self.route = b""
-        self.ticket = ""  # the newest that was found good, and when it was made
+        self.ticket = ""  # the newest valid one, and when it was made
         self.leased_s = 0
         self.heard = 0.0
         self.used = 0.0  # a block came, or it held no credit
-        self.recalled = (0, 0.0)  # number of the recall that it has not heeded, and since when
+        self.recalled = (0, 0.0)  # number of the recall that it has not acknowledged, and since when
         self.barred_s = 0.0  # longer each time; until then it gets no credit
         self.barred_until = 0.0
 
@@ -78,7 +79,7 @@ class _Connection:
     __slots__ = ("boot", "hellos", "looked", "strikes")
 
     def __init__(self, now: float) -> None:
-        self.boot = ""  # the first that it named; it speaks for no other
+        self.boot = ""  # the first that it named; no other is accepted
         self.strikes = 0
         self.hellos = HELLOS
         self.looked = now
@@ -108,8 +109,9 @@ class ExperienceReceiver:
         batch_size: rows that the caller gathers before it settles any. While fewer are queued, one block may go beyond
             the budget, or a batch that ends inside a large block could never be filled.
         queue_rows: no new credit while so many rows are delivered and not settled; 0: no such limit.
-        check: what is wrong with the values of a block, given its `version`, the version of its newest weights and its
-            fields; "" for nothing. After the first fault its sender is quarantined: its rows are counted as invalid.
+        most_rows: the budget grows to a block of each sender, up to this; 0: it does not.
+        check: describes the fault in the values of a block, given its `version`, the version of its newest weights and
+            its fields; "" for none. After the first fault its sender is quarantined: its rows are counted as invalid.
         clock: monotonic seconds.
 
     One thread at a time; `accounts` may be read, and `wake` be called, from another.
@@ -120,13 +122,13 @@ class ExperienceReceiver:
     """
 
     address: str
-    """As bound."""
+    """Bound address."""
     term: int
     leased_since_s: int
     least_version: int
-    """Oldest version that a block which is begun with the next credit may hold rows of."""
+    """Oldest version of rows in a block that is begun with the next credit."""
     rejected: dict[str, int]
-    """Messages not taken, by reason; their rows end as lost."""
+    """Rejected messages, by reason; their rows are counted as lost."""
 
     def __init__(
         self,
@@ -141,6 +143,7 @@ class ExperienceReceiver:
         leased_since_s: int = 0,
         batch_size: int = 0,
         queue_rows: int = 0,
+        most_rows: int = 0,
         check: Callable[[NDArray[np.int64], int, Arrays], str] = lambda version, newest, fields: "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -152,20 +155,20 @@ class ExperienceReceiver:
         self._codec = BlockCodec(schema)
         self._steps = schema.unroll_length
         self._digest = schema_digest(schema)
-        self._credits = Credits(budget_rows, batch_size, queue_rows)
+        self._credits = Credits(budget_rows, batch_size, queue_rows, most_rows)
         self._check = check
         self._clock = clock
         self._senders: dict[str, _Sender] = {}
-        self._forgot = False  # a sender, that may come back and has sent what it says
+        self._forgot = False  # True once an account made room: its sender may come back, and its total is trusted
         self._live: dict[str, _Sender] = {}
-        self._asked: dict[str, None] = {}  # boots that are going to be told their limit
+        self._asked: dict[str, None] = {}  # boots that are sent a grant next
         self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
         self._connections: OrderedDict[bytes, _Connection] = OrderedDict()  # by routing id
         self._throttle = LogThrottle(clock)
         self._polled = self._look_at = clock()
         self._lock = threading.Lock()  # accounts change as a whole
         self._told: dict[str, Account] = {}  # copies of accounts
-        self._changed: set[str] = set()  # boots whose accounts are other than these
+        self._changed: set[str] = set()  # boots whose accounts differ from these
         self._socket, self.address = wire.bind(
             zmq.ROUTER, address, options={zmq.ROUTER_MANDATORY: 1, zmq.SNDHWM: 64, zmq.RCVHWM: 64}
         )
@@ -181,8 +184,8 @@ class ExperienceReceiver:
     def accounts(self) -> dict[str, Account]:
         """Sender boot -> account of its rows; a copy, each account consistent in itself.
 
-        Of tens of thousands that there have ever been a few hundred change from one look to the next, so only these are
-        copied; the others are the same objects as before.
+        Of tens of thousands of accounts a few hundred change between two reads, so only these are copied; the others
+        are the same objects as before.
         """
         with self._lock:
             for boot in self._changed:
@@ -205,7 +208,7 @@ class ExperienceReceiver:
         return self._credits.outstanding
 
     def poll(self, timeout_s: float) -> list[SegmentBlock]:
-        """Blocks that came, in order of arrival per sender; waits at most `timeout_s` for the first, or until `wake`.
+        """Receive blocks, in order of arrival per sender; waits up to `timeout_s` for the first, or until `wake`.
 
         Their arrays are read-only views on the message; each must be settled in the end.
         """
@@ -223,7 +226,7 @@ class ExperienceReceiver:
 
     def wake(self) -> None:
         """End the wait of `poll`, or of the next one if no thread waits; once closed, do nothing. From any thread."""
-        with self._waking, suppress(zmq.Again):  # so many are waiting that it will not wait
+        with self._waking, suppress(zmq.Again):  # the queue is full of wake-ups: `poll` will not wait
             if not self._waker.closed:
                 self._waker.send(b"", zmq.NOBLOCK)
 
@@ -252,7 +255,7 @@ class ExperienceReceiver:
         self._credits.settle(sender.peer, rows)
 
     def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
-        """Other limits from now on; what is granted stays granted.
+        """Change the limits; credit that is granted stays granted.
 
         Raises:
             ValueError: they do not fit each other.
@@ -358,7 +361,7 @@ class ExperienceReceiver:
         self._asked[hello.boot] = None
 
     def _leased_s(self, hello: SenderHello, sender: _Sender | None) -> int:
-        """Unix time at which the manager leased this boot, or heard of it, last."""
+        """Unix time at which the manager last leased this boot, or heard from it."""
         assert self._keys is not None
         try:
             known = sender is not None and sender.ticket == hello.ticket
@@ -496,13 +499,13 @@ class ExperienceReceiver:
                 self._require_use(sender, now)
 
     def _require_use(self, sender: _Sender, now: float) -> None:
-        """Take credit back that others wait for, from a sender that neither uses it nor gives it back when told to."""
+        """Take back credit that others wait for, from a sender that neither uses it nor acknowledges its recall."""
         peer = sender.peer
         if peer.recall:
             number, since = sender.recalled
             if number != peer.recall:
                 sender.recalled = peer.recall, now
-            elif now - since >= FORGET_AFTER_S:  # heard, and not heeded
+            elif now - since >= FORGET_AFTER_S:  # it is heard, but does not acknowledge it
                 self._bar(sender, now)
                 self._credits.forget(peer)
         elif self._credits.short and now - sender.used >= HELD_S:

@@ -1,4 +1,4 @@
-"""The sending end of the experience channel: never blocks, never grows, counts every row."""
+"""Sender of the experience channel: never blocks, never grows, counts every row."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _QueuedBlock:
 
 @dataclass(slots=True)
 class _Receiver:
-    """Totals of one receiver boot: sent to it, and allowed by it."""
+    """Rows and blocks sent to one receiver boot, and its newest grant."""
 
     sent: int = 0  # rows
     sequence: int = 0  # of the next block
@@ -71,11 +71,11 @@ class ExperienceSender:
         boot: of this process.
         schema: of the segments; the receiver refuses another.
         term: of the manager that leased this process; stamped on a block when it is offered.
-        ticket: of the same lease; a receiver with keys wants to see it.
-        on_policy: a full queue makes `offer` say False; otherwise the oldest block is given up and counted.
+        ticket: of the same lease; a receiver with keys requires it.
+        on_policy: with a full queue `offer` returns False; otherwise the oldest block is dropped and counted.
         queue_blocks: blocks that may wait for credit.
         build: of the environment, stamped on every block.
-        compress: large uint8 arrays with zstd level 1; None: when the receiver is on another machine.
+        compress: whether large uint8 arrays are, with zstd level 1; None: when the receiver is on another machine.
         clock: monotonic seconds.
 
     One thread at a time; `ledgers` and `pending` may be read from another.
@@ -85,9 +85,9 @@ class ExperienceSender:
     """
 
     ticket: str
-    """The newest that the manager has given."""
+    """Newest ticket from the manager."""
     refused: str = ""
-    """Reason for which the receiver refuses this sender; empty when it does not."""
+    """Reason why the receiver refuses this sender; empty when it does not."""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ class ExperienceSender:
 
     @property
     def term(self) -> int:
-        """Of the manager that leased this process; set it when that changes."""
+        """Term of the manager that leased this process; set it when it changes."""
         return self._term
 
     @term.setter
@@ -141,7 +141,7 @@ class ExperienceSender:
 
     @property
     def max_rows(self) -> int:
-        """Of one block: a larger one cannot be sent."""
+        """Largest number of rows of one block."""
         return self._codec.max_rows
 
     @property
@@ -161,14 +161,14 @@ class ExperienceSender:
 
     @property
     def least_version(self) -> int:
-        """Oldest version that the next block may hold rows of: others the receiver would drop."""
+        """Oldest version of rows in the next block; the receiver would drop older ones."""
         return self._now.least
 
     def reserve(self, rows: int) -> bool:
-        """Ask for credit for the next block before it is made; whether it is at hand. The next `offer` uses it.
+        """Request credit for the next block before it is made; returns whether it is there. The next `offer` uses it.
 
-        What is made without credit grows old while it waits. An on-policy caller polls until it has credit, takes the
-        newest weights, and only then begins the block.
+        A block that is made without credit grows old while it waits. An on-policy caller polls until it has credit,
+        takes the newest weights, and only then begins the block.
 
         Args:
             rows: of the block.
@@ -236,7 +236,7 @@ class ExperienceSender:
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Hear grants and send; returns as soon as one came or a block went, at the latest after `timeout_s`."""
+        """Receive grants and send blocks; returns as soon as one came or went, at the latest after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while not self._pump() and (left := until - time.monotonic()) > 0:
             sendable = self._hello_due() or self._allowed()
@@ -244,7 +244,7 @@ class ExperienceSender:
             self._socket.poll(int(min(left, 0.1) * 1000) + 1, flags)
 
     def redirect(self, address: str) -> None:
-        """Send to a receiver elsewhere from now on; what waits goes there. Nothing happens when it is the same."""
+        """Send to the receiver at another address from now on, waiting blocks too. The same address changes nothing."""
         if address == self._address:
             return
         self._socket.close(0)
@@ -256,7 +256,7 @@ class ExperienceSender:
         self._socket = self._connect()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until the receiver knows of all offered rows; False when it does not in time."""
+        """Wait until the receiver knows of all offered rows; False when it does not within `timeout_s`."""
         until = time.monotonic() + timeout_s
         asked = -float("inf")
         while True:
@@ -270,7 +270,7 @@ class ExperienceSender:
             self.poll(min(until - now, 0.05))
 
     def close(self) -> None:
-        """Close the socket; what still waits is counted as dropped."""
+        """Close the socket; blocks that still wait are counted as dropped."""
         while self._queue:
             self._drop()
         self._socket.close(0)
@@ -299,7 +299,7 @@ class ExperienceSender:
         return now - self._said >= HELLO_EVERY_S and (waits or now - self._heard >= HELLO_EVERY_S)
 
     def _pump(self) -> bool:
-        """Take what came, send what may go; True if anything came or went."""
+        """Receive and send what is possible without waiting; True if anything was received or sent."""
         progress, looked, self._looked = False, self._looked, self._clock()
         if self._wire.ended(self._socket):
             self._socket.close(0)
@@ -312,8 +312,8 @@ class ExperienceSender:
             head, frames = message
             if frames is not None and self._take(head[0]):
                 progress = True
-        # what came while nobody looked may be of credit that others have by now; a sender that may drop blocks tries
-        # it, as it never waits for an answer
+        # a grant that came while this sender did not poll may be of credit that others have by now; a sender that may
+        # drop blocks uses it, as it never waits for a reply
         since = min(looked, self._heard) if self._on_policy else self._heard
         if self._now.limit and self._looked - since >= CREDIT_VALID_S:
             self._now.limit, self._told = 0, _NOTHING  # the receiver gives it to others; asked for again at once

@@ -24,7 +24,7 @@ from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Wire
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
 
 LARGE_BYTES = 1 << 20
-"""Bytes above which a reply waits for its turn, and is not kept for a repeated request, unless `remembers` is larger."""
+"""Bytes above which a reply takes turns, and is not kept for a repeated request, unless `remembers` is larger."""
 _REMEMBERED_CLIENTS = 1 << 16  # several of each of 10,000 processes
 _REMEMBERED_BYTES = 1 << 26  # of all
 _BATCH = 256  # most requests of one `serve`
@@ -70,7 +70,8 @@ class RpcServer:
         large: whether the reply to a request would be large. Large replies are sent to a few clients at a time, and to
             fewer at one address of a class other than core; other clients wait for their turn, and their requests are
             carried out when it comes.
-        remembers: bytes of the largest reply that is kept; all together take at most as many, or 64 MiB if that is more.
+        remembers: bytes of the largest reply that is kept; all together take as many at most, or 64 MiB if that is
+            more.
 
     A reply is kept until the client's next request, so a repeated request is not carried out twice, unless the replies
     to 65,536 other clients, or too many bytes of them, came between: requests state totals and wanted states, never
