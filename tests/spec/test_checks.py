@@ -44,6 +44,12 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
             "4:31: algorithm.buffer_batches: must be at least value_batches - 1 = 8, got 7",
         ),
         (
+            "algorithm: {name: ppo, unroll_length: 128, batch_size: 8192}\nmodel: {core: lstm}\n"
+            "roles: {learner: {replicas: 4}, actor: {replicas: 4}}",
+            "4:1: algorithm.minibatch_size: must be at least a segment for each learner where model.core is lstm,"
+            " unroll_length x roles.learner.replicas = 128 x 4 = 512, got 256",
+        ),
+        (
             "algorithm: {name: appo, minibatch_size: 1000}",
             "4:25: algorithm.minibatch_size: must not exceed batch_size, got 1000 > 512",
         ),

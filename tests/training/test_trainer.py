@@ -18,7 +18,7 @@ from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.collective import Broken
-from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer, _mean
+from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer, _mean, _Step, _Steps
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.support.batches import batch, memory
@@ -130,11 +130,24 @@ def test_the_learner_gives_up_after_ten_such_batches_in_a_row_and_not_before() -
         learning.update(batch(bad))
 
 
-def test_a_batch_without_a_valid_row_is_harmless() -> None:
+def test_a_batch_without_a_valid_row_moves_nothing_though_the_optimizer_has_momentum() -> None:
     learning = fresh()
     columns = batch_for(learning)
+    learning.update(batch(columns))
+    before, steps = numbers(learning), learning.optimizer_steps
     columns.fields["valid"][:] = False
     assert learning.update(batch(columns)).finite
+    assert (numbers(learning), learning.optimizer_steps) == (before, steps)
+
+
+def test_figures_are_means_over_the_minibatches_that_have_a_row() -> None:
+    def of(learned: bool, loss: float) -> _Step:
+        return _Step({"total": loss}, True, None, 0, 0, learned)
+
+    steps = _Steps()
+    for step in (of(True, 2.0), of(True, 4.0), of(False, 0.0)):
+        steps.add(step, None)
+    assert steps.means() == {"total": 3.0}
 
 
 def test_a_learner_restored_from_its_state_goes_on_bit_by_bit_in_the_next_lineage(tmp_path: Path) -> None:

@@ -157,8 +157,7 @@ class Impala(ActorCriticAlgorithm):
 
     def _value_loss(self, batch: Batch) -> Loss:
         obs = {name: leaf.flatten(0, 1) for name, leaf in below(batch.fields, "obs").items()}
-        assert self.net.value_torso is not None, "as `value_batches` needs"
-        value = self.net.value(self.net.value_torso(obs)).view(batch.version.shape)
+        value = self.net.value_alone(obs).view(batch.version.shape)
         loss = 0.5 * (value - batch.fields["value_target"]).square().sum()
         # learners that step together wait for a gradient of every parameter
         rest = torch.stack([one.sum() * 0.0 for one in self._of_policy]).sum()

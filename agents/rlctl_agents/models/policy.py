@@ -178,9 +178,14 @@ class ActorCritic(nn.Module):
         features = self._through(self.torso, flat)
         if self.core is not None:
             features = self.core(features.view(*rows, -1), first, state)[0].flatten(0, 1)
-        valued = self._through(self.value_torso, flat) if self.value_torso is not None else features
-        value = self.value(valued).view(rows)
+        value = (self.value_alone(flat) if self.value_torso is not None else self.value(features)).view(rows)
         return self._params(features).view(*rows, -1), value
+
+    def value_alone(self, obs: dict[str, Tensor]) -> Tensor:
+        """[N, 1] values of rows that `seen` has given, by the value's own torso; in units of the head."""
+        assert self.value_torso is not None, "policy and value share one"
+        value: Tensor = self.value(self._through(self.value_torso, obs))
+        return value
 
     def _shared(self, network: Network) -> bool:
         if network.share is False and self.core is not None:

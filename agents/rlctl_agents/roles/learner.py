@@ -218,7 +218,9 @@ class Learner:
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
         require_size(policy, self._trainer.weights_bytes())
-        resumed = go_on(layout.checkpoints, lease.generations, self._trainer.restore)
+        # random numbers are those of rank 0: with the same ones, learners would draw the same noise
+        restore = self._trainer.take_over if lease.index else self._trainer.restore
+        resumed = go_on(layout.checkpoints, lease.generations, restore)
         if resumed is not None:
             process.metrics.set(RESUMED, resumed.number)
         elif spec.init is not None:

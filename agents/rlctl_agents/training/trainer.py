@@ -191,7 +191,7 @@ class Trainer:
         else:
             done.require(algorithm)
         means = {**done.means(), **algorithm.batch_metrics}
-        if done.made:
+        if done.learned:
             with torch.no_grad():
                 algorithm.update_statistics(whole, means, self._all_reduce)
         self.consumed_steps += done.rows
@@ -224,7 +224,9 @@ class Trainer:
         *numbers, learned = _numbers([*mean.values.values(), _norm(grads), mean.learned])
         seen = dict(zip([*mean.values, "grad_norm"], numbers, strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        if finite:
+        if finite and not learned:
+            pass  # no row on any rank: momentum alone must not move the weights
+        elif finite:
             clip = self._algorithm.max_grad_norm / (seen["grad_norm"] + CLIP_EPS)
             if clip < 1:
                 torch._foreach_mul_(grads, clip)
@@ -241,7 +243,7 @@ class Trainer:
                     f"gradient norm {seen['grad_norm']}, version {self.version}): lower algorithm.lr, or scale what "
                     "the environment gives"
                 )
-        return _Step(seen, finite, mean.priorities, mean.rows, mean.taken)
+        return _Step(seen, finite, mean.priorities, mean.rows, mean.taken, learned > 0)
 
     def copied(self) -> Callable[[], bytes]:
         """Copy the network as it is now, on its device; the returned function packs the copy, in any thread."""
@@ -264,14 +266,17 @@ class Trainer:
         }  # fmt: skip
         return capture(self._algorithm.net, self._optimizer, counters, self._others)
 
-    def take_over(self, data: bytes) -> None:
+    def take_over(self, data: bytes) -> str:
         """Go on from the state of another learner, as if it were this one. Lineage and random numbers stay its own.
+
+        Returns:
+            As `restore`.
 
         Raises:
             StateError: not the state of this network.
         """
         with torch.random.fork_rng(devices=[self._device] if self._device.type == "cuda" else []):
-            self.restore(data)
+            return self.restore(data)
 
     def restore(self, data: bytes) -> str:
         """Go on from a captured state; the lineage stays that of this boot.
@@ -297,6 +302,7 @@ class _Step(NamedTuple):
     priorities: Tensor | None
     rows: int  # agent steps of the batch, over all learners; 0 but for the first step
     taken: int  # the same with rows after an episode's end
+    learned: bool  # from a row at least, of any learner
 
 
 class _Steps:
@@ -325,6 +331,11 @@ class _Steps:
         return sum(step.taken for step, _ in self._steps)
 
     @property
+    def learned(self) -> bool:
+        """True if a step was made from a row at least; the same on all learners."""
+        return any(step.finite and step.learned for step, _ in self._steps)
+
+    @property
     def skipped(self) -> int:
         return len(self._steps) - self.made
 
@@ -340,7 +351,7 @@ class _Steps:
         if len(self._steps) == 1:
             return self.last
         seen: dict[str, list[float]] = {}
-        for step, _ in self._steps:
+        for step in [step for step, _ in self._steps if step.learned] or [step for step, _ in self._steps]:
             for name, value in step.means.items():
                 seen.setdefault(name, []).append(value)
         return {name: _mean(values) for name, values in seen.items()}

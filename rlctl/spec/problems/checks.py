@@ -67,6 +67,8 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         if policy.like is None:
             network = fields.as_written(spec, ("policies", name, "model"))
             yield from _network(spec, policy.model, network)
+            if isinstance(policy.algorithm, Clipped):
+                yield from _whole_segments(spec, policy.algorithm, policy.model, path)
             if isinstance(policy.algorithm, Impala):
                 yield from _impala(policy.algorithm, policy.model, path, network)
             elif isinstance(policy.algorithm, Replayed):
@@ -212,6 +214,18 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
             f" choose {either(_multiples(algorithm.reuse, algorithm.buffer_batches))}"
         )
         yield Fault((*path, "reuse"), message, ((*path, "buffer_batches"),))
+
+
+def _whole_segments(spec: Spec, algorithm: Clipped, network: Network, path: Keys) -> Iterator[Fault]:
+    """With a memory minibatches are whole segments, and some would be empty."""
+    size, learners = algorithm.sized(plain=False).minibatch_size, spec.roles.learner.replicas
+    least = algorithm.unroll_length * learners
+    if network.core != "none" and size != "auto" and size < least <= algorithm.batch_size:
+        message = (
+            f"must be at least a segment for each learner where model.core is {network.core}, unroll_length x"
+            f" roles.learner.replicas = {algorithm.unroll_length} x {learners} = {least}, got {size}"
+        )
+        yield Fault((*path, "minibatch_size"), message, ((*path, "unroll_length"), _LEARNERS))
 
 
 def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
