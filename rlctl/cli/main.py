@@ -168,8 +168,12 @@ def _write_bug(world: World, error: Exception) -> Path:
     for folder in homes:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.lstat().st_uid != os.getuid():  # made by another user: what lies there may be links
+                continue
             path = folder / f"{world.now():%Y%m%dT%H%M%S}-{os.getpid()}.txt"
-            path.write_text(text, encoding="utf-8")
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
             return path
         except OSError:
             continue

@@ -98,12 +98,45 @@ def test_gymnasiums_own_are_named_shortly() -> None:
         (f"{HERE}:Pluss", "has no Pluss; did you mean Plus"),
         (f"{HERE}:no_wrapper", "no_wrapper gave a str: derive it from gymnasium.Wrapper"),
         ("gymnasium.wrappers.vector:ClipReward", "is for vectors"),
-        ("ReshapeObservation", "cannot wrap by ReshapeObservation: TypeError"),
+        ("ReshapeObservation", "cannot wrap by ReshapeObservation: TypeError.* missing"),
+        ("no_such_module:Wrapper", r"env\.wrappers\[0\]: .*no_such_module"),
     ],
 )
 def test_a_wrapper_that_does_not_fit_is_refused_in_words(name: str, words: str) -> None:
     with pytest.raises(EnvRefused, match=words):
         made("CartPole-v1", wrappers=[name])
+
+
+@pytest.mark.parametrize(
+    ("id", "name", "kwargs", "shape"),
+    [
+        ("tests.envs.test_wrapping:Colours", "ResizeObservation", {"shape": [8, 6]}, (8, 6, 3)),
+        ("CartPole-v1", "ReshapeObservation", {"shape": [2, 2]}, (2, 2)),
+        ("CartPole-v1", "StickyAction", {"repeat_action_probability": 0.5, "repeat_action_duration": [1, 4]}, (4,)),
+        ("Pendulum-v1", "RescaleAction", {"min_action": [-0.5], "max_action": [0.5]}, (3,)),
+    ],
+)
+def test_sequences_of_a_spec_come_to_gymnasiums_wrappers_as_they_want_them(
+    id: str, name: str, kwargs: dict[str, Any], shape: tuple[int, ...]
+) -> None:
+    env = made(id, wrappers=[{"name": name, "kwargs": kwargs}])
+    assert isinstance(env.spaces.obs, Box)
+    assert env.spaces.obs.shape == shape
+    check_env(env, steps=20)
+
+
+class Colours(gymnasium.Env[Any, Any]):
+    """Frames of 32 x 24 pixels."""
+
+    observation_space = gymnasium.spaces.Box(0, 255, (32, 24, 3), np.uint8)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return np.zeros((32, 24, 3), np.uint8), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return np.zeros((32, 24, 3), np.uint8), 0.0, bool(self.np_random.random() < 0.1), False, {}
 
 
 def test_own_protocol_vectors_and_the_preset_take_no_wrappers() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,22 @@ def test_a_file_is_created_once(tmp_path: Path) -> None:
     replace_file(tmp_path / "x", b"three")
     assert (tmp_path / "x").read_bytes() == b"three"
     assert [path.name for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_a_file_that_was_put_in_place_is_ours_though_the_server_has_forgotten_that_it_did_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def repeated(source: Path, target: Path) -> None:
+        """LINK sent again over NFS, after the server has done it and was started again."""
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", repeated)
+    assert create_file(tmp_path / "x", b"one")
+    assert (tmp_path / "x").read_bytes() == b"one"
+    assert not create_file(tmp_path / "x", b"two")
 
 
 def test_events_are_numbered_over_all_managers(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Acting of policies in environments, and the episodes that result."""
+"""Policies acting in environments, and the episodes that result."""

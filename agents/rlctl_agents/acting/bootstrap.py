@@ -1,4 +1,4 @@
-"""Start of actors and evaluators: environments, lease, reports; and making of algorithms, for every role."""
+"""Startup of actors and evaluators: environments, lease and reports; construction of algorithms, for every role."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Worker(Protocol):
     """The environments that it steps now; closed after the worker."""
 
     def snapshot(self) -> Snapshot:
-        """For a report; called by another thread."""
+        """Snapshot for a report; called by another thread."""
 
     def run(self) -> None:
         """Work until the process is asked to stop."""
@@ -45,11 +45,11 @@ class Worker(Protocol):
 
 
 def work(process: Process, count: int, make: Callable[[Process, Wire, Member, Env], Worker]) -> None:
-    """Be an actor or an evaluator until asked to stop.
+    """Run an actor or an evaluator until asked to stop.
 
     Args:
-        count: environments at first.
-        make: the worker, once it has joined the run.
+        count: number of environments at first.
+        make: makes the worker, once the process has joined the run.
 
     Raises:
         UserFault: environment, algorithm or network cannot be made as the spec asks.
@@ -64,7 +64,7 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
         stack.callback(wire.close)
         env = make_env(process.spec, count, training=process.role == "actor")
         worker: Worker | None = None
-        # the last report goes out before: a simulator may take its time, or fail
+        # closed after the last report has gone out: a simulator may be slow to close, or fail
         stack.callback(lambda: (env if worker is None else worker.env).close())
         with as_users_fault(AlgorithmError):
             schema = algorithms.schema_of(process.spec, env.spaces, process.spec.policy_names[0])
@@ -83,10 +83,10 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
 
 
 def make_env(spec: Spec, count: int, *, training: bool = True) -> Env:
-    """The environments of the spec, not reset.
+    """Make the environments of the spec, not reset.
 
     Args:
-        training: False: whole games; the loss of a life ends no episode.
+        training: False for whole games, in which the loss of a life ends no episode.
 
     Raises:
         UserFault: they cannot be made as the spec asks.
@@ -97,10 +97,10 @@ def make_env(spec: Spec, count: int, *, training: bool = True) -> Env:
 
 
 def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False) -> Algorithm:
-    """The policy of that name with its first weights, its network in eval mode. Logs in which precision it computes.
+    """Make the policy of that name with its initial weights, its network in eval mode. Logs the network's precision.
 
     Args:
-        gpu: its network will be moved to one.
+        gpu: True if its network will be moved to a GPU.
 
     Raises:
         UserFault: algorithm, network and spaces do not fit.
@@ -118,7 +118,7 @@ def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False
 
 
 def decided(network: Network, spec: Spec, spaces: Spaces, *, gpu: bool) -> Network:
-    """The network with the precision that it is computed in on this machine; the log says which, and why.
+    """The network section with its precision resolved for this machine; logs the choice and the reason.
 
     Raises:
         AlgorithmError: network and spaces do not fit.
@@ -132,7 +132,7 @@ def decided(network: Network, spec: Spec, spaces: Spaces, *, gpu: bool) -> Netwo
 
 
 def seed_torch(seed: int, role: str, index: int) -> None:
-    """Seed torch's own generators, for equal numbers in every equal run. Nothing in rlctl draws from them: a network or
+    """Seed torch's global generators, for equal numbers in every equal run. rlctl draws nothing from them: a network or
     an algorithm of the user's own may."""
     digest = hashlib.sha256(f"rlctl torch {seed} {role} {index}".encode()).digest()
     torch.manual_seed(int.from_bytes(digest[:8], "little"))

@@ -1,5 +1,4 @@
-"""Returns, lengths and shares of actions of an actor's own episodes, summed up as they end; means of what environments
-tell with the end."""
+"""Statistics of an actor's episodes: moments of returns, lengths and action shares; means of the numbers in `info`."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from rlctl_agents.types.figures import MAX_INFO, Moments, shares
 from rlctl_agents.types.spaces import Space
 
 COUNTED_SLOTS = 64
-"""Slots whose actions are counted: enough episodes for a comparison, at a cost that does not grow with the slots."""
+"""Most slots whose actions are counted: enough episodes to compare, at a cost that does not grow with the slots."""
 
 
 class EpisodeFigures:
@@ -27,13 +26,13 @@ class EpisodeFigures:
 
     Args:
         action: the action space.
-        watched: [slots] bool, those whose episodes count.
+        watched: [slots] bool, True for slots whose episodes count.
     """
 
     def __init__(self, action: Space, watched: NDArray[np.bool_]) -> None:
         self._watched = watched
         self._young = watched.copy()  # has not ended an episode
-        self._waits = bool(watched.any())  # for one of them
+        self._waits = bool(watched.any())  # for the first episode of a watched slot
         self._length = np.zeros(watched.size, np.int64)
         self._counted = min(watched.size, COUNTED_SLOTS)
         found = shares(action)
@@ -45,7 +44,7 @@ class EpisodeFigures:
         self._moments = np.zeros((3, 2 + len(found)))  # count, mean, m2
 
     def ended(self, over: NDArray[np.int64], returns: NDArray[np.float64]) -> None:
-        """Take the returns of episodes that are over.
+        """Record the returns of episodes that are over.
 
         Args:
             over: [K] slots, ascending.
@@ -90,11 +89,11 @@ class EpisodeFigures:
             self._over = self._over[:0]
 
     def moments(self) -> list[Moments]:
-        """Moments of every figure now."""
+        """Current moments of every figure."""
         return [Moments(*column) for column in self._moments.T.tolist()]
 
     def _merge(self, at: slice, values: NDArray[np.float64]) -> None:
-        """Take in values [K, figures]. Source: Chan, Golub and LeVeque 1983, updating formulae for the variance."""
+        """Merge values [K, figures]. Source: Chan, Golub and LeVeque 1983, updating formulae for the variance."""
         if not len(values):
             return
         count, mean, m2 = self._moments[:, at]
@@ -107,10 +106,10 @@ class EpisodeFigures:
 
 
 class InfoFigures:
-    """Means over episodes of the numbers that environments tell at their end, of the first `MAX_INFO` names.
+    """Means over episodes of the numbers in `info` at their ends, for the first `MAX_INFO` names.
 
     Args:
-        recent: over so many of the newest that told the number; None: over all.
+        recent: number of newest episodes averaged, of those that report the name; None: all.
     """
 
     def __init__(self, recent: int | None = None) -> None:
@@ -118,18 +117,18 @@ class InfoFigures:
         self._told: dict[str, deque[float]] = {}
 
     def ended(self, numbers: Mapping[str, float]) -> None:
-        """Take the numbers of an episode that is over."""
+        """Record the numbers of an episode that is over."""
         for name, value in numbers.items():
             if name in self._told or len(self._told) < MAX_INFO:
                 self._told.setdefault(name, deque(maxlen=self._recent)).append(value)
 
     def means(self) -> dict[str, float]:
-        """Mean of every number that was told."""
+        """Mean of every reported number, by name."""
         return {name: math.fsum(told) / len(told) for name, told in self._told.items()}
 
 
 def _entries(found: Any) -> list[tuple[str, int | None, NDArray[np.int64]]]:
-    """Leaf, entry, and the share that each of its actions counts for."""
+    """Leaf, its entry (None: a leaf of one), and for each of its actions the number of the share that it counts for."""
     columns: dict[tuple[str, int | None], list[int]] = {}
     for number, one in enumerate(found):
         columns.setdefault((one.leaf, one.entry), []).extend([number] * (one.high - one.low + 1))

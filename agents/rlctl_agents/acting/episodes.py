@@ -1,4 +1,4 @@
-"""Whole games, a fixed number per environment: fast or lucky environments count no more than others."""
+"""Evaluation episodes: a fixed number of whole games per environment, so that fast or short ones do not count more."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlctl_agents.runtime.process import ENDLESS
 
 
 class Played(NamedTuple):
-    """One entry per game that counts, environment by environment."""
+    """Results of the games that count, environment by environment."""
 
     returns: list[float]  # raw, of seat 0
     lengths: list[int]  # decisions of all seats
-    info: dict[str, float]  # mean over the games of each number that the environment told seat 0 at their end
+    info: dict[str, float]  # mean over the games of each number in seat 0's `info` at their end
 
 
 def shares(episodes: int, envs: int) -> list[int]:
-    """Games of each environment: fixed before the first begins, and as equal as the numbers allow.
+    """Number of games of each environment: fixed before the first begins, and as equal as the numbers allow.
 
     Example:
         `shares(10, 4)` is [3, 3, 2, 2].
@@ -42,20 +42,20 @@ def play(
     metrics: Metrics,
     keep_going: Callable[[], bool],
 ) -> Played | None:
-    """Play until every environment has finished its share. One that has rests if it can, else its further games do
-    not count.
+    """Play until every environment has finished its share. A finished environment rests if it can; otherwise its
+    further games do not count.
 
     Args:
         env: reset with `seeds`, one per environment.
         table, players: the policy of each slot.
-        episodes: that count, over all environments.
-        keep_going: called once per step.
+        episodes: number of games that count, over all environments.
+        keep_going: called once per step; False stops.
 
     Returns:
-        The games, or None when told to stop before the last was over.
+        The games, or None if stopped before the last was over.
 
     Raises:
-        EnvError: of the environment.
+        EnvError: raised by the environment.
     """
     seats = env.spaces.seats
     share = shares(episodes, env.envs)

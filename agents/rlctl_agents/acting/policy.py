@@ -1,4 +1,4 @@
-"""Policies, which choose actions for decisions, and the table of the policy that acts for each slot."""
+"""Policies, which choose actions for decisions, and the table that assigns a policy to each slot."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Chosen(NamedTuple):
 
 
 class Policy(Protocol):
-    """Acts for some slots, numbered from 0: a network here, a client of central inference, a rule-based bot.
+    """Chooser of actions for some slots, numbered from 0: a network here, a client of central inference, a bot.
 
-    Every slot that waits is decided for exactly once, in the order of its decisions. A class of one's own derives from
-    this one, and defines `state` where the schema has fields of a memory.
+    Each decision of a slot is passed to `act` exactly once, in order. A user's own class derives from this one, and
+    overrides `state` where the schema has fields of a memory.
     """
 
     def act(self, decisions: Decisions) -> Chosen:
-        """Decide for the slots that wait.
+        """Choose actions for the slots that wait.
 
         Args:
-            decisions: of K of this policy's slots; an action for one whose episode has ended is ignored.
+            decisions: K of this policy's slots; the action of a slot whose episode has ended is ignored.
         """
 
     def state(self, slot: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
@@ -39,7 +39,7 @@ class Policy(Protocol):
 
 
 class Table:
-    """Owner of every slot: splits decisions among policies and puts their actions together.
+    """Assignment of slots to policies: splits decisions among policies and joins their actions.
 
     Args:
         spaces: of the environment.
@@ -54,7 +54,7 @@ class Table:
         if owner.size == 0 or not np.array_equal(owners, np.arange(owners.size)):
             raise ValueError(f"owners of slots must be 0, 1, ... without gaps, got {owners[:8].tolist()}")
         self.slots = [np.flatnonzero(owner == policy) for policy in owners]
-        """Slots of each policy, ascending: number i of the policy is slots[i]."""
+        """Slots of each policy, ascending: the policy's own slot i is slots[policy][i]."""
         self._owner = owner
         self._number = np.zeros(owner.size, np.int64)
         for owned in self.slots:
@@ -63,11 +63,11 @@ class Table:
 
     @classmethod
     def of_seats(cls, spaces: Spaces, envs: int, seats: Sequence[Sequence[int]]) -> Table:
-        """The same policy at the same seats of every environment.
+        """Table with the same policy at the same seats of every environment.
 
         Args:
-            envs: environments side by side.
-            seats: of each policy; together all seats of the environment, each once.
+            envs: number of environments side by side.
+            seats: seats of each policy; together all seats of the environment, each once.
 
         Raises:
             ValueError: a seat without a policy, or with two.

@@ -19,22 +19,22 @@ from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 from rlctl_agents.weights.client import Model
 
 STREAMS_PER_LEASE = 1_000_000
-"""Stream ids of the process with lease index i begin at i times this."""
+"""Number of stream ids per process: those of the process with lease index i begin at i times this."""
 
 
 class NetworkPolicy(Policy):
-    """One network acting for some slots; keeps their memory between decisions.
+    """Policy of one network for some slots; keeps their memory between decisions.
 
     Args:
         algorithm: its weights may change between two calls of `act`.
-        stream: [slots] ids, for the noise.
+        stream: [slots] stream ids, for the noise.
         seed: of the noise.
-        rows: noise is made for so many rows at once.
-        greedy: the most likely action instead of a sampled one.
-        spaces: of the environment; needed by an algorithm that looks at last actions.
+        rows: rows of noise made at once.
+        greedy: True for the most likely action instead of a sampled one.
+        spaces: of the environment; needed by an algorithm that uses last actions.
 
     Raises:
-        ValueError: it does, and there are no spaces.
+        ValueError: the algorithm uses last actions, and there are no spaces.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class NetworkPolicy(Policy):
         """Act with these weights from now on.
 
         Raises:
-            WeightsError: they are another network's.
+            WeightsError: they belong to another network.
         """
         self.progress = unpack_into(self.algorithm.net, model.data, sha256=model.sha256)
 
@@ -123,5 +123,5 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
 
 
 def stream_ids(index: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Ids of the streams of slots of the process with this lease index."""
+    """Stream ids of these slots of the process with this lease index."""
     return index * STREAMS_PER_LEASE + slots

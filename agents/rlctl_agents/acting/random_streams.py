@@ -11,7 +11,7 @@ _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(32)
 _ROUNDS = 10
 AT_ONCE = 8192
-"""About so many numbers are made at once where a segment needs fewer: these would cost as much."""
+"""Numbers made at once, roughly, where a segment needs fewer: fewer would cost as much."""
 
 
 def philox4x32(counter: list[NDArray[np.uint64]], key: tuple[int, int]) -> list[NDArray[np.uint64]]:
@@ -41,7 +41,7 @@ def philox4x32(counter: list[NDArray[np.uint64]], key: tuple[int, int]) -> list[
 
 
 def uniforms(seed: int, stream: NDArray[np.int64], row: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-    """The noise of rows of streams.
+    """Uniform random numbers of rows of streams.
 
     Args:
         seed: key, below 2**64.
@@ -66,9 +66,9 @@ def uniforms(seed: int, stream: NDArray[np.int64], row: NDArray[np.int64], width
 
 
 def environment_seeds(seed: int, stream: NDArray[np.int64]) -> list[int]:
-    """A seed for the environment of each stream, from 0 to 2**31 - 1; independent of how many others there are."""
+    """A seed for the environment of each stream, from 0 to 2**31 - 1; independent of the number of streams."""
     stream64 = stream.astype(np.uint64)
-    beyond_rows = np.full(stream.size, 0xFFFFFFFF, np.uint64)  # noise never gets to this counter
+    beyond_rows = np.full(stream.size, 0xFFFFFFFF, np.uint64)  # noise never reaches this counter
     counter = [beyond_rows, beyond_rows, stream64 & _LOW, stream64 >> _HALF]
     words = philox4x32(counter, (seed & 0xFFFFFFFF, seed >> 32 & 0xFFFFFFFF))[0]
     return [int(word) >> 1 for word in words]
@@ -82,8 +82,8 @@ class Noise:
     Args:
         seed: of the run.
         stream: [slots] id of each slot's stream.
-        width: numbers per decision; 0 for a policy without chance.
-        rows: how many rows are made at once, or more where there are few slots.
+        width: numbers per decision; 0 for a deterministic policy.
+        rows: rows made at once; more where there are few slots.
     """
 
     def __init__(self, seed: int, stream: NDArray[np.int64], width: int, rows: int) -> None:
@@ -94,11 +94,11 @@ class Noise:
         self._row0 = np.zeros(stream.size, np.int64)
         self._cursor = np.full(stream.size, rows, np.int64)
         self._even = rows
-        """The cursor of all, while all slots have decided together; below 0 once they have not."""
+        """Common cursor of all slots while they have all decided together; -1 once they have not."""
         self._made = np.empty((rows, stream.size, width), np.float32)
 
     def take(self, slot: NDArray[np.int64]) -> NDArray[np.float32]:
-        """[K, width] for these slots, each named once. Valid until the next call, which gives their next row's."""
+        """Take the next row of each of these slots, [K, width]; each is named once. Valid until the next call."""
         if self._width == 0:
             return self._made[0, : slot.size]
         if self._even >= 0:
@@ -124,7 +124,7 @@ class Noise:
         return taken
 
     def _make(self, slot: NDArray[np.int64]) -> None:
-        """The next rows of these slots."""
+        """Make the next rows of these slots."""
         row = self._row0[slot] + np.arange(self._rows, dtype=np.int64)[:, None]
         self._made[:, slot] = uniforms(self._seed, self._stream[slot], row, self._width)
         self._row0[slot] += self._rows

@@ -1,4 +1,4 @@
-"""Rollout: policies step environments, rows become segments for learners. Knows no process and no manager."""
+"""Rollout: policies step environments, rows become segments for learners. Independent of process and manager."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from rlctl_agents.wire.experience import ExperienceSender
 RECENT_EPISODES = 100
 """Number of newest training episodes over which the return is averaged."""
 WAIT_S = 0.05
-"""Longest wait for credit, between two checks of the stop flag."""
+"""Longest wait for credit between two checks of the stop flag, in seconds."""
 
 
 @dataclass
 class Seated:
-    """A policy at its slots, where its weights come from, and where its rows go."""
+    """A policy with its slots, the source of its weights and the destination of its rows."""
 
     player: Policy
-    follower: Follower | None  # None: it has no weights that change
+    follower: Follower | None  # None: its weights never change
     stream: NDArray[np.int64]  # [slots]
     writer: SegmentWriter | None = None  # None: no learner learns from this player
     sender: ExperienceSender | None = None
@@ -40,31 +40,31 @@ class Seated:
 
     @property
     def ref(self) -> ModelRef:
-        """The weights that it acts with; every player with a writer has some."""
+        """Reference of the weights it acts with; every player with a writer has one."""
         assert self.follower is not None
         assert self.follower.ref is not None
         return self.follower.ref
 
 
 class NotTogether(Exception):
-    """Lock-step needs every seat to act in every step."""
+    """Lock-step with a seat that did not act in a step."""
 
 
 class Rollout:
-    """One vector of environments and the players at it.
+    """One vector of environments and the players that act in it.
 
     Weights change between segments only, as far as segments of all slots end together; where seats act in turn, they
-    change when some segment has ended, and rows know their version.
+    change when any segment has ended, and each row records its version.
 
     Args:
         env: not reset yet.
         seeds: one per environment.
         table: the player of each slot.
         seated: the players in the table's order, their weights loaded.
-        metrics: gets env_steps, frames, agent_steps, episodes, wait_*_seconds, train_return and info.*.
-        keep_going: called before every step and while waiting, by the thread that steps; waits end when it says no.
-        lock_step: segment k is chosen with version base + max(0, k - lag), exactly.
-        sleep: waits so many seconds.
+        metrics: receives env_steps, frames, agent_steps, episodes, wait_*_seconds, train_return and info.*.
+        keep_going: called before every step and while waiting, by the thread that steps; False ends a wait.
+        lock_step: the actions of segment k are chosen with exactly version base + max(0, k - lag).
+        sleep: waits for a number of seconds.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Rollout:
         for slots in learning:
             self._watched[slots] = True
         self.figures = EpisodeFigures(env.spaces.action, self._watched)
-        """Of the episodes that are reported."""
+        """Statistics of the episodes that are reported."""
         self._recent: deque[float] = deque(maxlen=RECENT_EPISODES)
         self._info = InfoFigures(RECENT_EPISODES)
         for one in self._seated:
@@ -104,10 +104,10 @@ class Rollout:
                 one.base = one.follower.ref.version
 
     def step(self) -> None:
-        """Act once in every slot that waits.
+        """Act once in every slot that waits for an action.
 
         Raises:
-            EnvError: of the environment.
+            EnvError: raised by the environment.
             NotTogether: lock-step, and a slot did not act.
         """
         self._keep_going()
@@ -129,7 +129,7 @@ class Rollout:
         self._metrics.add("env_seconds", time.perf_counter() - acted)
 
     def _act(self, one: Seated, decisions: Decisions) -> tuple[Arrays, float]:
-        """Actions of one player, and the seconds that it had to wait before."""
+        """Actions of one player, and the seconds that it waited before choosing them."""
         waited = 0.0
         if one.writer is not None:
             state = one.player.state(decisions.slot)
@@ -146,7 +146,7 @@ class Rollout:
         return dict(chosen.action), waited
 
     def _finish(self, one: Seated, block: FinishedBlock) -> float:
-        """Hand a block on; go on when there is room for the next, with the weights that are newest then.
+        """Send a finished block, wait for credit for the next one, and refresh the weights.
 
         Returns:
             Seconds of waiting for credit and weights.
@@ -186,13 +186,13 @@ class Rollout:
         return time.perf_counter() - started
 
     def _waiting(self, one: Seated) -> bool:
-        """Poll the sender while waiting for weights: a receiver that calls credit back needs an answer."""
+        """Poll the sender while waiting for weights: a receiver that recalls credit needs a reply."""
         if one.sender is not None:
             one.sender.poll(0.0)
         return self._keep_going()
 
     def _refresh(self, one: Seated) -> float:
-        """Take the weights for the next segment; the seconds that it took."""
+        """Load the weights for the next segment, and return the seconds that it took."""
         started = time.perf_counter()
         assert one.follower is not None
         before = one.ref
@@ -210,7 +210,7 @@ class Rollout:
         return time.perf_counter() - started
 
     def _account(self, decisions: Decisions) -> None:
-        """Steps, and returns of episodes as they end."""
+        """Count steps, and the returns of episodes as they end."""
         slot = decisions.slot
         if slot.size == self._return.size:
             self._return += decisions.reward

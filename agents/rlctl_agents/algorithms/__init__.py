@@ -36,7 +36,7 @@ def schema_of(spec: Spec, spaces: Spaces, policy: str) -> Schema:
     """Experience schema of a policy's segments.
 
     Args:
-        spec: whole, or a role's part of it.
+        spec: the whole spec, or a role's part of it.
 
     Raises:
         AlgorithmError: there is no such algorithm, or it does not fit the spaces.

@@ -32,7 +32,7 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class Coefficients(Tunable):
-    """Hyperparameters of the loss that may change while it runs, as `lr` may."""
+    """Hyperparameters of the loss that may change during a run, as `lr` may."""
 
     gamma: Tensor
     lambda_: Tensor
@@ -48,12 +48,12 @@ class ActorCriticAlgorithm(Algorithm):
 
     on_policy = True
     settings: ClassVar[type[specs.ActorCritic]]
-    """Class of the hyperparameters; a class of the user's own may name its own."""
+    """Class of the hyperparameters; a user's own algorithm may set its own."""
     tunables: ClassVar[tuple[str, ...]] = COEFFICIENTS
     """Names of the hyperparameters that `coefficients` holds."""
     coefficients: ClassVar[type[Coefficients]] = Coefficients
     memory_steps: ClassVar[int] = MEMORY_STEPS
-    """Agent steps that the moments of returns remember."""
+    """Agent steps over which the moments of returns are averaged."""
 
     @classmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
@@ -91,14 +91,14 @@ class ActorCriticAlgorithm(Algorithm):
         return Act(action, {"log_prob": log_prob}, state)
 
     def rewards(self, batch: Batch) -> Tensor:
-        """[T, B] as they are learned from: scaled, then clipped."""
+        """Rewards [T, B] as they are learned from: scaled, then clipped."""
         reward = batch.fields["reward"] * self.config.reward_scale
         clip = self.config.reward_clip
         return reward if clip is None else reward.clamp(-clip, clip)
 
     def make_optimizer(self) -> torch.optim.Optimizer:
-        """RMSProp as torch has it, epsilon outside the root: g / (sqrt(mean of g^2) + epsilon); Adam; or AdamW, which
-        does not decay biases and deviations."""
+        """The configured optimizer: torch's RMSProp, with epsilon outside the root: g / (sqrt(mean of g^2) + epsilon);
+        Adam; or AdamW, which does not decay vectors (biases, log standard deviations)."""
         config, parameters = self.config, list(self.net.parameters())
         lr, eps, betas = config.lr, config.optimizer_eps, (config.adam_beta1, config.adam_beta2)
         match config.optimizer:
@@ -113,7 +113,7 @@ class ActorCriticAlgorithm(Algorithm):
         return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=True)
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
-        """Apply the schedules; each begins at the hyperparameter as it is now."""
+        """Apply the schedules; each starts from the current value of its hyperparameter."""
         config = self.config
         now = {name: float(getattr(config, name)) for name in config.schedules}
         now |= {name: one.at(consumed_steps, now[name]) for name, one in config.schedules.items() if one is not None}
@@ -123,7 +123,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.scheduled = now
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Change the learning rate or those of `coefficients`; a schedule starts from the new value."""
+        """Change the learning rate or `tunables`; a schedule starts from the new value."""
         unknown = sorted(values.keys() - {name.removesuffix("_") for name in (*self.tunables, "lr")})
         if unknown:
             raise AlgorithmError(f"{self.config.name} cannot change {', '.join(unknown)} while it runs")
@@ -135,12 +135,12 @@ class ActorCriticAlgorithm(Algorithm):
         self.tunable.change(values)
 
     def begun(self) -> None:
-        """Give up a scale of returns that moves no more, as of rewards that were not clipped before."""
+        """Reset the return scale (PopArt) when this run no longer updates it, as after `reward_clip` was set."""
         if self.net.returns is not None and not self.moves_returns and self.net.returns.batches > 0:
             self.net.returns.reset(self.net.value)
 
     def in_units(self, x: Tensor) -> Tensor:
-        """Values, errors or advantages in units of the value head."""
+        """Scale values, errors or advantages to units of the value head."""
         return x if self.net.returns is None else x / self.net.returns.deviation
 
     def target_metrics(self, target: Tensor, valid: Tensor, count: Tensor) -> Tensors:
@@ -164,7 +164,7 @@ class ActorCriticAlgorithm(Algorithm):
 def rows_apart(batch: Batch) -> Batch:
     """The valid rows of a batch side by side as segments of one row: [1, rows, ...] each, without a row after the last.
 
-    A network without memory may learn from any of them together.
+    For networks without memory, which may learn from any rows together.
     """
     valid = batch.fields["valid"]
     steps = len(valid)
@@ -182,7 +182,7 @@ def off_policy_targets(
     """V-trace with the clips and factors of the hyperparameters.
 
     Args:
-        reward: [T, B] as learned from.
+        reward: [T, B] after scaling and clipping.
         log_rho: [T, B] log-probability under the learner's policy minus that under the actor's.
         value: [T+1, B] without gradient.
     """
@@ -201,13 +201,17 @@ def off_policy_targets(
 
 
 def require_clips(config: specs.OffPolicy) -> None:
-    """Raises AlgorithmError: V-trace's clips are outside of the paper's assumption."""
+    """Check V-trace's clips against the paper's assumption.
+
+    Raises:
+        AlgorithmError: c_max exceeds rho_max.
+    """
     if config.c_max > config.rho_max:
         raise AlgorithmError(f"algorithm.c_max must not exceed rho_max, got {config.c_max} > {config.rho_max}")
 
 
 def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over the valid rows, 0 elsewhere; of one learner's rows, where there are several."""
+    """Standardise to mean 0 and standard deviation 1 over this learner's valid rows, 0 elsewhere; x is 0 there too."""
     mean = x.sum() / rows.clamp(min=1)  # x is 0 on rows that are not valid
     centred = torch.where(valid, x - mean, 0.0)
     deviation = (centred.square().sum() / rows.clamp(min=1)).sqrt()
@@ -215,13 +219,13 @@ def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
 
 
 def sums(x: Tensor, valid: Tensor) -> Tensor:
-    """[3] float64: number, sum and sum of squares of the valid rows."""
+    """Number, sum and sum of squares of the valid rows: [3] float64."""
     rows = torch.where(valid, x, 0.0).to(torch.float64)
     return torch.stack([valid.sum().to(torch.float64), rows.sum(), rows.square().sum()])
 
 
 def standardised_by(summed: Tensor, x: Tensor, valid: Tensor) -> Tensor:
-    """Mean 0 and deviation 1 over the valid rows that `summed` is of, 0 elsewhere."""
+    """Standardise by the `sums` of the valid rows to mean 0 and standard deviation 1, 0 on rows that are not valid."""
     count, total, squares = summed
     mean = total / count.clamp(min=1)
     deviation = (squares / count.clamp(min=1) - mean.square()).clamp(min=0.0).sqrt()

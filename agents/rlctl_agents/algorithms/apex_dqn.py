@@ -1,4 +1,4 @@
-"""Ape-X DQN: many actors that explore at rates of their own, priorities, returns over several steps.
+"""Ape-X DQN: many actors with an exploration rate each, prioritized replay, n-step returns.
 
 docs/algorithms/apex_dqn.md has the mathematics and every deviation from the paper (Horgan et al. 2018,
 arXiv:1803.00933).
@@ -16,10 +16,10 @@ from rlctl_agents.algorithms.base import ActInputs
 from rlctl_agents.algorithms.q_learning import QLearning
 
 STREAMS_PER_LEASE = 1_000_000
-"""A stream's id is that of its actor's lease times this, and the slot's number (`acting.policy_player.stream_ids`)."""
+"""Number of stream ids per actor: an id is the lease index times this, plus the slot (`policy_player.stream_ids`)."""
 GOLDEN = (5**0.5 - 1) / 2
 BITS = 20
-"""Bits of a slot's number."""
+"""Bits of a slot's number that are used."""
 
 
 class ApexDqn(QLearning):
@@ -29,7 +29,7 @@ class ApexDqn(QLearning):
     config: specs.Ladder
 
     def epsilon(self, inputs: ActInputs) -> Tensor | float:
-        """Exploration rate of each stream, a function of its number alone; the lowest one outside of a run."""
+        """Exploration rate of each stream, a function of its id alone; the lowest one outside of a run."""
         config = self.config
         if inputs.stream is None:
             return float(config.epsilon_base ** (1 + config.epsilon_power))
@@ -38,11 +38,11 @@ class ApexDqn(QLearning):
 
 
 def places(stream: Tensor) -> Tensor:
-    """[K] float32 in [0, 1) of streams [K] int64: spread evenly however many actors with however many slots there are,
-    and the same whichever actors come or go.
+    """Position of each stream on the exploration ladder, [K] float32 in [0, 1) of stream ids [K] int64: evenly spread
+    for any numbers of actors and slots, and independent of which actors are alive.
 
-    The slots of an actor are at the van der Corput points of base 2, moved round by the actor's number times the golden
-    ratio.
+    The slots of an actor are at the van der Corput points of base 2, shifted modulo 1 by the actor's number times the
+    golden ratio.
 
     Example:
         Slots 0 to 3 of actor 0 are at 0, 1/2, 1/4 and 3/4.

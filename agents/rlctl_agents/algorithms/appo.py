@@ -31,9 +31,9 @@ class Appo(ClippedAlgorithm):
 
     settings = specs.Appo
     config: specs.Appo
-    memory_steps = 25_600  # 2 % of a batch of 512, which its settings were chosen with
+    memory_steps = 25_600  # a batch of 512, with which the settings were chosen, is 2 % of it
     shown = ("rho", "rho_clipped", "kl_actors")
-    """Distances of the target network from the actors; `kl` is that from the target network."""
+    """Distances of the target network from the actors; `kl` is the distance of the network from the target network."""
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
@@ -48,7 +48,7 @@ class Appo(ClippedAlgorithm):
         return {**super().modules, "target": self.target}
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
-        """The batch and older ones side by side, with estimates. As long as the buffer is not full, there are fewer."""
+        """Join the batch with older ones, fewer until the buffer is full, and add estimates."""
         self._newest = batch
         if batch is not None and self._older:
             held = [batch, *self._older]
@@ -56,7 +56,7 @@ class Appo(ClippedAlgorithm):
         return super().prepare(batch, all_reduce)
 
     def estimates(self, batch: Batch) -> Tensors:
-        """V-trace of the target network's policy on the values as they are now."""
+        """V-trace of the target network's policy, with the current values."""
         config, fields = self.config, batch.fields
         inputs = below(fields, "obs"), fields["first"], below(fields, "core")
         params, value = self.net.unroll(*inputs)

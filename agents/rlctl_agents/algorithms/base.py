@@ -21,16 +21,16 @@ from rlctl_agents.types.spaces import Box, Spaces, choices, leaf_array, leaves
 
 Tensors = dict[str, Tensor]  # dotted name -> tensor
 HEAVY_BYTES = 4096
-"""A field with more bytes in one column is gathered for each minibatch."""
+"""Bytes of a field in one column, above which it is gathered for each minibatch, not once per pass."""
 Config = TypeVar("Config", bound=specs.Algorithm)
 
 
 class AlgorithmError(ValueError):
-    """The algorithm does not fit its config, network or spaces: a mistake of the user, told in one sentence."""
+    """Algorithm that does not fit its config, network or spaces: a user's mistake, explained in one sentence."""
 
 
 class ActInputs(NamedTuple):
-    """Inputs of a decision for K slots. Grows by fields with a default, so the signature of `act` stays."""
+    """Inputs of a decision for K slots. New fields get a default, so that the signature of `act` stays."""
 
     obs: Tensors  # leaf name -> [K, ...]
     first: Tensor  # [K] bool, first decision of an episode: the state given for it is ignored
@@ -42,7 +42,7 @@ class ActInputs(NamedTuple):
     last_action: Tensors | None = (
         None  # leaf name -> [K, ...] the slot's previous choice, 0 where `first`; if asked for
     )
-    last_reward: Tensor | None = None  # [K] float32 raw reward of it, 0 where `first`; if asked for
+    last_reward: Tensor | None = None  # [K] float32 raw reward of that choice, 0 where `first`; if asked for
     stream: Tensor | None = None  # [K] int64 id of each slot's stream, unique in the run; None: not a run's actor
 
 
@@ -55,7 +55,7 @@ class Act(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """Books of one batch, on the host."""
+    """Accounting of one batch, in host memory."""
 
     versions: NDArray[np.int64]  # [valid rows] of the weights that chose each action
     rows: int  # agent steps in it that were in no batch before
@@ -70,18 +70,18 @@ class Batch(NamedTuple):
     segment_fields: frozenset[str] = frozenset()  # names of the fields per segment
     columns: Tensor | None = None  # [B] int64, of a minibatch: its columns in the whole batch
     delivery: Delivery | None = None  # None: every row is new, and counted from the tensors
-    all_valid: bool = False  # known to have valid rows alone, and no row after the last
+    all_valid: bool = False  # known to have valid rows only, without the row after the last
 
     @property
     def books(self) -> Delivery:
-        """Books as the batch's source kept them, else from the tensors, with all rows as new ones."""
+        """Accounting as the batch's source recorded it; without it computed from the tensors, with all rows as new."""
         if self.delivery is not None:
             return self.delivery
         valid, version = self.fields["valid"].cpu().numpy(), self.version.cpu().numpy()
         return Delivery(version[valid], int(valid.sum()), version.size)
 
     def narrow(self, first: int, count: int) -> Batch:
-        """Columns first..first+count as views."""
+        """Columns [first, first + count) as views."""
         fields = {name: one.narrow(self._axis(name), first, count) for name, one in self.fields.items()}
         columns = None if self.columns is None else self.columns.narrow(0, first, count)
         return Batch(fields, self.version.narrow(1, first, count), self.segment_fields, columns, None, self.all_valid)
@@ -98,7 +98,7 @@ class Batch(NamedTuple):
         return Batch(fields, version, self.segment_fields, columns, None, self.all_valid)
 
     def split(self, sizes: list[int]) -> list[Batch]:
-        """Batches of so many columns each, one after the other, as views."""
+        """Split into consecutive batches of `sizes` columns, as views."""
         version = self.version.split_with_sizes(sizes, 1)
         columns = [None] * len(sizes) if self.columns is None else self.columns.split_with_sizes(sizes)
         cut = {name: one.split_with_sizes(sizes, self._axis(name)) for name, one in self.fields.items()}
@@ -115,12 +115,12 @@ class Batch(NamedTuple):
 
 
 class Loss(NamedTuple):
-    """Loss of a batch; the caller divides `total` by the valid rows of all learners before it goes backward."""
+    """Loss of a batch; the caller divides `total` by the valid rows of all learners before `backward`."""
 
     total: Tensor  # scalar, sum over the valid rows, differentiable
     rows: Tensor  # scalar float32, number of valid rows
     metrics: Tensors  # name -> scalar without gradient, means over the valid rows
-    priorities: Tensor | None = None  # [B] without gradient, of each column for the next draw; None: no replay
+    priorities: Tensor | None = None  # [B] without gradient, new priority of each column; None: not prioritized
 
 
 class Algorithm(ABC):
@@ -143,37 +143,37 @@ class Algorithm(ABC):
     """Source of its batches: a kind that `experience.sources` knows, or `package.module:factory` of the
     algorithm's own, which is called with `experience.sources.Needs` in the learner and returns a `BatchSource`."""
     needs_last: ClassVar[frozenset[str]] = frozenset()
-    """Of {"action", "reward"}: the parts of each slot's previous decision that `act` gets, and has to record."""
+    """Parts of each slot's previous decision that `act` gets and has to record: some of {"action", "reward"}."""
 
     net: nn.Module
-    """The published part: the modelpool carries its state dict. The roles put it into eval mode once it is made, to
-    act and to learn, so that learner and actors compute the same: leave it so."""
+    """The published part: the modelpool serves its state dict. The roles put it into eval mode once it is made, both
+    for acting and for learning, so that learner and actors compute the same: leave it in that mode."""
     noise_width: int
-    """Uniform numbers in (0, 1) that one decision consumes."""
+    """Number of uniforms in (0, 1) that one decision consumes."""
     max_grad_norm: float
-    """The learner clips the norm of the gradient of the mean loss to this; math.inf switches it off."""
+    """Norm to which the learner clips the gradient of the mean loss; math.inf switches clipping off."""
 
     additive: bool = False
-    """True if the loss of a batch is the sum of those of its segments, so that a large batch may be learned in pieces.
-    A subclass that changes the loss sets it anew, after the base class's `__init__`."""
+    """True if the loss of a batch is the sum of the losses of its segments, so that a large batch may be learned in
+    micro-batches. A subclass that changes the loss sets it anew, after the base class's `__init__`."""
     batch_metrics: Mapping[str, float] = {}
-    """Means over the valid rows of all learners' batches that `prepare` was called with last: shown with those of the
-    loss, and equal on all learners."""
+    """Means over the valid rows of all learners' batches in the last `prepare`: reported with the metrics of the loss,
+    and equal on all learners."""
     steps_per_batch: int = 1
-    """Minibatches that `minibatches` gives, and so optimizer steps of one batch: the same on every learner."""
+    """Optimizer steps per batch: the number of minibatches that `minibatches` yields, the same on every learner."""
 
     scheduled: Mapping[str, float] = MappingProxyType({})
-    """Hyperparameters that may have a schedule, by name, as `set_progress` has left them: curves beside the losses."""
+    """Values of the hyperparameters that may have a schedule, by name, as of the last `set_progress`; reported."""
 
     @property
     def modules(self) -> dict[str, nn.Module]:
-        """Everything that is trained, saved and moved to the device, by name; `net` is the published part of it."""
+        """All modules that are trained, saved and moved to the device, by name; `net` is the published one."""
         return {"net": self.net}
 
     @classmethod
     @abstractmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:
-        """Schema of the segments. Called where there is a simulator; needs no network to be built."""
+        """Schema of the segments; does not build the network."""
 
     @abstractmethod
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None: ...
@@ -184,7 +184,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def act(self, inputs: ActInputs) -> Act:
-        """Choose an action for each of K slots; no gradient, and no random number but the noise."""
+        """Choose an action for each of K slots; without gradient, and with no random numbers but the noise."""
 
     @abstractmethod
     def loss(self, batch: Batch) -> Loss:
@@ -198,11 +198,11 @@ class Algorithm(ABC):
         """Apply schedules before the batch that follows `consumed_steps` agent steps, and fill `scheduled`."""
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Change hyperparameters of a running learner. Those that the loss reads are tensors, which are filled anew: a
+        """Change hyperparameters of a running learner. Those that the loss reads are tensors, changed in place: a
         compiled loss stays compiled.
 
         Raises:
-            AlgorithmError: one of them cannot be changed, or not to this; nothing is changed then.
+            AlgorithmError: one of them cannot be changed, or its value is not valid; nothing is changed then.
         """
         if values:
             raise AlgorithmError(f"{type(self).__name__} cannot change {', '.join(sorted(values))} while it runs")
@@ -212,14 +212,14 @@ class Algorithm(ABC):
         without gradient. A new field is [T or T+1, B, ...].
 
         Args:
-            batch: None: this learner has none, and takes part in what is summed.
-            all_reduce: to be called as often on every learner.
+            batch: None if this learner has none; it takes part in the sums all the same.
+            all_reduce: sum over all learners; must be called equally often on every learner.
         """
         return batch
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterable[Batch]:
         """Cut a prepared batch into `steps_per_batch` minibatches of whole columns (`Batch.select`), one per optimizer
-        step; one without columns adds nothing to a step of others.
+        step; a minibatch without columns adds nothing to the step of the others.
 
         Args:
             rng: on the CPU; saved and restored with the learner.
@@ -227,14 +227,14 @@ class Algorithm(ABC):
         return (batch,)
 
     def after_step(self, means: Mapping[str, float]) -> None:  # noqa: B027
-        """Follow an optimizer step, as target networks may; on a learner without rows too.
+        """Hook after each optimizer step, as for target networks; called on a learner without rows too.
 
         Args:
             means: metrics of the step over all learners.
         """
 
     def ends_early(self, means: Mapping[str, float]) -> bool:
-        """True if the other minibatches of this batch are to be left out; asked after `after_step`.
+        """True if the remaining minibatches of this batch are to be skipped; called after `after_step`.
 
         Args:
             means: metrics of the last step over all learners, so that all of them agree.
@@ -244,20 +244,21 @@ class Algorithm(ABC):
     def update_statistics(  # noqa: B027
         self, batch: Batch | None, means: Mapping[str, float], all_reduce: AllReduce
     ) -> None:
-        """Move running moments, which are buffers of `net`, after the last step of a batch: until then learner and
+        """Update running moments, which are buffers of `net`, after the last step of a batch: until then learner and
         actors agree on them. Without gradient.
 
         Args:
-            batch: prepared; None: this learner has none, and takes part in what is summed.
+            batch: prepared; None if this learner has none; it takes part in the sums all the same.
             means: metrics of the loss over the steps and all learners, and `batch_metrics`.
-            all_reduce: to be called as often on every learner.
+            all_reduce: sum over all learners; must be called equally often on every learner.
         """
 
     def begun(self) -> None:  # noqa: B027
-        """Fit weights that were taken over, from a generation or another run, to the hyperparameters of this one."""
+        """Adapt restored or initial weights to this run's hyperparameters; called once, after a generation or `init`
+        was loaded."""
 
     def after_update(self, updates: int) -> None:  # noqa: B027
-        """Copy targets and the like; without gradient.
+        """Hook after each batch, as for copies of target networks; without gradient.
 
         Args:
             updates: batches learned from so far, over all boots, this one included.
@@ -265,7 +266,7 @@ class Algorithm(ABC):
 
 
 class Tunable(nn.Module):
-    """Hyperparameters as float32 scalars on the device of the loss that reads them, by their names; in no state dict.
+    """Hyperparameters as float32 scalars by name, on the device of the loss that reads them; in no state dict.
 
     Changed in place, so that a loss compiled for them stays compiled. One of `Algorithm.modules`; a subclass annotates
     the names.
@@ -278,14 +279,14 @@ class Tunable(nn.Module):
 
     @torch.no_grad()
     def change(self, values: Mapping[str, float]) -> None:
-        """Set those that have a scalar here; others are ignored. The key of `lambda_` is `lambda`, as in the spec."""
+        """Set the values that have a scalar here; ignore others. The key of `lambda_` is `lambda`, as in the spec."""
         for name, scalar in self.named_buffers():
             if (key := name.removesuffix("_")) in values:
                 scalar.fill_(values[key])
 
 
 def joined(batches: Sequence[Batch]) -> Batch:
-    """Batches of the same schema side by side, copied."""
+    """Batches of the same schema joined along the columns, copied."""
     first = batches[0]
     fields = {
         name: torch.cat([one.fields[name] for one in batches], 0 if name in first.segment_fields else 1)
@@ -297,8 +298,9 @@ def joined(batches: Sequence[Batch]) -> Batch:
 def shuffled(batch: Batch, epochs: int, count: int, rng: torch.Generator) -> Iterator[Batch]:
     """Minibatches of whole columns in random order: `epochs` passes over the batch, `count` minibatches each.
 
-    Their sizes differ by one column at most; with fewer columns than minibatches, some have none. Small fields are put
-    into the order of a pass at once, for minibatches to be views of them; a copy of all images would be large.
+    Their sizes differ by one column at most; with fewer columns than minibatches, some have none. Small fields are
+    permuted once per pass, and minibatches are views of them; larger ones (`HEAVY_BYTES`) are gathered per minibatch,
+    as a copy of all images would be large.
     """
     columns = batch.version.shape[1]
     heavy = {name: one for name, one in batch.fields.items() if one.nbytes > HEAVY_BYTES * columns}
@@ -365,9 +367,9 @@ def hyperparameters(config: specs.Algorithm, kind: type[Config]) -> Config:
         )
     for name in shared.keys() - config.model_fields_set:  # an actor lacks the fields that the learner alone reads
         if get_origin(kind.model_fields[name].annotation) is Literal:
-            del shared[name]  # kind allows its own alone
+            del shared[name]  # kind allows only its own value
     if not kind.model_fields["name"].is_required():
-        del shared["name"]  # kind knows its own
+        del shared["name"]  # kind has its own as the default
     try:
         return kind.model_validate({**shared, **config.params})
     except pydantic.ValidationError as error:

@@ -31,8 +31,7 @@ from rlctl_agents.ops.adam import SmallAdam
 from rlctl_agents.types.spaces import Spaces
 
 KL_MARGIN = 1.5
-"""The steps of a batch end when the KL of a minibatch is above target_kl times this: an estimate from few rows is
-noisy."""
+"""Factor of target_kl above which a minibatch's KL ends the steps of a batch: an estimate from few rows is noisy."""
 
 
 class ClippedCoefficients(Coefficients):
@@ -42,11 +41,12 @@ class ClippedCoefficients(Coefficients):
 
 
 class Adam(SmallAdam):
-    """By the name of torch's, whose state it has: a learner goes on with what either has saved."""
+    """SmallAdam under torch's class name: learner states record the class name of their optimizer, so those of either
+    one load into the other."""
 
 
 class ClippedAlgorithm(ActorCriticAlgorithm):
-    """Several optimizer steps on each batch, none of which gains from moving the policy far from an old one.
+    """Actor-critic with several optimizer steps per batch and a loss that rewards no move far from an old policy.
 
     A subclass adds `estimates`.
     """
@@ -58,7 +58,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
     tunable: ClippedCoefficients
 
     shown: ClassVar[tuple[str, ...]] = ()
-    """Estimates that are only shown, as means; minibatches do not hold them."""
+    """Names of estimates that are only reported, as means; minibatches do not hold them."""
 
     def __init__(self, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> None:
         super().__init__(config, network, spaces, seed=seed)
@@ -81,11 +81,11 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
 
     @abstractmethod
     def estimates(self, batch: Batch) -> Tensors:
-        """Fields of all minibatches: `advantage`, `target` (of the value), `old_value` and `old_log_prob`, [T, B];
-        with those of `shown`."""
+        """Estimates for all minibatches, [T, B] each: `advantage`, `target` (of the value), `old_value`, `old_log_prob`
+        and the fields of `shown`."""
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
-        """The batch with estimates by the present weights, and advantages of one scale.
+        """Add estimates by the current weights, the advantages standardised or in units of the value head.
 
         Values that all minibatches of a batch share are computed here, once: observations as the network
         sees them, targets and old values in units of its head, and `batch_metrics`.
@@ -107,7 +107,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         return batch._replace(fields=batch.fields | made)
 
     def _summed(self, made: Tensors, valid: Tensor | None, all_reduce: AllReduce) -> Tensor:
-        """Fill `batch_metrics`, for which the fields of `shown` are taken out of the estimates.
+        """Fill `batch_metrics`; the fields of `shown` are removed from the estimates for it.
 
         Returns:
             [3] float64, `sums` of the advantages of all learners.
@@ -133,7 +133,7 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         return summed[:3]
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterable[Batch]:
-        """Rows in random order; with a memory, whole segments."""
+        """Minibatches of rows in random order; with a memory, of whole segments."""
         whole = batch if self.net.core is not None else rows_apart(batch)
         return shuffled(whole, self.config.passes, self.config.minibatches, rng)
 
@@ -174,13 +174,13 @@ def surrogate(
     """Clipped policy gradient, value regression and entropy, summed over the valid rows.
 
     Args:
-        log_prob: [T, B], as entropy and value.
+        log_prob, entropy, value: [T, B].
         fields: of a prepared batch.
-        valid: [T, B]; None: all rows are.
+        valid: [T, B]; None: all rows are valid.
 
     Returns:
-        The derivatives with [T, B]; as metrics [5] sums: losses of policy and value, entropy, KL by (r - 1) - log r,
-        which is unbiased and never negative, and clipped ratios.
+        The sum and its derivatives; as metrics [5] sums: losses of policy and value, entropy, KL by (r - 1) - log r,
+        which is unbiased and never negative, and the number of clipped ratios.
     """
     advantage, target, old = fields["advantage"], fields["scaled_target"], fields["scaled_old_value"]
     log_ratio = log_prob - fields["old_log_prob"]
@@ -212,8 +212,8 @@ def surrogate(
 
 
 class Surrogate(torch.autograd.Function):
-    """`surrogate`, its sum and its metrics, with its gradient in closed form: on a small network autograd's own
-    operations, one for each that is written there, cost as much as the layers."""
+    """Autograd node of `surrogate`, with its gradient in closed form: on a small network, autograd's own nodes, one for
+    each operation, cost as much as the layers."""
 
     @staticmethod
     def forward(
@@ -243,5 +243,5 @@ class Surrogate(torch.autograd.Function):
 
 
 def _rows(x: Tensor, steps: int) -> Tensor:
-    """The rows without the one after the last."""
+    """The first `steps` rows, without the one after the last."""
     return x if len(x) == steps else x[:steps]

@@ -1,7 +1,7 @@
-"""The loss of PPO and APPO on two mlps with its gradient in closed form, as one node of autograd.
+"""Loss of PPO and APPO on two mlps with its gradient in closed form, as one node of autograd.
 
-Such a network computes for less time than autograd takes for the sixty operations of its loss, and an update consists
-of many minibatches.
+Computing such a network takes less time than autograd's overhead for the sixty operations of its loss, and an update
+consists of many minibatches.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.torso import Mlp, Torso
 
 MODULES = frozenset({Torso, Mlp, nn.Linear, nn.ModuleList, ActionDistribution, Categorical, Gaussian})
-"""Modules that are computed here in place of their `forward`; a subclass may compute anything."""
+"""Classes of modules that are computed here, not by their `forward`; a subclass may compute anything, and is left out.
+"""
 ACTIVATIONS = (torch.tanh, torch.relu)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 class Differentiated(NamedTuple):
-    """A sum over rows with its derivatives."""
+    """A sum over rows, and its derivatives with respect to log-probability, entropy and value."""
 
     total: Tensor  # scalar
     metrics: Tensor  # [M] sums over the rows
@@ -37,11 +38,11 @@ class Differentiated(NamedTuple):
 
 
 Objective = Callable[[Tensor, Tensor, Tensor], Differentiated]
-"""The loss of log-probabilities, entropies and values, [T, B] each."""
+"""Loss as a function of log-probabilities, entropies and values, [T, B] each."""
 
 
 class ClosedForm:
-    """The loss of a network that `fits`, from observations that are normalised."""
+    """Loss of a network that `fits`, from normalised observations."""
 
     def __init__(self, net: ActorCritic) -> None:
         ((self._action, self._leaf),) = net.distribution.leaves
@@ -53,8 +54,8 @@ class ClosedForm:
 
     @staticmethod
     def fits(net: ActorCritic) -> bool:
-        """True of a network that consists of two of our mlps as they are made, with one leaf of actions, whose
-        deviation no observation changes; in fp32 on a CPU, all of it trained, without hooks."""
+        """True if the network is two unchanged mlps of this package, with one leaf of actions, whose standard deviation
+        does not depend on the observation; in fp32 on a CPU, all of it trained, without hooks."""
         torso, value_torso, leaves = net.torso, net.value_torso, net.distribution.leaves
         if type(net) is not ActorCritic or net.core is not None or value_torso is None or len(leaves) != 1:
             return False
@@ -76,7 +77,7 @@ class ClosedForm:
         )
 
     def loss(self, obs: Tensors, action: Tensors, objective: Objective) -> tuple[Tensor, Tensor]:
-        """The sum of the objective over N rows, and without gradient its metrics.
+        """Sum of the objective over N rows, and its metrics, without gradient.
 
         Args:
             obs: [1, N, ...] each.
@@ -92,7 +93,7 @@ class ClosedForm:
     def _differentiated(
         self, x: Tensor, action: Tensor, objective: Objective
     ) -> tuple[Differentiated, Sequence[Tensor]]:
-        """The sum, and its gradients by all weights."""
+        """The sum, and its gradients with respect to all weights."""
         params, of_policy = self._policy.forward(x)
         values, of_value = self._value.forward(x)
         if isinstance(self._leaf, Gaussian):
@@ -109,7 +110,7 @@ class ClosedForm:
 class _WithGradient(torch.autograd.Function):
     """A sum whose gradient is computed together with it.
 
-    Arguments of `apply`: a function that gives both, and the weights that the gradients are of.
+    Arguments of `apply`: a function that returns both, and the weights of the gradients, in the same order.
     """
 
     @staticmethod
@@ -133,7 +134,7 @@ class _Layers:
         mlp = cast(Mlp, torso.mlp)
         layers = [cast(nn.Linear, layer) for layer in (*mlp.layers, head)]
         self.weights = [one for layer in layers for one in (layer.weight, layer.bias)]
-        """Weight and bias of each."""
+        """Weight and bias of each layer."""
         self._tanh = mlp.activate is torch.tanh
 
     def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
@@ -146,7 +147,7 @@ class _Layers:
         return functional.linear(x, weights[-2], weights[-1]), inputs
 
     def backward(self, grad: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """Gradients by the weights, from that by the output."""
+        """Gradients with respect to the weights, from the gradient with respect to the output."""
         found: list[Tensor] = []
         for at in reversed(range(len(inputs))):
             found += [grad.sum(0), grad.t() @ inputs[at]]
@@ -163,11 +164,12 @@ class _Score(NamedTuple):
     log_prob: Tensor  # [N]
     entropy: Tensor  # [N]
     backward: Callable[[Tensor, Tensor], tuple[Tensor, list[Tensor]]]
-    """From derivatives by log-probability [N] and entropy those by the parameters [N, P], and by the free ones."""
+    """Maps derivatives with respect to log-probability [N] and entropy to those with respect to the parameters [N, P]
+    and the free ones."""
 
 
 def _categorical(logits: Tensor, action: Tensor) -> _Score:
-    """As `Categorical.score`, of [N, n]."""
+    """Score of logits [N, n], equal to `Categorical.score`."""
     log_p = torch.log_softmax(logits, -1)
     p, chosen = log_p.exp(), action.view(-1, 1)
     entropy = -(p * log_p).sum(-1, keepdim=True)
@@ -180,7 +182,7 @@ def _categorical(logits: Tensor, action: Tensor) -> _Score:
 
 
 def _gaussian(leaf: Gaussian, mean: Tensor, log_std: Tensor, action: Tensor) -> _Score:
-    """As `Gaussian.score`, of means [N, entries] and log deviations [entries]."""
+    """Score of means [N, entries] and log standard deviations [entries], equal to `Gaussian.score`."""
     raw = log_std + leaf.start
     inner = raw.clamp(leaf.range[0] + 1, leaf.range[1] - 1)
     beyond = raw - inner

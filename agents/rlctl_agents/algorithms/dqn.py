@@ -1,4 +1,4 @@
-"""DQN: Q-learning from an evenly drawn replay, exploring less and less.
+"""DQN: Q-learning with uniform replay and an annealed exploration rate.
 
 docs/algorithms/dqn.md has the mathematics and every deviation from the paper (Mnih et al. 2015,
 doi:10.1038/nature14236).
@@ -12,13 +12,13 @@ from rlctl_agents.algorithms.q_learning import QLearning
 
 
 class Dqn(QLearning):
-    """Deep Q-network; double, dueling, n-step and prioritized by choice."""
+    """Deep Q-network; optionally double, dueling, n-step and prioritized."""
 
     settings = specs.Dqn
     config: specs.Dqn
 
     def epsilon(self, inputs: ActInputs) -> float:
-        """Linear in the agent steps that the weights were learned from."""
+        """Exploration rate, annealed linearly in the agent steps that the weights were learned from."""
         config = self.config
         done = min(1.0, inputs.progress / config.epsilon_steps)
         return config.epsilon_initial + done * (config.epsilon_final - config.epsilon_initial)

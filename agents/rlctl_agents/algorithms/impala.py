@@ -28,7 +28,7 @@ from rlctl_agents.models.moments import AllReduce
 from rlctl_agents.types.spaces import Spaces
 
 VALUE_BATCHES = 8
-"""Batches of the pass that moves the value alone, where value and policy have a torso each."""
+"""Batches of the pass that trains the value alone, where value and policy have separate torsos."""
 METRICS = (
     "policy_loss", "value_loss", "entropy", "rho", "rho_clipped", "kl", "explained_variance", "target_shift",
     "target_spread",
@@ -39,8 +39,8 @@ METRICS = (
 class Impala(ActorCriticAlgorithm):
     """V-trace actor-critic for every action space, with or without memory.
 
-    A batch makes one optimizer step for policy and value; then a pass over it and older ones, of which copies are held,
-    may move the value alone. The copies are not saved.
+    A batch makes one optimizer step of policy and value; a pass over it and copies of older ones may then train the
+    value alone. The copies are not saved.
     """
 
     settings = specs.Impala
@@ -64,7 +64,7 @@ class Impala(ActorCriticAlgorithm):
         self._of_policy = [
             one for name, one in self.net.named_parameters() if not name.startswith(("value.", "value_torso."))
         ]
-        self._step = 0  # of the batch
+        self._step = 0  # optimizer steps of this batch so far
         self._newest: Batch | None = None
         self._older: deque[Batch] = deque(maxlen=self.config.buffer_batches if self._batches else 0)  # copies
 
@@ -85,7 +85,7 @@ class Impala(ActorCriticAlgorithm):
         return batch
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterator[Batch]:
-        """The batch, for policy and value; then rows of it and of older ones in random order, for the value alone."""
+        """Yield the batch for policy and value, then rows of it and older ones in random order for the value alone."""
         yield batch
         if self._batches:
             others = torch.randperm(len(self._older), generator=rng)[: self._batches - 1].tolist()
@@ -94,8 +94,8 @@ class Impala(ActorCriticAlgorithm):
 
     @torch.no_grad()
     def _regression(self, batch: Batch) -> Batch:
-        """The valid rows: observations as the network sees them, and V-trace's `value_target` by the weights as they
-        are now, in units of the head."""
+        """Valid rows for the value's regression: observations as the network sees them, and V-trace's `value_target`
+        by the current weights, in units of the head."""
         fields = batch.fields
         params, value = self.net.unroll(below(fields, "obs"), fields["first"], {})
         legal = fields["legal"][:-1] if "legal" in fields else None
@@ -107,24 +107,24 @@ class Impala(ActorCriticAlgorithm):
         return rows_apart(Batch(self.net.seen(below(fields, "obs")) | made, batch.version))
 
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Keep the metrics of the policy's step, which are those shown."""
+        """Keep the metrics of the policy's step, which are the ones reported."""
         self._step += 1
         if self._step == 1 and self._batches:
             self.batch_metrics = dict(means)
 
     def ends_early(self, means: Mapping[str, float]) -> bool:
-        """True after a policy's step with a loss that is not finite."""
+        """True if the loss of the policy's step was not finite."""
         return self._step == 1 and self._batches > 0 and not math.isfinite(means["total"])
 
     def after_update(self, updates: int) -> None:
-        """Hold the newest batch for the value."""
+        """Keep a copy of the newest batch for the value's pass."""
         if self._newest is not None and self._older.maxlen:
             fields = {name: one.clone() for name, one in self._newest.fields.items()}
             self._older.append(self._newest._replace(fields=fields, version=self._newest.version.clone()))
         self._newest = None
 
     def loss(self, batch: Batch) -> Loss:
-        """Policy gradient, value regression and entropy, summed over valid rows; for a `_regression` the value."""
+        """Policy gradient, value regression and entropy, summed over valid rows; of a `_regression` the value alone."""
         if "value_target" in batch.fields:
             return self._value_loss(batch)
         config, tunable, fields = self.config, self.tunable, batch.fields

@@ -26,7 +26,7 @@ class Ppo(ClippedAlgorithm):
         self.additive = type(self).loss is Ppo.loss
 
     def estimates(self, batch: Batch) -> Tensors:
-        """Values, advantages and their targets by the weights that gathered the batch."""
+        """Advantages by GAE, value targets and old values by the current weights, before the batch changes them."""
         fields = batch.fields
         _, value = self.net.unroll(below(fields, "obs"), fields["first"], below(fields, "core"))
         discount = self.tunable.gamma * torch.logical_not(fields["terminated"])

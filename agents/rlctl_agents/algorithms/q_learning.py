@@ -20,7 +20,7 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class QLearning(ReplayedAlgorithm):
-    """Q-learning for Discretes and MultiDiscretes, together too. A subclass gives the exploration rate of each slot."""
+    """Q-learning for Discrete and MultiDiscrete actions, also combined. A subclass adds the exploration rate."""
 
     config: specs.QLearning
     network: ClassVar[type[QNetwork]] = QNetwork
@@ -28,7 +28,7 @@ class QLearning(ReplayedAlgorithm):
 
     @classmethod
     def recorded(cls, config: specs.Replayed) -> tuple[Field, ...]:
-        """Fields for first priorities: the value of the action that was taken, and of the best."""
+        """Fields for initial priorities: the values of the taken and of the best action."""
         return (Field("q", "float32", (), "row"), Field("q_max", "float32", (), "row")) if config.prioritized else ()
 
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
@@ -48,7 +48,7 @@ class QLearning(ReplayedAlgorithm):
 
     @abstractmethod
     def epsilon(self, inputs: ActInputs) -> Tensor | float:
-        """Chance of a random action: [K], or of all slots."""
+        """Probability of a random action: [K], or one for all slots."""
 
     @torch.inference_mode()
     def act(self, inputs: ActInputs) -> Act:
@@ -65,12 +65,12 @@ class QLearning(ReplayedAlgorithm):
         return Act(self.choices.split(chosen), record, state)
 
     def values(self, inputs: ActInputs) -> tuple[Tensor, Tensors, Tensors]:
-        """[K, options] action values of the slots that act, further fields to record, and their memory afterwards."""
+        """Action values [K, options] of the slots that act, further fields to record, and their memory afterwards."""
         return self.net(self.net.seen(inputs.obs)), {}, {}
 
     def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
-        """`column` of the chosen actions, and `target`, which does not change within a batch: `double` chooses by the
-        network as the batch begins."""
+        """`column` of the chosen actions, and `target`, which does not change within a batch: `double` selects actions
+        by the network as it is when the batch begins."""
         legal = fields["legal"][1] if "legal" in fields else None
         q = self.target(after)
         if self.config.double:
@@ -81,7 +81,7 @@ class QLearning(ReplayedAlgorithm):
         return {"target": torch.addcmul(reward, discount, q_next), "column": self.choices.columns(action)}
 
     def loss(self, batch: Batch) -> Loss:
-        """Squared error of the values of the actions that were taken, linear where it is large, weighted."""
+        """Weighted squared error of the values of the taken actions, or Huber's with `huber`."""
         fields = batch.fields
         q, target = self.net(seen(batch)), fields["target"]
         total, error = regression(q, target, fields["weight"], self.config.huber, fields["column"])
@@ -92,7 +92,7 @@ class QLearning(ReplayedAlgorithm):
         return Loss(total, rows, shown, size if self.config.prioritized else None)
 
     def after_update(self, updates: int) -> None:
-        """Move the target network, each `target_every_updates` batches."""
+        """Update the target network every `target_every_updates` batches."""
         if updates % self.config.target_every_updates:
             return
         target, net = self._weights

@@ -1,4 +1,4 @@
-"""R2D2: Ape-X with a memory, learned from stored sequences, of which the first rows only warm up the memory.
+"""R2D2: recurrent Ape-X on stored sequences, whose first rows (burn-in) only warm up the memory.
 
 docs/algorithms/r2d2.md has the mathematics and every deviation from the paper (Kapturowski et al. 2019,
 openreview.net/forum?id=r1lyTjAqYX).
@@ -27,9 +27,9 @@ from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 class R2d2(ApexDqn):
     """Recurrent double dueling Q-learning from prioritized sequences.
 
-    A batch of the replay holds B sequences of L = burn_in + sequence_length rows as `experience.replay.sequences` has
-    them: segments of more rows, with the memory that their actor had before the first, `core.*` [B, width], the last
-    action and reward of each row, `last_action.*` and `last_reward` [L, B], and the importance weight [B].
+    A batch of the replay holds B sequences of L = burn_in + sequence_length rows (`experience.replay.sequences`): the
+    fields of segments of L rows, with the actor's memory before the first row, `core.*` [B, width], the last action and
+    reward of each row, `last_action.*` and `last_reward` [L, B], and the importance weight [B].
     """
 
     settings = specs.R2d2
@@ -62,7 +62,7 @@ class R2d2(ApexDqn):
     def decide(
         self, net: RecurrentQNetwork, obs: Tensors, first: Tensor, state: Tensors, action: Tensors, reward: Tensor
     ) -> tuple[Tensor, Tensors]:
-        """[K, options] of K slots by a network, and their memory afterwards.
+        """Action values [K, options] of K slots by a network, and their memory afterwards.
 
         Args:
             obs, first, state: as in `ActInputs`.
@@ -78,16 +78,16 @@ class R2d2(ApexDqn):
         return rescaled(self.learned(reward))
 
     def learned(self, reward: Tensor) -> Tensor:
-        """Rewards as they are learned from."""
+        """Rewards as they are learned from: scaled, then clipped."""
         config = self.config
         scaled = reward if config.reward_scale == 1.0 else reward * config.reward_scale
         return scaled if config.reward_clip is None else scaled.clamp(-config.reward_clip, config.reward_clip)
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
-        """Sequences as the networks see them: `seen.*`, `last`, `first` and `legal` of all rows and the one after,
-        [L + 1, B, ...]; of those that are learned from `reward`, `terminated`, `truncated`, `valid` and `column`; of
-        those and the one after the values `q_target` of the target network; the memory before the first row, `core.*`.
-        """
+        """Sequences as the networks see them. Of all rows and the one after, [L + 1, B, ...]: `seen.*`, `last`,
+        `first`. Of the rows behind the burn-in: `reward`, `terminated`, `truncated`, `valid`, `column`; of these and
+        the one after: `legal`, and `q_target`, values of the target network. Of each sequence: `weight`, and `core.*`,
+        the memory before the first row."""
         self._drawn = {}
         if batch is None:
             return None
@@ -114,8 +114,8 @@ class R2d2(ApexDqn):
         return Batch(made, batch.version, whole, columns, None, batch.all_valid)
 
     def _last(self, fields: Tensors) -> Tensor:
-        """[L + 1, B, options + 1] the last action, as codes, and reward of each row: of the row after those of the
-        last."""
+        """Last action (one-hot codes) and last reward of each row and of the one after, [L + 1, B, options + 1]; 0
+        where an episode begins."""
         action, begins = below(fields, "action"), fields["first"]
         last = {name: torch.cat([fields[f"last_{name}"], leaf[-1:]]) for name, leaf in action.items()}
         codes = self.choices.codes({name: leaf.flatten(0, 1) for name, leaf in last.items()})
@@ -124,7 +124,7 @@ class R2d2(ApexDqn):
         return both * ~begins.unsqueeze(-1)
 
     def _burned_in(self, net: RecurrentQNetwork, fields: Tensors) -> Tensor:
-        """[sequence_length + 1, B, options] values behind the burn-in, into which no gradient flows."""
+        """Values behind the burn-in, through which no gradient flows: [sequence_length + 1, B, options]."""
         burn_in, state = self.config.burn_in, below(fields, "core")
         seen = {name[5:]: leaf for name, leaf in fields.items() if name.startswith("seen.")}
         last, first = fields["last"], fields["first"]
@@ -136,7 +136,8 @@ class R2d2(ApexDqn):
         return net.unroll(rest, last[burn_in:], first[burn_in:], state).q
 
     def loss(self, batch: Batch) -> Loss:
-        """Half the squared error of the values of the actions that were taken, over the valid rows, weighted."""
+        """Half the squared error of the values of the taken actions, or Huber's with `huber`; weighted, over the valid
+        rows."""
         fields, config = batch.fields, self.config
         q = self._burned_in(self.net, fields)
         q_taken = q[:-1].gather(2, fields["column"]).sum(2)

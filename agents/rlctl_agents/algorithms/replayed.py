@@ -33,7 +33,7 @@ from rlctl_agents.types.spaces import Spaces, has_images
 
 
 class ReplayedAlgorithm(Algorithm):
-    """Learns from rows that were drawn from a replay. A subclass makes its networks and adds acting and the loss.
+    """Algorithm that learns from rows drawn from a replay. A subclass makes its networks and adds acting and the loss.
 
     A batch of the replay holds B rows, each the first of a window of up to n steps: `obs.*` and `legal` [2, B, ...] of
     its beginning and of the row after its k steps, `action.*` [1, B, ...], `rewards` [B, n], `steps` [B] k,
@@ -43,7 +43,7 @@ class ReplayedAlgorithm(Algorithm):
     on_policy = False
     source = "rlctl_agents.experience.replay.source:replay"
     settings: ClassVar[type[specs.Replayed]]
-    """Class of the hyperparameters; a class of the user's own may name its own."""
+    """Class of the hyperparameters; a user's own algorithm may set its own."""
     net: Observing
 
     @classmethod
@@ -70,7 +70,7 @@ class ReplayedAlgorithm(Algorithm):
         except ModelError as error:
             raise AlgorithmError(str(error)) from error
         self._drawn: Tensors = {}  # observations of the newest batch
-        # pieces are for images; others would only be measured in every step
+        # micro-batches pay for images; with others every step would only measure whether they do
         self.additive = has_images(spaces.obs)
 
     @abstractmethod
@@ -83,7 +83,7 @@ class ReplayedAlgorithm(Algorithm):
 
     @abstractmethod
     def trained(self) -> list[tuple[list[nn.Parameter], float]]:
-        """Parameters that are trained, in groups, each with its learning rate as the hyperparameters say now."""
+        """Trained parameters in groups, each with its learning rate by the current hyperparameters."""
 
     def initial_state(self, slots: int) -> Tensors:
         return {}
@@ -94,7 +94,7 @@ class ReplayedAlgorithm(Algorithm):
         return SmallAdam(groups, eps=self.config.optimizer_eps)
 
     def set_progress(self, consumed_steps: int, optimizer: torch.optim.Optimizer) -> None:
-        """Apply the schedule of the learning rates: all of them change as `lr` does."""
+        """Apply the schedule of the learning rates: all of them change in proportion to `lr`."""
         schedule, lr = self.config.lr_schedule, self.config.lr
         factor = 1.0 if schedule is None else schedule.at(consumed_steps, lr) / lr
         for group, (_, rate) in zip(optimizer.param_groups, self.trained(), strict=True):
@@ -102,7 +102,7 @@ class ReplayedAlgorithm(Algorithm):
         self.scheduled = {"lr": lr * factor}
 
     def set_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Change any that the spec marks as mutable; a schedule starts from the new value."""
+        """Change hyperparameters that the spec marks as mutable; a schedule starts from the new value."""
         known = {name for name, field in self.settings.model_fields.items() if MUTABLE in field.metadata}
         if unknown := sorted(values.keys() - known):
             raise AlgorithmError(f"{self.config.name} cannot change {', '.join(unknown)} while it runs")
@@ -113,8 +113,8 @@ class ReplayedAlgorithm(Algorithm):
             raise AlgorithmError("; ".join(faults)) from None
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
-        """Rows side by side, every field [B, ...]: observations as the network sees them, `seen.*` at the beginning and
-        `next.*` after k steps, `reward` and `discount` over these, `weight`, and what `made` adds."""
+        """Prepared rows, every field [B, ...]: `seen.*`, the observations at the beginning as the network sees them,
+        `weight`, `valid`, and the fields of `made`."""
         self._drawn = {}
         if batch is None:
             return None
@@ -136,15 +136,17 @@ class ReplayedAlgorithm(Algorithm):
 
     @abstractmethod
     def made(self, fields: Tensors, first: Tensors, after: Tensors, reward: Tensor, discount: Tensor) -> Tensors:
-        """Fields of a prepared batch, [B, ...] each, beside observations and weights.
+        """Fields of a prepared batch that the loss needs besides observations and weights, [B, ...] each: targets and
+        the like.
 
         Args:
             fields: of the batch as it was drawn.
-            first, after: observations as the network sees them.
+            first, after: observations as the network sees them, at the beginning and after the k steps.
+            reward, discount: [B] as in `NStep`.
         """
 
     def parts(self, batch: Batch) -> list[Batch]:
-        """A prepared batch as its minibatches, in the order of the draw, which was random."""
+        """Split a prepared batch into its minibatches, in the order of the draw, which was random."""
         each, more = divmod(batch.version.shape[1], self.steps_per_batch)
         return batch.split([each + (at < more) for at in range(self.steps_per_batch)])
 
@@ -152,7 +154,7 @@ class ReplayedAlgorithm(Algorithm):
         yield from self.parts(batch)
 
     def update_statistics(self, batch: Batch | None, means: Mapping[str, float], all_reduce: AllReduce) -> None:
-        """Add the rows that were drawn to the moments of observations, each as often as it was."""
+        """Add the drawn rows to the moments of observations, each as often as it was drawn."""
         if self.net.observed is not None:
             valid = None if batch is None else batch.fields["valid"].unsqueeze(0)
             self.net.observed.update(self._drawn or None, valid, all_reduce)

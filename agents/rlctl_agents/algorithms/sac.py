@@ -1,7 +1,7 @@
 """SAC: an actor-critic that maximises reward and entropy, with a learned weight between the two.
 
 docs/algorithms/sac.md has the mathematics and every deviation from the papers (Haarnoja et al. 2018, arXiv:1812.05905,
-for real numbers; Christodoulou 2019, arXiv:1910.07207, for options).
+for continuous actions; Christodoulou 2019, arXiv:1910.07207, for discrete ones).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class SoftActorCritic(TwinCriticsAlgorithm):
     settings = specs.Sac
     config: specs.Sac
     likely_entropy: float
-    """Nats that `target_entropy: auto` stands for; set by `make_critics`."""
+    """Target entropy in nats with `target_entropy: auto`; set by `make_policy`."""
 
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
         super().make_networks(network, spaces, seed)
@@ -60,14 +60,14 @@ class SoftActorCritic(TwinCriticsAlgorithm):
         return groups
 
     def soft_loss(self, critics: Tensor, error: Tensor, soft: Tensor, entropy: Tensor, batch: Batch, q: Tensor) -> Loss:
-        """The losses together.
+        """Sum of the losses of critics, policy and temperature.
 
         Args:
-            critics: scalar, of both.
-            error: [2, B] of their values.
-            soft: [B] the policy's.
+            critics: scalar, loss of both critics.
+            error: [2, B] errors of their values.
+            soft: [B] loss of the policy.
             entropy: [B] nats of the policy, or an estimate.
-            q: [B] of one critic, to be shown.
+            q: [B] values of one critic, to be reported.
         """
         total = critics + soft.sum()
         if self.config.temperature == "auto":
@@ -83,7 +83,7 @@ class SoftActorCritic(TwinCriticsAlgorithm):
 
 
 class Sac(SoftActorCritic, BoundedActions):
-    """Soft actor-critic. For actions that are options it is a `DiscreteSac`."""
+    """Soft actor-critic for continuous actions; for discrete ones the constructor returns a `DiscreteSac`."""
 
     net: SquashedPolicy
 
@@ -123,7 +123,7 @@ class Sac(SoftActorCritic, BoundedActions):
 
 
 class DiscreteSac(SoftActorCritic):
-    """Soft actor-critic for Discretes and MultiDiscretes, with exact expectations in place of samples.
+    """Soft actor-critic for Discrete and MultiDiscrete actions, with exact expectations in place of samples.
 
     The choices of an action are independent given the observation, and its value is the sum of theirs, so that both
     expectations are sums over the options.

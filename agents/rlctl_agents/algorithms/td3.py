@@ -74,7 +74,7 @@ class Td3(BoundedActions):
         return torch.add(action, normals(inputs.noise), alpha=self.config.exploration_noise).clamp_(-1.0, 1.0)
 
     def target(self, fields: Tensors) -> Tensor:
-        """y = r + discount min Q'(x', a'), a' of the target policy with a little noise."""
+        """y = r + discount min Q'(x', a'), a' of the target policy with clipped noise."""
         config, x, critics = self.config, after(fields), self.target_critics
         noise = (fields["next_noise"] * config.target_noise).clamp_(-config.target_noise_clip, config.target_noise_clip)
         action = (self.target_policy(x) + noise).clamp_(-1.0, 1.0)

@@ -1,5 +1,4 @@
-"""Actor-critics with two critics that learn from a replay: networks and targets; exploration and noise of those for
-real-valued actions."""
+"""Actor-critics with two critics and a replay: networks and targets; exploration and noise for real-valued actions."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
 
     config: specs.Continuous
     moving: int = 1
-    """Optimizer steps from one move of the target networks to the next."""
+    """Optimizer steps between two updates of the target networks."""
 
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:
         self.net = self.make_policy(network, spaces, seed)
@@ -59,10 +58,10 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
 
     @abstractmethod
     def taken(self, action: Tensors) -> Tensors:
-        """The actions that were taken, [B, ...] as the space has them, as the critics need them."""
+        """Fields of the taken actions as the critics need them, from actions [B, ...] in the form of the space."""
 
     def noise(self, rows: int, rng: torch.Generator) -> Tensors:
-        """Random numbers [rows, ...] of targets and losses, on the CPU."""
+        """Random numbers [rows, ...] for targets and losses, on the CPU."""
         return {}
 
     def prepare(self, batch: Batch | None, all_reduce: AllReduce) -> Batch | None:
@@ -70,7 +69,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
         return super().prepare(batch, all_reduce)
 
     def minibatches(self, batch: Batch, rng: torch.Generator) -> Iterator[Batch]:
-        """Minibatches, each with targets by the networks of its moment."""
+        """Minibatches, each with targets by the networks at that time."""
         drawn = self.noise(len(batch.fields["reward"]), rng)
         fields = batch.fields | {name: one.to(batch.version.device) for name, one in drawn.items()}
         whole = batch._replace(fields=fields, segment_fields=frozenset(fields))
@@ -83,7 +82,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
 
     @torch.no_grad()
     def after_step(self, means: Mapping[str, float]) -> None:
-        """Move the target networks after every `moving` optimizer steps."""
+        """Update the target networks after every `moving` optimizer steps."""
         self._steps += 1
         if self._steps % self.moving == 0:
             torch._foreach_lerp_(*self._pairs, self.config.tau)
@@ -94,8 +93,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
 
 
 class BoundedActions(TwinCriticsAlgorithm):
-    """Actions that are real numbers, in units of half the width of their bounds, from -1 to 1, but in the records of
-    actors."""
+    """Base for real-valued actions: scaled by their bounds to [-1, 1], except in the actions that `act` returns."""
 
     bounds: Bounds
     """Bounds of the actions; `make_policy` sets them."""
@@ -112,7 +110,7 @@ class BoundedActions(TwinCriticsAlgorithm):
 
     @abstractmethod
     def decide(self, seen: Tensors, inputs: ActInputs) -> Tensor:
-        """[K, A] the actions of the policy, in units."""
+        """Actions [K, A] of the policy, in [-1, 1]."""
 
     def taken(self, action: Tensors) -> Tensors:
         return {"units": self.bounds.to_units(action)}
@@ -123,7 +121,7 @@ class BoundedActions(TwinCriticsAlgorithm):
 
 
 def paired(target: nn.Module, source: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Parameters of a target network, and those that they follow."""
+    """Parameters of a target network, and the parameters of its source that they follow."""
     return [*target.parameters()], [*source.parameters()]
 
 

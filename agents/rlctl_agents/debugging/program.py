@@ -12,12 +12,15 @@ import logging
 import math
 import pdb
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import rlctl
+import rlctl_agents
 from rlctl.errors import SpecError
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
@@ -153,6 +156,19 @@ def learn(session: DebugSession, telling: DebugAnswer, updates: int, episodes: i
     telling.summary(session)
 
 
+_OURS = tuple(Path(one) for package in (rlctl, rlctl_agents) for one in package.__path__)
+
+
+def _is_users(filename: str, code: Path | None) -> bool:
+    """Whether a frame is of the user's own code: below `code` or an editable package, and none of an installed one."""
+    path = Path(filename)
+    if {"site-packages", "dist-packages"} & set(path.parts) or any(path.is_relative_to(one) for one in _OURS):
+        return False
+    if code is not None and path.is_relative_to(code):
+        return True
+    return path.is_absolute() and not path.is_relative_to(sysconfig.get_path("stdlib"))
+
+
 def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, stay: bool) -> int:
     """Tell an exception: of the user's own code with all frames, another mistake of the user in a sentence.
 
@@ -169,7 +185,7 @@ def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, sta
     if quits or any(isinstance(cause, bdb.BdbQuit) for cause in causes):
         telling.note("ended from the debugger")
         return INTERRUPTED
-    theirs = code is not None and any(Path(one.filename).is_relative_to(code) for one in frames)
+    theirs = any(_is_users(one.filename, code) for one in frames)
     if isinstance(error, UserFault) and not theirs:
         exit_code = INVALID
         print(f"error: {error}", file=sys.stderr)

@@ -30,21 +30,21 @@ def make(
     """A vector of `envs` environments of one kind, not reset yet.
 
     Args:
-        id: a Gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, `module:Id-v0`), or `module:attribute`: a class or a function,
-            of the protocol `Env` where it takes an argument `envs`, of a vector of Gymnasium's where it takes
-            `num_envs`, else of a Gymnasium environment.
-        envs: environments side by side, at least 1.
+        id: a Gymnasium id (`CartPole-v1`, `ALE/Pong-v5`, `module:Id-v0`), or `module:attribute`: a class or a function
+            that makes an `Env` if it takes an argument `envs`, a Gymnasium vector if it takes `num_envs`, else one
+            Gymnasium environment.
+        envs: number of environments side by side, at least 1.
         seeds: one per environment, from 0 to 2**31 - 1; `reset` may be given others.
-        kwargs: for the environment's constructor, as they are.
+        kwargs: passed to the environment's constructor unchanged.
         preset: `atari` is the standard preprocessing of an `ALE/` id.
-        max_episode_steps: cut episodes here; None: as the environment is registered.
-        frame_stack: show so many of the last frames; None: those of the environment, or of the preset.
-        wrapping: around each copy of a Gymnasium environment; a preset takes what it has itself.
-        threads: of the simulator, where it has threads; None: OMP_NUM_THREADS, else 1.
-        render_mode: for looking at the first: it is `base.Renders`, and slower.
+        max_episode_steps: steps after which episodes are truncated; None: as the environment is registered.
+        frame_stack: number of last frames to show; None: as the environment or the preset has it.
+        wrapping: applied to each copy of a Gymnasium environment; a preset takes its fields as options.
+        threads: threads of the simulator, where it has any; None: OMP_NUM_THREADS, else 1.
+        render_mode: renders the first environment: the vector is a `base.Renders`, and slower.
 
     Raises:
-        EnvRefused: cannot be made as asked: unknown id, failing import, missing package, unsupported space.
+        EnvRefused: it cannot be made as asked: unknown id, failing import, missing package, unsupported space.
         ValueError: envs or seeds out of range.
     """
     if envs < 1 or len(seeds) != envs:
@@ -93,10 +93,10 @@ def make_of(
     training: bool = True,
     render_mode: RenderMode | None = None,
 ) -> Env:
-    """Environments as the section `env` of a spec, plain data, names them; see `make`.
+    """Make the environments of the section `env` of a spec, given as plain data; see `make`.
 
     Args:
-        training: False: whole games, for evaluation.
+        training: False for whole games, as in evaluation.
         render_mode: see `make`.
     """
     fields = ("id", "kwargs", "preset", "max_episode_steps", "frame_stack")

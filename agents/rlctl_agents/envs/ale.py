@@ -57,10 +57,10 @@ def make(
     frame_stack: int | None = None,
     wrapping: Wrapping = Wrapping(),  # noqa: B008, it is frozen
 ) -> Env:
-    """An `ALE/` id with the preset atari.
+    """Make the environments of an `ALE/` id with the preset atari.
 
     Raises:
-        EnvRefused: no such game, or an option that the preset has not.
+        EnvRefused: no such game, or an option that the preset does not have.
     """
     game, options, frames = _options(id, kwargs, max_episode_steps, frame_stack, wrapping)
     try:
@@ -79,13 +79,13 @@ def make_shown(
     wrapping: Wrapping,
     render_mode: RenderMode,
 ) -> tuple[Env, int]:
-    """The same games by Gymnasium's `AtariPreprocessing`, one by one, to be rendered: ALE's vector renders none.
+    """Make the same games by Gymnasium's `AtariPreprocessing`, one by one, for rendering: ALE's vector renders none.
 
     Returns:
-        The environments, and how many of their frames are stacked.
+        The environments, and the number of frames to stack.
 
     Raises:
-        EnvRefused: as `make`; or FIRE at reset, or frames that are not pooled, which the wrapper has not.
+        EnvRefused: as `make`; or FIRE at reset, or frames that are not pooled, which the wrapper does not have.
     """
     _, options, frames = _options(id, kwargs, max_episode_steps, frame_stack, wrapping)
     for name in ("use_fire_reset", "maxpool"):
@@ -142,10 +142,12 @@ def _options(
 
 
 class Atari:
-    """Games of one kind, stepped by ALE's own threads.
+    """Vector of one game, stepped by ALE's own threads.
 
     Args:
-        lives: each is an episode, and begins with a no-op, as in DQN; the stack then shows nothing of the one before.
+        frames: most simulator frames of an episode.
+        lives: True if each life is an episode. It begins with a no-op, as in DQN, and its stack shows no frame of the
+            life before.
     """
 
     def __init__(
@@ -171,8 +173,8 @@ class Atari:
             num_threads=threads,
             autoreset_mode=AutoresetMode.NEXT_STEP,
             reward_clipping=False,
-            episodic_life=False,  # of ALE: it begins another game where a life is lost
-            life_loss_info=lives,  # it ends an episode there, and the game goes on
+            episodic_life=False,  # ALE's own begins another game where a life is lost
+            life_loss_info=lives,  # this one ends an episode there, and the game goes on
         )
         self._lives = lives
         self._late = np.zeros(len(self._seeds), np.bool_)  # ended with the first step of an episode
@@ -197,7 +199,7 @@ class Atari:
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
         chosen: NDArray[Any] = action["action"]
         if chosen.min() < 0 or chosen.max() >= self._actions:
-            # ALE's thread would die of it, and the next receive would wait for ever
+            # ALE's thread would crash, and the next receive would wait for ever
             raise ValueError(f"actions must be from 0 to {self._actions - 1}, got {chosen.tolist()}")
         try:
             if self._lives:

@@ -26,7 +26,7 @@ def values_fault(verb: str, answer: Any) -> str | None:
         The fault in words; None when there is none.
     """
     if not isinstance(answer, (tuple, list)):
-        got = f"a {type(answer).__name__}"  # its entries or keys are not to be taken for values
+        got = f"a {type(answer).__name__}"  # its entries or keys must not be counted as values
     elif len(answer) != (5 if verb == "step" else 2):
         got = f"{len(answer)} value{'' if len(answer) == 1 else 's'}"
     elif verb == "reset" and not isinstance(answer[1], Mapping | None):
@@ -37,7 +37,7 @@ def values_fault(verb: str, answer: Any) -> str | None:
 
 
 def truth(value: Any) -> bool:
-    """A flag of one step: a bool, or one number that is 0 or 1.
+    """Convert a flag of one step, a bool or one number that is 0 or 1.
 
     Raises:
         ValueError: it is neither; NaN and text are true to Python.
@@ -51,10 +51,10 @@ def truth(value: Any) -> bool:
 
 
 def reward_number(value: Any) -> float:
-    """A reward of one step.
+    """Convert a reward of one step.
 
     Raises:
-        TypeError, ValueError: it is no number; text is none, though Python reads it.
+        TypeError, ValueError: it is not a number; text is refused, though Python could read it.
     """
     if isinstance(value, str | bytes):
         raise TypeError(value)
@@ -62,7 +62,7 @@ def reward_number(value: Any) -> float:
 
 
 def scalars_fault(answer: Any) -> str:
-    """Fault of the first of reward, terminated and truncated of one step that could not be stored."""
+    """Fault of one step's reward, or else of its flags terminated and truncated, that could not be stored."""
     _, reward, terminated, truncated, _ = answer
     with suppress(TypeError, ValueError):
         reward_number(reward)
@@ -72,12 +72,12 @@ def scalars_fault(answer: Any) -> str:
 
 
 def raised(verb: str, env: Any, error: Exception) -> str:
-    """Words for an exception of `reset` or `step`.
+    """Message for an exception of `reset`, `step` or `render`.
 
     Args:
-        verb: which of the two.
+        verb: name of the method.
         env: the environment that was called, with all its wrappers.
-        error: what it raised.
+        error: the exception that it raised.
     """
     inner = env.unwrapped
     wrapped = inner is not env
@@ -87,8 +87,8 @@ def raised(verb: str, env: Any, error: Exception) -> str:
             "write def reset(self, *, seed=None, options=None), call super().reset(seed=seed) and return obs, {}"
         )
     if wrapped and "unpack" in str(error):
-        # a wrapper such as TimeLimit unpacked in vain, and its error names neither value nor method; the process ends
-        # of it, so that one more step does no harm
+        # a wrapper such as TimeLimit failed to unpack, and its error names neither value nor method; the process ends
+        # with it, so that one more step does no harm
         with suppress(Exception):
             answer = inner.reset() if verb == "reset" else inner.step(inner.action_space.sample())
             found = values_fault(verb, answer)
@@ -98,7 +98,7 @@ def raised(verb: str, env: Any, error: Exception) -> str:
 
 
 def _takes(reset: Any, wrapped: bool) -> bool:
-    """True if it can be called as rlctl does, or as a wrapper does, which passes everything on."""
+    """True if `reset` takes the arguments of rlctl, or those of a wrapper, which passes all on."""
     given = {"seed": 0, "options": None} if wrapped else {"seed": 0}
     try:
         inspect.signature(reset).bind(**given)

@@ -13,7 +13,7 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class EnvError(Exception):
-    """An environment misbehaved while it ran: a simulator's bug, or bad luck.
+    """Misbehaviour of an environment while it ran: a simulator's bug, or bad luck.
 
     Example:
         `str(EnvError.at("step returned NaN reward", "CartPole-v1", 41, 20184))` is
@@ -22,19 +22,19 @@ class EnvError(Exception):
 
     @classmethod
     def at(cls, what: str, env: str, seed: int, step: int) -> EnvError:
-        """Error with the place at which it happened, so that it can be repeated.
+        """Error with the place at which it happened, so that it can be reproduced.
 
         Args:
             what: one clause, without full stop.
             env: id of the environment, as in the spec.
-            seed: that the one environment concerned was reset with.
+            seed: seed with which the faulty environment was reset.
             step: calls of `step` since that reset, this one included; 0 is the reset itself.
         """
         return cls(f"{what} ({env}, seed {seed}, step {step})")
 
 
 class EnvRefused(EnvError):
-    """The environment cannot be made as the spec asks: a mistake of the user, starting again cannot help."""
+    """Environment that cannot be made as the spec asks: a mistake of the user, which no restart cures."""
 
 
 class Wrapping(NamedTuple):
@@ -48,15 +48,15 @@ class Wrapping(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        """Times that each action is played."""
+        """Number of times that each action is played."""
         return self.action_repeat or 1
 
 
 def chosen_seeds(given: Sequence[int] | None, before: Sequence[int]) -> list[int]:
-    """The seeds of a reset: those given, else those of before.
+    """Seeds of a reset: the given ones, else those of the reset before.
 
     Raises:
-        ValueError: not as many as before.
+        ValueError: their number is not that of the environments.
     """
     if given is not None and len(given) != len(before):
         raise ValueError(f"seeds must be one per environment, {len(before)}, got {len(given)}")
@@ -71,15 +71,16 @@ def number_word(number: float | np.floating[Any]) -> str:
 class Env(Protocol):
     """A vector of environments of one kind. A slot is one seat of one environment: `env * seats + seat`.
 
-    Its driver answers every slot of the last `Decisions` at once. Arrays handed out are valid until the next
-    `step` or `reset`: copy what you keep. Arrays handed in are not kept and not changed.
+    Its caller gives actions for all slots of the last `Decisions` at once. Returned arrays are valid until the next
+    `step` or `reset`: copy what you keep. Passed arrays are neither kept nor changed.
 
     An episode ends at the same time for every seat that has acted in it; a seat that has not does not see its end. A
     seat's first decision brings no reward. In every answer each environment has a waiting slot. (Vectors of
     Gymnasium's that reset in the same step have an answer with their new episodes alone; see `gymnasium.Resetting`.)
 
-    A class of one's own is named `module:Class` in the spec, is called with `envs` and the spec's `env.kwargs`, and can
-    be tried with `rlctl_agents.envs.check.check_env`. Every answer that it gives in use is held against these rules.
+    A user's own class is named `module:Class` in the spec, is called with `envs` and the spec's `env.kwargs`, and can
+    be tried with `rlctl_agents.envs.check.check_env`. Every answer that it gives in a run is checked against these
+    rules.
     """
 
     @property
@@ -88,28 +89,28 @@ class Env(Protocol):
 
     @property
     def envs(self) -> int:
-        """Environments side by side."""
+        """Number of environments side by side."""
 
     @property
     def frame_skip(self) -> int:
-        """Simulator frames of one step."""
+        """Simulator frames per step."""
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
-        """Begin anew in every environment.
+        """Reset every environment.
 
         Args:
             seeds: one per environment, from 0 to 2**31 - 1; equal seeds and equal actions give equal decisions. None:
-                those that `make` was given (a class of one's own is always given seeds).
+                those that `make` was given (a user's own class is always given seeds).
 
         Returns:
             The slots that act first: `first` is set, rewards are 0, no episode has ended.
         """
 
     def step(self, slot: NDArray[np.int64], action: Arrays) -> Decisions:
-        """Act, and simulate until the next slots wait.
+        """Act, and simulate until the next slots wait for an action.
 
         Args:
-            slot: [K] those of the last decisions, in their order.
+            slot: [K] slots of the last decisions, in their order.
             action: leaf name (`action`, or `action.0` ...) -> [K, ...]. The row of a slot that has ended is ignored.
                 Numbers of a Box lie within its bounds.
 
@@ -118,11 +119,11 @@ class Env(Protocol):
             answered, it begins the next episode and appears again as `first` with reward 0 when it has to act.
 
         Raises:
-            EnvError: the simulator raised, or gave a number that is none; the text names env, seed and step.
+            EnvError: the simulator raised, or returned a number that is not finite; the text names env, seed and step.
         """
 
     def close(self) -> None:
-        """Free what the simulator holds; a second call does nothing."""
+        """Free the simulator's resources; a second call does nothing."""
 
 
 RenderMode = Literal["human", "rgb_array"]
@@ -135,10 +136,10 @@ class Renders(Protocol):
 
     @property
     def frames_per_s(self) -> float:
-        """Steps of a second, at the speed at which it is meant to be watched."""
+        """Steps per second at the speed meant for watching."""
 
     def frame(self) -> NDArray[np.uint8] | None:
-        """[height, width, 3], as the simulator draws it, whatever the policy observes; None: it shows a window."""
+        """[height, width, 3] as the simulator draws it, independent of the observation; None: it shows a window."""
 
 
 @runtime_checkable
@@ -146,8 +147,8 @@ class Rests(Protocol):
     """A vector that need not simulate all its environments: the games of an evaluation do not end together."""
 
     def rest(self, env: NDArray[np.int64]) -> None:
-        """Leave environments as they are until the next reset: they answer with no reward, no end, and their
-        last observation. A vector that holds one that cannot rest goes on with it.
+        """Leave environments as they are until the next reset: they answer with no reward, no end, and their last
+        observation. A vector of environments that cannot rest ignores it.
 
         Args:
             env: numbers of environments that have just ended an episode.

@@ -1,4 +1,4 @@
-"""Checks of environments: of one `Decisions`, and of every step of a drive through an environment."""
+"""Checks of environments: of one `Decisions`, and of every step of a random rollout."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from rlctl_agents.types.spaces import (
 
 
 def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | None:
-    """Fault in one answer of an environment, judged by itself.
+    """Fault in one answer of an environment, by that answer alone.
 
     Returns:
-        The fault in words and the environment that it concerns; None when there is none.
+        The fault in words and the number of its environment; None when there is none.
     """
     for name in ("slot", "reward", "terminated", "truncated", "first"):
         if not isinstance(value := getattr(decisions, name), np.ndarray):
@@ -110,7 +110,7 @@ def _legal_fault(decisions: Decisions, spaces: Spaces, ended: NDArray[np.bool_])
 
 
 def outside(leaf: Leaf, array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Entries that are no numbers, or no members of a finite set."""
+    """True for entries that are not finite, or not members of a finite set; the shape of `array`."""
     match leaf:
         case Box():
             return np.asarray(~np.isfinite(array))
@@ -128,10 +128,10 @@ def sample(space: Space, rng: np.random.Generator, count: int, legal: NDArray[np
     """Random actions: leaf name -> [count, ...]; each entry of a box within its bounds, or within 1 of 0.
 
     Args:
-        legal: [count, options of all choices], where the spaces have masks.
+        legal: [count, options of all choices] bool, where the spaces have masks.
     """
     chosen: Arrays = {}
-    at = 0  # where the masks of a leaf begin
+    at = 0  # first column of a leaf's masks
     for leaf_name, leaf in leaves(space, "action"):
         dtype, shape = leaf_array(leaf)
         value: NDArray[Any]
@@ -155,12 +155,12 @@ def sample(space: Space, rng: np.random.Generator, count: int, legal: NDArray[np
 
 
 def _drawn(legal: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
-    """One legal action of each row: the largest of a random number each; a slot that has ended has perhaps none."""
+    """One legal action of each row, drawn uniformly; 0 where none is, as may be in a slot that has ended."""
     return np.asarray(np.where(legal, rng.random(legal.shape), -1.0).argmax(axis=1))
 
 
 def _drawn_from(low: float | None, high: float | None) -> tuple[float, float]:
-    """The range of one entry; a missing bound is 1 from 0, or from the other one where that lies beyond."""
+    """Range of one entry; a missing bound is 1 away from 0, or from the other bound where that lies beyond."""
     return (
         low if low is not None else min(-1.0, high - 1 if high is not None else 0.0),
         high if high is not None else max(1.0, low + 1 if low is not None else 0.0),
@@ -169,7 +169,7 @@ def _drawn_from(low: float | None, high: float | None) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True)
 class Drive:
-    """Outcome of a drive through an environment."""
+    """Outcome of a random rollout of an environment."""
 
     decisions: int  # of all slots, final observations included
     episodes: int
@@ -178,16 +178,16 @@ class Drive:
 
 
 def check_env(env: Env, steps: int = 200, seeds: Sequence[int] | None = None, *, repeatable: bool = True) -> Drive:
-    """Drive an environment with random actions and check every answer against the protocol `Env`.
+    """Step an environment with random actions and check every answer against the protocol `Env`.
 
     Args:
-        env: of your own or any other; it is reset and not closed.
-        steps: of one drive; long enough for a few episodes to end.
+        env: your own or any other; it is reset and not closed.
+        steps: steps of one rollout; enough for a few episodes to end.
         seeds: one per environment; None: 0, 1, 2, ...
-        repeatable: drive twice and compare; False for a simulator that keeps something over a reset.
+        repeatable: roll out twice and compare; False for a simulator that keeps state over a reset.
 
     Returns:
-        The drive; see `episodes`: one in which none ended has checked little.
+        The outcome; look at `episodes`: a rollout in which none ended has checked little.
 
     Raises:
         EnvError: the first fault, in words: shapes, types, flags, order of first and last decisions, stacked

@@ -16,7 +16,8 @@ from rlctl_agents.types.experience import Array, Arrays
 
 WIDER = {"uint16": "int32", "uint32": "int64"}  # torch computes with these
 MOST_BOUNDED_ENTRIES = 4096
-"""Larger observations keep one pair of bounds: nothing computes with more, and spaces travel in messages."""
+"""Most entries of an observation with bounds of their own; larger ones keep one pair of bounds for all: nothing
+computes with more, and spaces travel in messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +39,21 @@ class GymLeaf:
         return value
 
     def holds(self, value: Array) -> bool:
-        """True if our array can have these values: of real numbers the nearest, of integers exactly these."""
+        """True if our array can hold these values: real numbers rounded, integers exactly."""
         if np.can_cast(value.dtype, self.dtype, "same_kind" if self.dtype.kind == "f" else "safe"):
             return True
         with np.errstate(invalid="ignore"):
             return bool((value.astype(self.dtype) == value).all())
 
     def observed(self, array: Array) -> Array:
-        """Gymnasium's [K, *raw] to our [K, *shape]; the same array where nothing changes."""
+        """Convert Gymnasium's [K, *raw] to our [K, *shape]; the same array where nothing changes."""
         if self.start is not None:
             array = array - self.start  # type: ignore[operator]
         array = array.astype(self.dtype, copy=False)
         return array if self.raw == self.shape else array.reshape(-1, *self.shape)
 
     def acted(self, array: Array) -> Array:
-        """Our [K, *shape] to Gymnasium's [K, *raw]; boxes are clipped to their bounds."""
+        """Convert our [K, *shape] to Gymnasium's [K, *raw]; boxes are clipped to their bounds."""
         if self.raw != self.shape:
             array = array.reshape(-1, *self.raw)
         if isinstance(self.space, gym.Box):
@@ -63,14 +64,14 @@ class GymLeaf:
 
 
 class Codec:
-    """Both directions for one Gymnasium space.
+    """Conversion of values of one Gymnasium space, in both directions.
 
     Args:
         space: the space of one environment.
         name: `obs` or `action`.
 
     Raises:
-        EnvRefused: a space that we have no leaf for.
+        EnvRefused: the space has a part that is not supported.
     """
 
     def __init__(self, space: Any, name: str) -> None:
@@ -87,7 +88,7 @@ class Codec:
         return _assemble(self._gym, iter([leaf.acted(action[leaf.name]) for leaf in self.leaves]))
 
     def singles(self, action: Arrays) -> Sequence[Any]:
-        """Our leaves [K, ...] as K values, each as `action_space.sample()` would give it."""
+        """Our leaves [K, ...] as K values in the form of `action_space.sample()`."""
         rows = [leaf.acted(action[leaf.name]) for leaf in self.leaves]
         if self.leaves[0].path == ():
             return list(rows[0])
@@ -166,7 +167,7 @@ def _leaves(space: Any, name: str, path: tuple[str | int, ...]) -> Iterator[GymL
 
 
 def _assemble(space: Any, values: Iterator[Any]) -> Any:
-    """Leaves in order, back to the nested value of a space."""
+    """Assemble leaves, in order, to the nested value of a space."""
     if isinstance(space, gym.Dict):
         return {key: _assemble(space[key], values) for key in sorted(space.spaces)}
     if isinstance(space, gym.Tuple):

@@ -13,23 +13,24 @@ from rlctl_agents.types.experience import Decisions
 from rlctl_agents.types.spaces import Box, Spaces, leaves
 
 SELDOM = 100
-"""Of the answers that are not checked whole, one in so many has a slot that is compared with its next decision."""
+"""Inverse of the probability that a slot of an answer not checked whole is compared with its next decision."""
 
 
 class Frames:
-    """Check that a decision shows the frames of the slot's last one, moved on by one, and an episode's first only zeros
+    """Check that a decision shows the frames of the slot's last one, shifted by one, and an episode's first only zeros
     before its frame.
 
     Args:
         spaces, envs: of the environment.
-        whole: so many answers are checked whole, later ones where an episode begins and, now and then, in one slot.
+        whole: number of first answers that are checked whole; later ones are checked where an episode begins and, at
+            random times, in one slot.
     """
 
     def __init__(self, spaces: Spaces, envs: int, *, whole: float = math.inf) -> None:
         self._seats = spaces.seats
         self._left = whole
         self._random = random.Random()  # its own: environments may have seeded the other
-        self._watched = -1  # the slot of which `older` is kept, when not of all; -1: none
+        self._watched = -1  # the slot whose `older` is kept, when not those of all slots; -1: none
         self._older = {  # [slots, stack - 1, ...] what the next decision of a slot shows before its newest frame
             name: np.zeros((envs * spaces.seats, leaf.stack - 1, *leaf.shape[1:]), leaf.dtype)
             for name, leaf in leaves(spaces.obs, "obs")
@@ -37,10 +38,10 @@ class Frames:
         }
 
     def fault(self, decisions: Decisions) -> tuple[str, int] | None:
-        """Fault in an answer, given those before it; by itself it is right (`check.fault`).
+        """Fault in an answer, given the answers before it; by itself it has passed `check.fault`.
 
         Returns:
-            The rule that it breaks, in words, and the environment that it concerns; None when there is none.
+            The broken rule in words and the number of its environment; None when there is none.
         """
         if not self._older:
             return None

@@ -1,4 +1,4 @@
-"""Gymnasium environments: batched simulators where they are registered, else one environment after the other."""
+"""Gymnasium environments: batched simulators where they are registered, else environments that are stepped in turn."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from rlctl_agents.types.spaces import Box, Spaces, choices, leaves
 Flags = NDArray[np.bool_]
 PLAIN = Wrapping()
 FRAMES_PER_S = 30.0
-"""Speed of rendering for a simulator that does not state one."""
+"""Frames per second of rendering for a simulator that does not state them."""
 MASK = "action_mask"
 """Key in `info` of the mask of legal actions, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
 
@@ -46,7 +46,7 @@ def make(
     wrapping: Wrapping = PLAIN,
     render_mode: RenderMode | None = None,
 ) -> Env:
-    """Environments by registered id, `Id-v0` or `module:Id-v0`.
+    """Make environments by registered id, `Id-v0` or `module:Id-v0`.
 
     Raises:
         EnvRefused: not registered, a package is missing, its constructor failed, or a space is not supported.
@@ -76,11 +76,11 @@ def make_from(
     wrapping: Wrapping = PLAIN,
     render_mode: RenderMode | None = None,
 ) -> Env:
-    """Environments of a user's own class or function that gives one Gymnasium environment, or a vector of them: a class
-    of vectors, or a function with an argument `num_envs`.
+    """Make environments by a user's own class or function that returns one Gymnasium environment, or a vector of them:
+    a class of vectors, or a function with an argument `num_envs`.
 
     Raises:
-        EnvRefused: it failed, gave something else, or a space is not supported.
+        EnvRefused: it failed, returned something else, or a space is not supported.
     """
     if _makes_vectors(factory):
         if wrapping != PLAIN:
@@ -122,12 +122,12 @@ def _makes_vectors(factory: Any) -> bool:
         return issubclass(factory, VectorEnv)
     try:
         return "num_envs" in inspect.signature(factory).parameters
-    except (TypeError, ValueError):  # of no Python code
+    except (TypeError, ValueError):  # written in C, without a signature
         return False
 
 
 class _Vector(ABC):
-    """Common part of both kinds: spaces, flags, and faults in words."""
+    """Common base of both kinds: spaces, flags, and faults in words."""
 
     def __init__(
         self, name: str, obs_space: Any, action_space: Any, seeds: Sequence[int], frame_skip: int, masked: bool
@@ -145,8 +145,8 @@ class _Vector(ABC):
         self._slot = np.arange(self.envs)
         self._steps = 0
         self._ended = np.zeros(len(self._seeds), np.bool_)
-        self._fresh_ones = self._ended  # begin an episode with the newest answer
-        self._over = False  # somewhere
+        self._fresh_ones = self._ended  # environments that begin an episode with the newest answer
+        self._over = False  # True if any of `_ended`
         self._choices = choices(self._action.space)
         self._legal: Flags | None = np.ones((self.envs, sum(self._choices)), np.bool_) if masked else None
 
@@ -185,12 +185,12 @@ class _Vector(ABC):
 
     @property
     def _tells(self) -> bool:
-        """False if the `info` of the newest step holds nothing of any environment."""
+        """False if the `info` of the newest step is empty for all environments."""
         return True
 
     @abstractmethod
     def _told(self, index: int) -> Any:
-        """`info` of the newest step of one environment."""
+        """`info` of one environment's newest step."""
 
     def _checked(self, decisions: Decisions) -> Decisions:
         if not np.isfinite(decisions.reward).all():
@@ -221,11 +221,11 @@ class _Vector(ABC):
         return decisions
 
     def _verb(self, index: int) -> str:
-        """Method that gave the newest answer of one environment: reset or step."""
+        """Method that returned the newest answer of one environment: reset or step."""
         return "step" if self._steps and not self._fresh_ones[index] else "reset"
 
     def _write_mask(self, info: Any, index: int, *, ended: bool = False) -> None:
-        """Take the mask of one environment from its `info`; where an episode has ended, there need not be one."""
+        """Store the mask in one environment's `info`; where an episode has ended, it may be missing."""
         if self._legal is None:
             return
         mask = info.get(MASK) if isinstance(info, Mapping) else None
@@ -240,13 +240,13 @@ class _Vector(ABC):
             ) from None
 
     def _no_mask(self, info: Any, index: int) -> None:
-        """Refuse a mask of a step where the reset had none: it would be ignored."""
+        """Refuse a mask in a step if the reset had none: it would be ignored."""
         if self._choices and isinstance(info, Mapping) and MASK in info:
             what = f'step returned info["{MASK}"], but reset did not: return it with every reset and step'
             raise self._fault(what, index)
 
     def _must_hold(self, verb: str, answer: Any, index: int) -> None:
-        """Refuse an answer without the values that Gymnasium wants."""
+        """Refuse an answer that lacks values of Gymnasium's interface."""
         found = values_fault(verb, answer)
         if found is not None:
             raise self._fault(found, index)
@@ -332,7 +332,7 @@ class Batched(_Vector):
         return self._obs.observations(picked)
 
     def _column(self, name: str, values: Any) -> NDArray[Any]:
-        """One number of each environment; other values are refused."""
+        """One number per environment, [envs]; other values are refused."""
         column = np.asarray(values)
         if column.shape != (self.envs,) or column.dtype.kind not in "biuf":
             raise self._fault(
@@ -344,16 +344,16 @@ class Batched(_Vector):
 
 
 class Resetting(Batched):
-    """A vector that begins new episodes at once (SAME_STEP) or when it is told to (DISABLED).
+    """A vector that begins new episodes in the same step (SAME_STEP) or at a reset with a mask (DISABLED).
 
-    It goes on only with an action for the beginning of every new episode. So first decisions come alone, in an answer
-    of their own after the one with the ends; meanwhile the actions of the other environments are held.
+    Its next step needs an action for the first observation of every new episode. So first decisions come alone, in an
+    answer of their own after the one with the ends; meanwhile the actions of the other environments are held.
     """
 
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int]) -> None:
         super().__init__(name, vector, seeds)
         self._at_once = vector.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-        self._begins: Arrays = {}  # observations of all environments after the newest ends, whole
+        self._begins: Arrays = {}  # observations of all environments after the newest ends
         self._next_legal: Flags | None = None  # masks of all environments after the newest ends
         self._held: dict[str, NDArray[Any]] | None = None  # actions of all, while some new episodes wait for theirs
 
@@ -377,7 +377,7 @@ class Resetting(Batched):
         return self._stepped(obs, *outcome)
 
     def _last_masks(self, ended: NDArray[np.int64]) -> None:
-        """Masks of the observations that end an episode, in place of those that begin the next one."""
+        """Store the masks of observations that end an episode in place of those that begin the next one."""
         if self._legal is not None and ended.size:
             self._next_legal = self._legal.copy()
             for index in ended.tolist():
@@ -423,7 +423,7 @@ class Resetting(Batched):
 
 
 class Singles(_Vector):
-    """One environment after the other; observations go straight into arrays that are used again."""
+    """Environments that are stepped one after the other; observations are written into arrays that are reused."""
 
     def __init__(self, name: str, singles: Sequence[Any], seeds: Sequence[int], frame_skip: int = 1) -> None:
         first = singles[0]
@@ -511,14 +511,14 @@ class Singles(_Vector):
         return self._infos[index]
 
     def _fresh(self, index: int, **seed: int) -> Any:
-        """The observation that an episode begins with."""
+        """Reset one environment, and return the first observation of its episode."""
         answer = self._singles[index].reset(**seed)
         self._must_hold("reset", answer, index)
         self._infos[index] = answer[1]
         return answer[0]
 
     def _write(self, index: int, obs: Any) -> None:
-        """One environment's observation into the arrays; values that do not fit their space are refused."""
+        """Write one environment's observation into the arrays; values that do not fit their space are refused."""
         for leaf, raw in zip(self._obs.leaves, self._raw, strict=True):
             try:
                 value = np.asarray(leaf.pick(obs))
@@ -542,10 +542,12 @@ class Singles(_Vector):
 
 
 def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
-    """One environment's part of the `info` of a vector: arrays `name`, or a dict of them, and `_name` of those that
-    have it."""
+    """One environment's part of the `info` of a vector: arrays `name`, or a dict of them; the flags `_name` mark the
+    environments that have an entry."""
     found: dict[str, Any] = {}
     for name, values in info.items() if isinstance(info, Mapping) else ():
+        if not isinstance(name, str):
+            continue
         has = info.get(f"_{name}")
         if (getattr(has, "shape", ()) == (envs,) and not has[index]) or (name[:1] == "_" and name[1:] in info):
             continue
@@ -557,9 +559,9 @@ def of_one(info: Any, index: int, envs: int) -> dict[str, Any]:
 
 
 def _masks(env: Any, action: Any) -> bool:
-    """True if the environment tells which actions are legal, in `info["action_mask"]`, and has any to choose from.
+    """True if the environment reports legal actions in `info["action_mask"]`, and its action has choices.
 
-    A reset shows it. If that fails, the first reset of use fails too and tells why.
+    A reset shows it. If that fails, the first reset of a run fails too, with the reason.
     """
     with suppress(Exception):
         return bool(choices(to_ours(action, "action"))) and MASK in env.reset(seed=0)[1]
@@ -567,19 +569,19 @@ def _masks(env: Any, action: Any) -> bool:
 
 
 def _of_life(info: Any) -> bool:
-    """True if an end is one of a life: the game goes on."""
+    """True if an episode's end is the loss of a life: the game goes on."""
     return isinstance(info, Mapping) and LIFE in info
 
 
 def _frame_skip(env: Any) -> int:
-    """Simulator frames of a step, where the environment is registered with a fixed number of them (ALE)."""
+    """Simulator frames per step, where the environment is registered with a fixed number of them (ALE); else 1."""
     spec = env.unwrapped.spec
     skip = spec.kwargs.get("frameskip", 1) if spec is not None else 1
     return skip if isinstance(skip, int) else 1
 
 
 def _built(constructor: Callable[[], Any], id: str) -> Any:
-    """Environment that the constructor makes, its faults in words."""
+    """Call the constructor of an environment, with its faults in words."""
     try:
         with warnings.catch_warnings():
             # from importing Box2D; as an error it would end the process. Gone once Box2D uses SWIG 4.4 (swig/swig#2881)
@@ -597,14 +599,14 @@ def _built(constructor: Callable[[], Any], id: str) -> Any:
 
 
 def _place(error: Exception) -> str:
-    """Innermost line that an exception without words comes from."""
+    """Innermost line from which an exception without a message comes."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{frame.line} ({frame.filename}, line {frame.lineno})"
 
 
 def _registered_vector(single: Any, envs: int, id: str) -> VectorEnv | None:
-    """The environment's registered batched simulator, where it takes the same arguments, has the same spaces as the
-    single one (ALE's has not: it is the preset), and resets at the next step."""
+    """The environment's registered batched simulator, if it takes the same arguments, has the same spaces as the single
+    environment (ALE's has not: it is the preset), and resets at the next step; else None."""
     spec: EnvSpec = single.spec
     entry = spec.vector_entry_point
     if entry is None or spec.additional_wrappers:

@@ -1,4 +1,4 @@
-"""Flattening of masks of legal actions, in the form of Gymnasium's `Space.sample(mask)`, to one row of truths."""
+"""Flattening of masks of legal actions, in the form of Gymnasium's `Space.sample(mask)`, to one row of Booleans."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDis
 
 
 class MaskError(ValueError):
-    """A mask does not fit the action space; the text says what came and what was expected."""
+    """Mask that does not fit the action space; the text names the mask and the expected form."""
 
 
 def flattened(space: Space, mask: Any) -> NDArray[np.bool_]:
-    """One truth per option of each of `choices(space)`, side by side.
+    """One Boolean per option of each of `choices(space)`, side by side: [options].
 
     Args:
-        space: of the action.
-        mask: of a Discrete one array of bool or integers; of a MultiDiscrete a tuple of them, or all of them in one
-            array; of a Dict or a Tuple one of the same form, in which None or a missing key masks nothing.
+        space: action space.
+        mask: for a Discrete one array of bool or integers; for a MultiDiscrete a tuple of them, or all of them in one
+            array; for a Dict or a Tuple one of the same form, in which None or a missing key masks nothing.
 
     Raises:
         MaskError: shape, dtype or form do not fit, or it masks a Box or a MultiBinary.
 
     Example:
-        Of `MultiDiscrete((2, 3))` both `([1, 0], [1, 1, 0])` and `[1, 0, 1, 1, 0]` leave the first option of the first
+        For `MultiDiscrete((2, 3))` both `([1, 0], [1, 1, 0])` and `[1, 0, 1, 1, 0]` leave the first option of the first
         entry and the first two of the second one.
     """
     parts = list(_parts(space, mask, "action"))
@@ -35,7 +35,7 @@ def flattened(space: Space, mask: Any) -> NDArray[np.bool_]:
 
 
 def each_choice_has_one(legal: NDArray[np.bool_], sizes: tuple[int, ...]) -> NDArray[np.bool_]:
-    """[...] of masks [..., sum of sizes]: whether every choice has a legal option."""
+    """Whether every choice has a legal option: [...] of masks [..., sum of sizes]."""
     if len(sizes) == 1:
         return np.asarray(legal.any(axis=-1))
     starts = np.cumsum((0, *sizes[:-1]))

@@ -1,4 +1,4 @@
-"""Environments by their name in the spec; every fault in words."""
+"""Lookup of environments by their name in the spec; every fault in words."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def family(name: str) -> ModuleType:
 
 
 def missing(what: str, error: BaseException) -> EnvRefused:
-    """`what` failed because of a missing package, perhaps several exceptions below `error`."""
+    """Error for a `what` that failed for lack of a package, perhaps several exceptions below `error`."""
     cause: BaseException | None = error
     while cause is not None and not (isinstance(cause, ImportError) and cause.name):
         cause = cause.__cause__ or cause.__context__
@@ -43,10 +43,10 @@ def missing(what: str, error: BaseException) -> EnvRefused:
 
 
 def attribute(id: str) -> Any | None:
-    """Object that `module:attribute` names; None for an id of Gymnasium's, such as `module:Id-v0`.
+    """Object that `module:attribute` names; None for a Gymnasium id, such as `module:Id-v0`.
 
     Raises:
-        EnvRefused: no such module or attribute, not callable, or the module fails while it is imported.
+        EnvRefused: no such module or attribute, not callable, or the module's import fails.
     """
     module_name, colon, name = id.partition(":")
     if not colon or not name.isidentifier():
@@ -64,7 +64,7 @@ def attribute(id: str) -> Any | None:
 
 
 def takes_envs(factory: Any) -> bool:
-    """True if it makes a whole vector of environments, of the protocol `Env`."""
+    """True if the factory makes a vector of environments with the protocol `Env`."""
     try:
         return "envs" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # written in C, without a signature

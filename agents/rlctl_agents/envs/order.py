@@ -10,11 +10,11 @@ from rlctl_agents.types.experience import Decisions
 class Order:
     """Check that first decisions come first and bring no reward, and an episode ends at once for all seats that acted.
 
-    It runs at every step of a training: a few passes over the slots, into arrays that are used again.
+    It runs at every training step: a few passes over the slots, into arrays that are reused.
 
     Args:
-        envs: environments side by side.
-        seats: of each.
+        envs: number of environments side by side.
+        seats: seats of each environment.
     """
 
     def __init__(self, envs: int, seats: int) -> None:
@@ -30,11 +30,11 @@ class Order:
         self._playing[:] = False
 
     def fault(self, decisions: Decisions) -> tuple[str, int] | None:
-        """Fault in an answer, given those before it; by itself it is right (`check.fault`).
+        """Fault in an answer, given the answers before it; by itself it has passed `check.fault`.
 
         Returns:
-            The rule that it breaks, in words, and the environment that it concerns; None when there is none. After a
-            fault only `begin` makes sense.
+            The broken rule in words and the number of its environment; None when there is none. After a fault only
+            `begin` may be called.
         """
         slot, first = decisions.slot, decisions.first
         count = len(slot)

@@ -18,7 +18,7 @@ from rlctl_agents.types.figures import info_numbers
 from rlctl_agents.types.spaces import Box, Space, Spaces, leaves
 
 STACKS_CHECKED = 300
-"""Number of answers in which all stacks are checked; later, beginnings of episodes and samples are."""
+"""Number of first answers in which all stacks are checked; later, only beginnings of episodes and samples are."""
 
 
 def make(
@@ -32,7 +32,7 @@ def make(
     """Call the factory with `envs` and the kwargs.
 
     Raises:
-        EnvRefused: it failed, what it gave is no `Env`, or max_episode_steps is set: only it can cut its episodes.
+        EnvRefused: it failed, its result is no `Env`, or max_episode_steps is set: only the factory can cut episodes.
     """
     if max_episode_steps is not None:
         raise EnvRefused(f"{id} cuts its own episodes: give it their length in env.kwargs, not in max_episode_steps")
@@ -58,10 +58,10 @@ def make(
 
 
 def _plain(id: str, spaces: Spaces) -> Spaces:
-    """Spaces of plain numbers, tuples and names, as they travel and are stored; those of NumPy become such.
+    """Spaces as plain numbers, tuples and names, as they are sent and stored; NumPy's numbers and dtypes are converted.
 
     Raises:
-        EnvRefused: something else.
+        EnvRefused: a value is of another type.
     """
 
     def of_numpy(one: Any) -> Any:
@@ -74,7 +74,7 @@ def _plain(id: str, spaces: Spaces) -> Spaces:
 
 
 class Own:
-    """Wrapper that checks every answer, so that a fault is told where it arises and not where it does harm."""
+    """Environment of rlctl's own protocol; every answer is checked, so that a fault is reported where it arises."""
 
     def __init__(self, name: str, env: Env, spaces: Spaces, seeds: Sequence[int]) -> None:
         self._name = name
@@ -129,7 +129,7 @@ class Own:
 
 
 def _bounds(leaf: Box) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Low and high of each number of an action, infinite where it has none."""
+    """Lower and upper bound of each number of an action, infinite where there is none; in the leaf's shape."""
     pairs = [(-np.inf if low is None else low, np.inf if high is None else high) for low, high in leaf.bounds()]
     both = np.array(pairs, leaf.dtype).reshape(*leaf.shape, 2)
     return both[..., 0], both[..., 1]

@@ -1,4 +1,4 @@
-"""Ids registered with Gymnasium, and suggestions for one that is not."""
+"""Ids registered with Gymnasium, and suggestions for an unknown id."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _split(id: str) -> tuple[str, int]:
 
 
 def _near(path: str, known: dict[str, tuple[str, int]]) -> list[str]:
-    """The newest versions of up to three names that are spelled much like it, whatever the capitals and namespace."""
+    """Newest versions of up to three names that are spelled similarly; case and namespace are ignored."""
     by_spelling: dict[str, tuple[bool, int, str]] = {}
     for registered, (its, version) in known.items():
         space, _, spelling = its.lower().rpartition("/")

@@ -1,4 +1,4 @@
-"""Stacking of the last frames of any environment: a Box with `stack`, of which each frame travels once."""
+"""Frame stacking for any environment: a Box with `stack`, of which each frame is sent once."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from rlctl_agents.types.spaces import Bound, Box, Dict, Space, Spaces, Tuple, le
 
 
 class Stacked:
-    """Shows the last frames of every Box of the observation on an axis of their own in front, oldest first, zeros
-    before an episode's first. Networks take the colours of all frames for the channels of one image.
+    """Vector that shows the last frames of every Box of the observation on a first axis of their own, oldest first,
+    zeros before an episode's first. Networks take the colours of all frames as the channels of one image.
 
     Args:
-        env: of any family.
-        frames: at least 2.
+        env: environment of any family.
+        frames: frames of a stack, at least 2.
 
     Raises:
-        EnvRefused: nothing can be stacked, or it is already.
+        EnvRefused: the observation has no Box, or one that is stacked already.
     """
 
     def __init__(self, env: Env, frames: int) -> None:
@@ -93,7 +93,7 @@ def _stacked(space: Space, frames: int) -> Space:
 
 
 def _with_zero(bound: Bound, frames: int, best: Any) -> Bound:
-    """Bound of a frame as one of all, and of the zeros before the first."""
+    """Bound of a stack: of each of its frames, and of the zeros before an episode's first."""
     if isinstance(bound, tuple):
         return tuple(None if one is None else best(one, 0.0) for one in bound) * frames
     return None if bound is None else float(best(bound, 0.0))

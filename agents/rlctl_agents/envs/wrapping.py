@@ -1,4 +1,4 @@
-"""Wrapping of each Gymnasium environment, as the spec says: wrappers, repeated actions, lives, smaller images."""
+"""Wrapping of each Gymnasium environment by the spec: wrappers, repeated actions, lives, smaller images."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from rlctl_agents.envs.base import EnvRefused, Wrapping
 from rlctl_agents.envs.names import attribute, missing
 
 LIFE = "_life_lost"
-"""Key in `info` of an end that is the loss of a life alone."""
+"""Key in `info` that marks an episode's end as the loss of a life alone."""
+
+
+_ARRAYS = ("RescaleAction", "RescaleObservation")
+"""Wrappers of Gymnasium whose bounds for each entry are arrays; other sequences are tuples there."""
 
 
 def around(env: Any, wrapping: Wrapping) -> Any:
     """The environment with all of its wrappers.
 
     Raises:
-        EnvRefused: something does not fit, or is not there.
+        EnvRefused: a wrapper does not exist, does not fit, or needs a missing package.
     """
     for number, one in enumerate(wrapping.wrappers):
         env = _wrapped(env, one["name"], one["kwargs"], f"env.wrappers[{number}]")
@@ -36,9 +40,14 @@ def around(env: Any, wrapping: Wrapping) -> Any:
 def _wrapped(env: Any, name: str, kwargs: Mapping[str, Any], where: str) -> Any:
     if fault := wrappers.fault(name):
         raise EnvRefused(f"{where}: {fault}")
-    kind = attribute(name) if ":" in name else getattr(gymnasium.wrappers, name, None)
+    try:
+        kind = attribute(name) if ":" in name else getattr(gymnasium.wrappers, name, None)
+    except EnvRefused as error:
+        raise EnvRefused(f"{where}: {error}") from error
     if kind is None:
         raise EnvRefused(f"{where}: Gymnasium {gymnasium.__version__} has no {name}")
+    if ":" not in name:
+        kwargs = {key: _as_gymnasium_wants(value, arrays=name in _ARRAYS) for key, value in kwargs.items()}
     try:
         made = kind(env, **kwargs)
     except Exception as error:
@@ -50,8 +59,17 @@ def _wrapped(env: Any, name: str, kwargs: Mapping[str, Any], where: str) -> Any:
     return made
 
 
+def _as_gymnasium_wants(value: Any, *, arrays: bool) -> Any:
+    """A list of a spec as a tuple, or as an array; other values as they are."""
+    if not isinstance(value, list):
+        return value
+    if arrays:
+        return np.array(value, np.float32)
+    return tuple(_as_gymnasium_wants(one, arrays=False) for one in value)
+
+
 class Repeated(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Plays each action several times, and sums the rewards; ends at once with the episode."""
+    """Action repeat: plays each action several times and sums the rewards; stops when the episode ends."""
 
     def __init__(self, env: Any, times: int) -> None:
         super().__init__(env)
@@ -68,7 +86,7 @@ class Repeated(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """Ends an episode with each life. The game goes on where it was: only its end resets it.
+    """Episodic life: ends an episode with each lost life. The game goes on; only its end resets it.
 
     Source: Mnih et al. 2015, doi:10.1038/nature14236, methods, "training details".
     """
@@ -100,13 +118,13 @@ class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 
 class Entries(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Some entries of a vector alone, as a CartPole without its velocities; `env.wrappers` names it by its path.
+    """Selected entries of a vector, as a CartPole without its velocities; `env.wrappers` names it by its path.
 
     Args:
-        keep: their numbers, from 0, in the order in which they are shown.
+        keep: indices of the entries, from 0, in the order in which they are shown.
 
     Raises:
-        EnvRefused: the observation is no vector, or has no such entry.
+        EnvRefused: the observation is not a vector, or has no such entry.
     """
 
     def __init__(self, env: Any, keep: Sequence[int]) -> None:
@@ -124,14 +142,14 @@ class Entries(gymnasium.ObservationWrapper[Any, Any, Any]):
 
 
 class Screen(gymnasium.ObservationWrapper[Any, Any, Any]):
-    """Images in grey, or of another size, by area.
+    """Images in grey, or resized by area interpolation.
 
     Args:
-        grayscale: rows and columns of luminance, in place of three colours.
-        resize: rows and columns.
+        grayscale: True for [rows, columns] of luminance in place of three colours.
+        resize: rows and columns; None: as they are.
 
     Raises:
-        EnvRefused: the observation is no such image, or the package that resizes is not installed.
+        EnvRefused: the observation is not such an image, or the package that resizes is not installed.
     """
 
     def __init__(self, env: Any, grayscale: bool, resize: Sequence[int] | None) -> None:

@@ -1,1 +1,1 @@
-"""Experience of one policy: rows into segments, segments into batches."""
+"""Experience of one policy: from rows to segments, from segments to batches."""

@@ -1,4 +1,4 @@
-"""Batching: blocks of segments are copied into preallocated memory of batches, column by column."""
+"""Batching: copies blocks of segments into preallocated batches, column by column."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlctl_agents.wire.experience import Outcome
 
 Allocate = Callable[[tuple[int, ...], str], NDArray[Any]]
 ROWS_OF_ALL = "algorithm.batch_size must be roles.actor.replicas x envs x seats x unroll_length"
-"""In lock-step."""
+"""Condition of lock-step, in words."""
 
 
 class Settled(NamedTuple):
@@ -29,18 +29,20 @@ class Settled(NamedTuple):
 
 @dataclass
 class BatchMemory:
-    """Host memory of one batch: B segments of T rows side by side, used again and again."""
+    """Host memory of one batch, which is reused: B segments of T rows side by side."""
 
     fields: dict[str, NDArray[Any]]  # [T, B, ...], [T+1, B, ...] or [B, ...], as the schema says
     version: NDArray[np.int64]  # [T, B]
     used: int = 0  # columns filled
-    parts: list[tuple[SegmentBlock, int, int]] = field(default_factory=list)  # source, first of its columns, how many
+    parts: list[tuple[SegmentBlock, int, int]] = field(
+        default_factory=list
+    )  # source, first of its columns, their number
     stacked: frozenset[str] = frozenset()  # fields of which a segment holds each frame once
     segment_fields: frozenset[str] = frozenset()  # fields per segment: the first axis is that of the columns
     there: object | None = None  # the same batch on a device, where there is one; see `staging`
 
     def copy_in(self, segment: SegmentBlock, first: int, count: int, axes: dict[str, int]) -> None:
-        """Append columns first..first+count of a segment."""
+        """Append columns [first, first + count) of a segment."""
         to, source = slice(self.used, self.used + count), slice(first, first + count)
         for name, values in self.fields.items():
             if name in self.stacked:
@@ -65,23 +67,23 @@ class BatchMemory:
 
 
 class Assembler(Protocol):
-    """Decides about segments and fills batches with them. Not thread-safe: one thread feeds it."""
+    """Selection of segments, with which it fills batches. Not thread-safe: used by one thread."""
 
     def add(self, segment: SegmentBlock) -> None:
-        """Take a segment that has arrived."""
+        """Queue a segment that has arrived."""
 
     def fill(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
         """Fill up the batch with the segments that have arrived.
 
         Args:
-            present: the weights that the batch will be learned with.
+            present: weights with which the batch will be learned.
 
         Returns:
-            The rows that will not be learned from, and why.
+            Rows that will not be learned from, each with its outcome.
         """
 
     def rejudge(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
-        """Take rows out of a batch that is not full, which other learners' updates have made too old meanwhile.
+        """Remove rows that have become stale, by other learners' updates, from a partly filled batch.
 
         Args, returns: as `fill`.
         """
@@ -90,15 +92,15 @@ class Assembler(Protocol):
         """Oldest version that a segment may begin with; 0: any.
 
         Args:
-            present: the learner's weights.
+            present: the learner's current weights.
         """
 
     def missing(self) -> str:
-        """Reason in words why the next batch is not full; "": more rows are needed."""
+        """Reason why the next batch is not full, in words; "" if it only lacks rows."""
 
 
 class ArrivalOrder:
-    """Batches in the order of arrival; segments that are too old are given up. A block may end in the next batch.
+    """Batches in the order of arrival; stale segments are discarded. A block may continue in the next batch.
 
     Args:
         max_lag_versions: a segment is stale when the weights of its first row are older by more than this.
@@ -108,7 +110,7 @@ class ArrivalOrder:
         self._axes = column_axes(schema)
         self._max_lag_versions = max_lag_versions
         self._waiting: deque[SegmentBlock] = deque()
-        self._taken = 0  # columns of the foremost segment that are in a batch already
+        self._taken = 0  # columns of the first waiting segment that are in a batch already
 
     def add(self, segment: SegmentBlock) -> None:
         self._waiting.append(segment)
@@ -151,9 +153,9 @@ class ArrivalOrder:
 
 
 class LockStep:
-    """Batches of the next segment of every stream, in the order of the streams, whatever order they arrive in.
+    """Batches of the next segment of every stream, in the order of the streams, not of their arrival.
 
-    The set of streams is known once as many have been seen as a batch has columns.
+    The set of streams is known once their number is that of a batch's columns.
 
     Raises:
         LockStepError: (from `add`) more streams than columns.
@@ -189,10 +191,10 @@ class LockStep:
         return given_up
 
     def rejudge(self, batch: BatchMemory, present: ModelRef) -> list[Settled]:
-        return []  # a batch is filled at once
+        return []  # a batch is filled whole
 
     def least_version(self, present: ModelRef) -> int:
-        return 0  # each segment has its version
+        return 0  # each segment has its required version
 
     def missing(self) -> str:
         streams = list(self._streams.items())  # at once: another thread adds to them
@@ -203,11 +205,11 @@ class LockStep:
 
 
 class LockStepError(Exception):
-    """The run cannot go on in lock-step; the text says why."""
+    """Lock-step that cannot continue; the text gives the reason."""
 
 
 def judge(segment: SegmentBlock, present: ModelRef, max_lag_versions: int | None) -> Outcome | None:
-    """Reason not to learn from a segment with these weights; None when there is none."""
+    """Reason not to learn from a segment with these weights; None if it may be learned from."""
     made = segment.header.model
     if made.policy != present.policy:
         return "invalid"
@@ -222,10 +224,10 @@ def judge(segment: SegmentBlock, present: ModelRef, max_lag_versions: int | None
 
 
 def allocate_memory(schema: Schema, streams: int, allocate: Allocate | None = None) -> BatchMemory:
-    """Memory for a batch of `streams` columns.
+    """Allocate host memory for a batch of `streams` columns.
 
     Args:
-        allocate: makes an array of a shape and dtype: pinned memory, where there is a GPU.
+        allocate: makes an array of a shape and dtype, as in pinned memory for a GPU; None: of zeros.
     """
     make: Allocate = allocate or (lambda shape, dtype: np.zeros(shape, np.dtype(dtype)))
     fields = {f.name: make(schema.array_shape(f, streams), f.dtype) for f in schema.fields}
@@ -240,5 +242,5 @@ def segment_fields(schema: Schema) -> frozenset[str]:
 
 
 def column_axes(schema: Schema) -> dict[str, int]:
-    """Field -> its axis of streams."""
+    """Name of each field -> its axis of streams."""
     return {f.name: 0 if f.per == "segment" else 1 for f in schema.fields}

@@ -1,4 +1,4 @@
-"""Stacked frames, sent once: the encoding of a field with `frames` in a block, and its inverse."""
+"""Stacked frames, each sent once: the encoding of a field with `frames` in a block, and its inverse."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 
 def write_frames(values: NDArray[Any], cursor: NDArray[np.int64], slot: NDArray[np.int64], obs: NDArray[Any]) -> None:
-    """The newest frame of every slot into a block, and the older ones too where a segment begins.
+    """Write the newest frame of every slot into a block, and the older ones too where a segment begins.
 
     Args:
         values: [T + k, slots, ...] frames of the block; row t of a slot sees t to t + k - 1, oldest first.
         cursor: [K] row of each slot.
-        slot: [K] which slots.
-        obs: [K, k, ...] what they see.
+        slot: [K] numbers of the slots.
+        obs: [K, k, ...] stacked observations of these slots.
     """
     stack = obs.shape[1]
     if slot.size == values.shape[1] and (cursor == cursor[0]).all():  # slots ascend: all of them, side by side
@@ -30,12 +30,12 @@ def write_frames(values: NDArray[Any], cursor: NDArray[np.int64], slot: NDArray[
 
 
 def rebuild(out: NDArray[Any], frames: NDArray[Any], first: NDArray[Any]) -> None:
-    """Rebuild the observation of each row from frames that come once.
+    """Rebuild the stacked observation of each row from frames that are stored once.
 
     Args:
-        out: [T+1, B, k, ...] is filled.
+        out: [T+1, B, k, ...] output.
         frames: [T + k, B, ...].
-        first: [T+1, B] bool, an episode begins: the frames before are zeros to it.
+        first: [T+1, B] bool, an episode begins: it sees zeros in place of the frames before.
     """
     rows, _, stack = out.shape[:3]
     for frame in range(stack):

@@ -1,4 +1,4 @@
-"""The on-policy source: makes batches of blocks in a thread of its own, while the learner learns; each row once."""
+"""The on-policy source: its own thread makes batches of blocks while the learner learns; each row is used once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlctl_agents.experience.staging import Staging
 from rlctl_agents.types.experience import ModelRef, Schema
 
 POLL_S = 0.5
-"""Longest wait for segments; a message of the learner ends it."""
+"""Longest wait for segments, in seconds; a message of the learner ends it."""
 BATCHES = 2
-"""Memories of batches: one is learned from while the other is filled."""
+"""Number of preallocated batches: one is learned from while the other is filled."""
 
 
 def on_policy(needs: Needs) -> OnPolicySource:
-    """Lock-step orders segments by their streams; otherwise the first to come is the first to be learned from."""
+    """Make the on-policy source: batches in the order of streams in lock-step, else in the order of arrival."""
     schema, config, streams = needs.schema, needs.config, needs.streams
     assert needs.receiver is not None, "an on-policy learner receives from actors"
     return OnPolicySource(
@@ -39,20 +39,20 @@ def on_policy(needs: Needs) -> OnPolicySource:
 
 
 def limits(config: specs.Algorithm, rows: int, *, lock_step: bool = False) -> tuple[int, int]:
-    """Rows of the budget, and of what may be queued before no new segment is begun (0: any), for batches of so many."""
+    """Limits for batches of `rows` rows: rows of the budget, and queued rows above which no new segment is begun (0:
+    no such limit)."""
     return config.budget_rows // config.batch_size * rows, 0 if lock_step else QUEUED_BATCHES * rows
 
 
 class OnPolicySource(BatchSource):
-    """Source that owns the receiver: fills one batch while the learner has the other, and settles every row in the end.
+    """Source that owns the receiver: fills one batch while the learner has the other, and settles every row.
 
     Args:
-        receiver: used by the source's thread alone.
-        assembler: likewise.
-        staging: makes the memory of batches, and brings them to the device.
+        receiver, assembler: used by the source's thread alone.
+        staging: allocates the memory of batches, and copies them to the device.
         streams: columns of a batch.
-        weights: the learner's, as they are now.
-        limits: of batches of so many rows: those of the budget, and of the queue.
+        weights: returns the reference of the learner's current weights.
+        limits: rows of a batch -> rows of the budget, and of the queue.
     """
 
     def __init__(
@@ -73,13 +73,13 @@ class OnPolicySource(BatchSource):
         self._weights = weights
         self._limits_of = limits
         self._free = deque(self._allocate(streams))
-        self._taken: list[tuple[Batch, BatchMemory]] = []  # the learner's
+        self._taken: list[tuple[Batch, BatchMemory]] = []  # batches that the learner has
         self._hear(weights())
         self._ahead = 0  # batches that will be learned before the one being filled
         self._ready: queue.SimpleQueue[BatchMemory | None] = queue.SimpleQueue()
-        self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # in the order in which it was said
-        self._instead: deque[BatchMemory] = deque()  # takes the place of batches that come back
-        self._limits = (0, 0, 0)  # of rows, as asked for by the newest resize; as the receiver has them
+        self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()  # messages of the learner, in order
+        self._instead: deque[BatchMemory] = deque()  # replaces memories that are given back
+        self._limits = (0, 0, 0)  # rows of the budget, a batch and the queue, by the newest resize
         self._stop = threading.Event()
         self._failure: Exception | None = None
         self._thread = threading.Thread(target=self._run, name="intake", daemon=True)
@@ -105,13 +105,13 @@ class OnPolicySource(BatchSource):
         self._tell(partial(self._take_back, self._taken.pop(at)[1], self._weights()))
 
     def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
-        """Do nothing: no row is drawn twice."""
+        """Do nothing: no row is used twice."""
 
     def passed_by(self) -> None:
         self._tell(partial(self._pass, self._weights()))
 
     def resize(self, streams: int) -> None:
-        """Set the width of batches; filled ones stay, and the receiver keeps the wider limits as long as one is."""
+        """Set the columns of batches; filled ones stay, and the receiver's limits stay wide enough for them."""
         memory = self._allocate(streams)
         rows = memory[0].version.size
         budget_rows, queue_rows = self._limits_of(rows)
@@ -151,7 +151,7 @@ class OnPolicySource(BatchSource):
             self._receiver.close()
 
     def step(self, timeout_s: float) -> None:
-        """One round of the thread: receive, take back, fill, settle."""
+        """One iteration of the thread: receive, take back, fill, settle."""
         for segment in self._receiver.poll(timeout_s):
             self._assembler.add(segment)
             self._waiting_rows += segment.rows
@@ -170,7 +170,7 @@ class OnPolicySource(BatchSource):
             self._free.append(memory)
 
     def _hear(self, present: ModelRef) -> None:
-        self._present = present  # with which the next batch will be learned from
+        self._present = present  # weights with which the next batch will be learned
         self._receiver.least_version = self._assembler.least_version(present)
 
     def _pass(self, present: ModelRef) -> None:
@@ -180,7 +180,7 @@ class OnPolicySource(BatchSource):
 
     @property
     def _next(self) -> ModelRef:
-        """Weights that a batch filled now is learned with: each of those before it makes one version."""
+        """Weights with which a batch filled now will be learned: each batch before it makes one version."""
         return ModelRef(self._present.policy, self._present.lineage, self._present.version + self._ahead)
 
     def _move(self, present: ModelRef, memories: Sequence[BatchMemory], rows: tuple[int, int, int]) -> None:
@@ -193,7 +193,7 @@ class OnPolicySource(BatchSource):
         self._limit()
 
     def _limit(self) -> None:
-        """Set the receiver's limits as asked for, but wide enough to fill a batch from before the move."""
+        """Set the receiver's limits as requested, but wide enough to fill a batch of before the resize."""
         budget_rows, rows, queue_rows = self._limits
         batch_size = max(rows, *(memory.version.size for memory in (*self._free, *self._instead)))
         batches = min(budget_rows // max(rows, 1), 2)

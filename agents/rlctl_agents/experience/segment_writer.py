@@ -20,7 +20,7 @@ OUTCOME = ("reward", "terminated", "truncated")
 
 @dataclass(slots=True)
 class FinishedBlock:
-    """Segments of B slots that were completed by the same decision. Its arrays belong to the holder."""
+    """Segments of B slots that were completed by the same decision. Its arrays belong to the recipient."""
 
     slot: NDArray[np.int64]  # [B] ascending
     row0: NDArray[np.int64]  # [B] number of the first row in the slot's stream
@@ -29,12 +29,12 @@ class FinishedBlock:
 
 
 class SegmentWriter:
-    """Writes rows in place, per slot, into arrays of the schema's shapes, and hands full segments over.
+    """Writer of rows, per slot, into arrays of the schema's shapes, which hands over full segments.
 
     Every slot has its own cursor, so seats that act in turn fill their segments at their own pace. While all slots
     have moved together so far (every environment with one seat does), rows are written whole and the arrays
     themselves are handed over without a copy; new ones take their place, so the wire may read the old ones for as
-    long as it likes.
+    long as it needs.
 
     One step of the caller is `observe`, then `record`:
 
@@ -44,7 +44,7 @@ class SegmentWriter:
 
     Args:
         schema: fields named `obs*`, `first`, `legal` are `row+1`; `core.*` are `segment`; the others are `row`.
-        slots: decisions name slots from 0 to slots - 1.
+        slots: number of slots; decisions name them from 0 to slots - 1.
 
     Raises:
         ValueError: slots is not positive.
@@ -73,14 +73,14 @@ class SegmentWriter:
         self._allocate()
 
     def observe(self, decisions: Decisions, state: Mapping[str, Any]) -> FinishedBlock | None:
-        """Complete the rows before, begin the rows of these decisions.
+        """Complete the rows before, and begin the rows of these decisions.
 
         Args:
-            decisions: of K slots.
+            decisions: decisions of K slots.
             state: recurrent state before these decisions, [K, ...] per `core.*` field.
 
         Returns:
-            The segments that are full now, or None.
+            The segments that are now full, or None.
         """
         slot = decisions.slot
         if self._together and slot.size != self._slots:
@@ -114,7 +114,7 @@ class SegmentWriter:
 
         Args:
             chosen: [K, ...] per `action*` field and per field of the algorithm's own.
-            version: of the weights that chose.
+            version: version of the weights that chose the actions.
         """
         slot = self._slot
         at = self._index(self._cursor[slot], slot)
@@ -124,7 +124,7 @@ class SegmentWriter:
         self._cursor[slot] += 1
 
     def restart(self, state: Mapping[str, Any]) -> None:
-        """Begin new segments everywhere; rows of unfinished segments are given up.
+        """Begin new segments in all slots; rows of unfinished segments are discarded.
 
         Called between `observe` and `record`; the decisions observed last become row 0.
 
@@ -168,12 +168,12 @@ class SegmentWriter:
             self._fields[name][at] = getattr(decisions, name)
 
     def _write_stacked(self, slot: NDArray[np.int64]) -> None:
-        """Frames of the decisions observed last, at the cursors as they are."""
+        """Write the frames of the decisions observed last at the current cursors."""
         for name in self._stacked:
             write_frames(self._fields[name], self._cursor[slot], slot, self._seen[name])
 
     def _complete_rows(self, decisions: Decisions, cursor: NDArray[np.int64]) -> None:
-        """Reward and end of the rows before; an invalid row has neither."""
+        """Write reward and end of the rows before; an invalid row has neither."""
         outcome = {name: getattr(decisions, name) for name in OUTCOME}
         if self._together:
             before: Any = int(cursor[0]) - 1

@@ -1,4 +1,4 @@
-"""Sources of the batches that a learner learns from, named by its algorithm."""
+"""Sources of the learner's batches, named by its algorithm."""
 
 from __future__ import annotations
 
@@ -17,51 +17,51 @@ from rlctl_agents.wire.experience import Outcome
 from rlctl_agents.wire.sockets import Wire
 
 BUILT_IN = {"on_policy": "rlctl_agents.experience.on_policy:on_policy"}
-"""Kind -> factory."""
+"""Kind of source -> its factory."""
 QUEUED_BATCHES = 3
-"""Batches received, above which no sender begins a new segment: one to learn from, one full, one to spare."""
+"""Received batches above which no sender begins a new segment: one is learned from, one is full, one is spare."""
 
 
 class Receiver(Protocol):
-    """The receiving end of the wire; all calls but `wake` come from one thread."""
+    """Receiving end of the wire; all methods but `wake` are called by one thread."""
 
     least_version: int
-    """Oldest version that a block may hold rows of if it is begun from now on."""
+    """Oldest version whose rows a block may hold if it is begun from now on."""
 
     def poll(self, timeout_s: float) -> list[SegmentBlock]:
-        """Blocks that have arrived; waits for the first at most so long, or until it is woken."""
+        """Blocks that have arrived; waits for the first for at most `timeout_s`, or until `wake`."""
 
     def wake(self) -> None:
         """End the wait; from any thread."""
 
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
-        """Record the outcome of rows of a block: their sender may send as many."""
+        """Record the outcome of rows of a block (None: all that are left): their sender may send as many again."""
 
     def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
-        """Set other limits from now on."""
+        """Set new limits, in rows, from now on."""
 
     def close(self) -> None:
         """Stop listening."""
 
 
 class BatchSource(Protocol):
-    """Batches for one learner. A class of one's own derives from this one and leaves out what it has no use for.
+    """Batches for one learner. A user's own class derives from this one and overrides the methods that it needs.
 
-    All methods are called by the learner's thread. A source owns the receiver that it was given: every block that
-    comes is settled, once and for all of its rows.
+    All methods are called by the learner's thread. A source owns its receiver, and must settle all rows of every
+    block, each once.
     """
 
     leads: bool = True
-    """True for rank 0 of learners that step together: it alone counts the rows from which all draw."""
+    """True for rank 0 of learners that step together: it alone counts the rows of a replay from which all draw."""
 
     def start(self) -> None:
         """Begin to receive."""
 
     def take(self, timeout_s: float) -> Batch | None:
-        """The next batch, on the learner's device; None when there is none in time.
+        """The next batch, on the learner's device; None if there is none within `timeout_s`.
 
-        Its tensors are the learner's until it gives them back. It holds the learner's share of rows: those of as many
-        segments as `Needs.streams`, or the newest `resize`, said when it was begun.
+        The learner owns its tensors until it gives the batch back. It holds the learner's share of rows: as many
+        columns as `Needs.streams`, or the newest `resize`, said when it was begun.
 
         Raises:
             Exception: the one that ended the source.
@@ -71,37 +71,37 @@ class BatchSource(Protocol):
         """Return a batch that was learned from, after its update: its memory may be used again."""
 
     def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
-        """Set how likely its columns are to be drawn again; before it is given back.
+        """Set the priorities with which its columns are drawn again; called before it is given back.
 
         Args:
-            priorities: [B] on any device, NaN for a column that was not looked at.
+            priorities: [B] on any device, NaN for a column that was in no minibatch.
         """
 
     def passed_by(self) -> None:
-        """Note that the weights have changed by batches of other learners, or by a restore."""
+        """Note that the weights changed by other learners' batches or by a restore."""
 
     def resize(self, streams: int) -> None:
-        """Set the columns of batches that are not begun yet: the learner's share is another."""
+        """Set the number of columns of batches that are not begun yet: the learner's share has changed."""
 
     def example(self) -> Batch | None:
-        """A batch as `take` gives it, of any numbers, for compilers; None: there is none before the first."""
+        """A batch in the form of `take`, with arbitrary numbers, for compilers; None: not before the first batch."""
         return None
 
     @property
     def waiting_rows(self) -> int:
-        """Rows received that are in no batch yet, or in one that was not given back."""
+        """Received rows that are in no batch yet, or in one that was not given back."""
         return 0
 
     def waits_for(self) -> str:
-        """Reason in words why there is no batch yet, for the log."""
+        """Reason why there is no batch yet, in words, for the log."""
         return f"{self.waiting_rows} rows are here"
 
     def close(self) -> None:
-        """Stop receiving; what was not settled stays in flight."""
+        """Stop receiving; rows that were not settled stay in flight."""
 
 
 class Needs(NamedTuple):
-    """Inputs from which a source may be made."""
+    """Inputs of a source's factory."""
 
     receiver: Receiver | None  # None: actors send to replay shards
     schema: Schema
@@ -112,8 +112,8 @@ class Needs(NamedTuple):
     streams: int  # columns of a batch
     lock_step: bool = False
     seed: int = 0
-    shards: Callable[[], Mapping[int, Channels]] = dict  # replay shards that live, by index; by the learner's thread
-    wire: Wire | None = None  # for a source that asks them
+    shards: Callable[[], Mapping[int, Channels]] = dict  # live replay shards, by index; called by the source
+    wire: Wire | None = None  # for requests to them
     boot: str = ""  # of the learner
 
 
@@ -121,10 +121,10 @@ Factory = Callable[[Needs], BatchSource]
 
 
 def make_source(needs: Needs) -> BatchSource:
-    """The source that the algorithm names.
+    """Make the source that the algorithm names.
 
     Raises:
-        AlgorithmError: there is no such kind, its import fails, or what it makes is no source.
+        AlgorithmError: there is no such kind, its import fails, or its result is no source.
     """
     name = needs.algorithm.source
     if name not in BUILT_IN and ":" not in name:

@@ -1,4 +1,4 @@
-"""Staging of batches for a GPU: pinned memory here, fixed memory there, copied while another is learned from."""
+"""Staging of batches for a GPU: pinned host memory, fixed device memory, copies while another batch is learned from."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from rlctl_agents.types.experience import Schema
 
 @dataclass
 class _There:
-    """One batch's place on the device; its tensors keep shape and address, as CUDA graphs want it."""
+    """Device memory of one batch; its tensors keep shape and address, as CUDA graphs need it."""
 
     batch: Batch
-    copied: torch.cuda.Event | None  # recorded behind the copy
-    full: bool = False  # the device holds what the memory holds
+    copied: torch.cuda.Event | None  # recorded after the copy
+    full: bool = False  # the device holds the contents of the host memory
 
 
 class Staging:
-    """Memory for batches, and the copies between both ends. On a CPU the network learns from the batch's own memory.
+    """Memory for batches on host and device, and the copies between both. On a CPU the network learns from the batch's
+    own memory.
 
     Args:
-        device: where the network lives.
-        copies: make copies on a CPU too, as a GPU needs them: the same path, without streams.
+        device: device of the network.
+        copies: True to copy on a CPU too, as a GPU needs it: the same path, without streams.
     """
 
     def __init__(self, device: torch.device, *, copies: bool = False) -> None:
@@ -39,7 +40,7 @@ class Staging:
         self._stream = torch.cuda.Stream(device) if self._on_gpu else None  # type: ignore[no-untyped-call]
 
     def allocate(self, schema: Schema, streams: int) -> BatchMemory:
-        """Memory for a batch of so many columns, at both ends."""
+        """Allocate memory for a batch of `streams` columns, on host and device."""
 
         def pinned(shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
             return torch.zeros(shape, dtype=getattr(torch, dtype), pin_memory=self._on_gpu).numpy()
@@ -53,7 +54,7 @@ class Staging:
         return memory
 
     def begin(self, memory: BatchMemory) -> None:
-        """Begin to copy a full batch. From any thread; does not wait."""
+        """Begin to copy a full batch to the device. From any thread; does not wait."""
         there = memory.there
         if there is None:
             return
@@ -68,7 +69,7 @@ class Staging:
         there.full = True
 
     def batch(self, memory: BatchMemory) -> Batch:
-        """The batch where the network is; the device waits for the copy, this thread does not.
+        """The batch on the network's device; the device waits for the copy, this thread does not.
 
         The memory may be filled again once the update that reads the batch is done on the device.
         """
@@ -86,6 +87,6 @@ class Staging:
 
 
 def batch_of(memory: BatchMemory) -> Batch:
-    """Tensors on the memory of a batch."""
+    """Batch of tensors that share a batch's host memory."""
     tensors: dict[str, Tensor] = {name: torch.from_numpy(values) for name, values in memory.fields.items()}
     return Batch(tensors, torch.from_numpy(memory.version), memory.segment_fields)

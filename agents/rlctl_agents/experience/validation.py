@@ -1,7 +1,7 @@
-"""Check of experience for values that no sound actor sends: once, when a block is taken in.
+"""Validation of experience: rejects values that no correct actor sends, once, when a block is received.
 
-The wire checks shapes and dtypes, this module the values. One such value ends a learner (an action
-outside its space), or goes through gradients into the weights of all.
+The wire checks shapes and dtypes, this module the values. One such value crashes a learner (an action
+outside its space), or goes through gradients into all weights.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from rlctl_agents.types.experience import Arrays, Field, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Spaces, choices, leaves
 
 LOG_PROB_TOLERANCE = 1e-4
-"""A log-probability may be above 0 by so much: rounding gives a few 1e-7 for each part of an action."""
+"""Tolerance of a log-probability above 0: rounding gives a few 1e-7 for each part of an action."""
 _CACHED = 1 << 15
-"""Numbers that stay in a core's own cache between two passes."""
+"""Numbers of one part of an array: it stays in a core's own cache between two passes."""
 
 _Check = Callable[[NDArray[Any]], str]
 
@@ -31,10 +31,10 @@ class ValueCheck:
     - Actions and observations of a Discrete, MultiDiscrete or MultiBinary lie in their space, in every part of a Dict
       or Tuple; where decisions carry masks, each choice of a valid row's action is legal, unless none of it is.
     - `log_prob` is at most 0 where every part of the action is discrete; a density has no such limit.
-    - `version` is not negative and not above that of the block.
+    - `version` is not negative and not above the block's.
     - The row after an end is not valid and has no end itself, and the row after that is `first`.
 
-    A pass or two over each array, nothing allocated but for masks and flags, of a byte for each row.
+    It takes a pass or two over each array, and allocates one byte per row for masks and flags alone.
     """
 
     def __init__(self, spaces: Spaces, schema: Schema) -> None:
@@ -87,7 +87,7 @@ def _check_of(field: Field, leaf: Leaf | None, *, discrete: bool) -> _Check | No
 def _finite(values: NDArray[Any]) -> str:
     flat = values.reshape(-1)
     parts = (flat[start : start + _CACHED] for start in range(0, flat.size, _CACHED))
-    # the largest and the smallest are not a number as soon as one is not; the second pass finds the first one's cache
+    # maximum and minimum are NaN as soon as one number is; the second pass finds its numbers in the cache
     if all(math.isfinite(part.max()) and math.isfinite(part.min()) for part in parts):
         return ""
     odd = ~np.isfinite(values)
@@ -104,7 +104,7 @@ def _log_prob(values: NDArray[Any]) -> str:
 
 
 def _whole(n: int) -> _Check:
-    """Integers from 0 to n - 1."""
+    """Check of integers from 0 to n - 1."""
 
     def check(values: NDArray[Any]) -> str:
         if int(_unsigned(values).max()) < n:
@@ -116,7 +116,7 @@ def _whole(n: int) -> _Check:
 
 
 def _each(sizes: tuple[int, ...]) -> _Check:
-    """Vectors of integers, entry i from 0 to sizes[i] - 1."""
+    """Check of vectors of integers, entry i from 0 to sizes[i] - 1."""
     if len(set(sizes)) == 1:
         return _whole(sizes[0])
     limits = np.array(sizes, np.int64)
@@ -131,7 +131,7 @@ def _each(sizes: tuple[int, ...]) -> _Check:
 
 
 def _choices(spaces: Spaces) -> Iterator[tuple[str, int | None, slice]]:
-    """Of each choice that masks cover: leaf of the action, entry of a MultiDiscrete, its place in the masks."""
+    """Each choice that masks cover: leaf of the action, entry of a MultiDiscrete (else None), columns in the masks."""
     at = 0
     for name, leaf in leaves(spaces.action, "action"):
         for entry, size in enumerate(choices(leaf)):
@@ -140,7 +140,7 @@ def _choices(spaces: Spaces) -> Iterator[tuple[str, int | None, slice]]:
 
 
 def _illegal(action: NDArray[Any], legal: NDArray[Any], valid: NDArray[Any]) -> str:
-    """Choice that is not legal, in words; of action [T, B] in its range, legal [T, B, n], valid [T, B]."""
+    """Illegal choice in words, "" without one; of action [T, B] in its range, legal [T, B, n], valid [T, B]."""
     odd = ~np.take_along_axis(legal, action[..., None], -1)[..., 0] & valid & legal.any(-1)
     return f"holds {action[odd][0]} in {_share(odd)} where it is not legal" if odd.any() else ""
 
@@ -158,7 +158,7 @@ def _out_of_order(fields: Arrays) -> str:
 
 
 def _unsigned(values: NDArray[Any]) -> NDArray[Any]:
-    """The same bits as unsigned integers, so that a negative one is above any limit: one pass instead of two."""
+    """View as unsigned integers, so that a negative one is above any limit: one pass instead of two."""
     return values.view(f"u{values.itemsize}") if values.dtype.kind == "i" else values
 
 

@@ -1,4 +1,4 @@
-"""Coordinator of a run: routes reports of processes to the subjects that hold the state, and orders back."""
+"""Coordinator of a run: routes requests of processes to the objects that hold the state, and orders back."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ from rlctl_agents.types.control import (
 )
 
 RECORDS = {("actor", "crash"), ("evaluator", "crash"), ("evaluator", "worst"), ("evaluator", "best")}
-"""Roles, and the kinds of episodes that they record."""
+"""Pairs of a role and a kind of episode that it records."""
 SPEAKS_REPORTS = 2.5
-"""A process that was heard within so many times the time between reports still runs."""
+"""Report intervals within which a process must have been heard to count as running."""
 
 
 class Coordinator:
-    """One life of a manager. Called by one thread; others may read `events` and the members' `lines`.
+    """State and request handlers of one manager. Called by one thread; others may read `events` and the members' lines.
 
     Args:
-        boot: of this process.
-        settings: the manager's part of the spec, what applies live included.
-        layout: of the run; its folders exist.
-        addresses: makes those of the run, given how many replay shards are wanted now.
+        boot: boot of this process.
+        settings: the manager's part of the spec, live settings included.
+        layout: folders of the run; they exist.
+        addresses: makes the addresses of the run, given a function that returns the number of replay shards.
         ticket, admit: as those of `LeaseAdmission`.
 
     Raises:
-        Damaged: what an earlier manager stored cannot be read.
+        Damaged: the state that an earlier manager stored cannot be read.
         OSError: the volume refuses.
     """
 
@@ -92,7 +92,7 @@ class Coordinator:
         self.state = StateStore(layout.results, clock.monotonic)
         self.events = Events(layout.results / "events.jsonl", clock.unix)
         manifests, progress = Manifests(layout.checkpoints), self.state.progress
-        progress.met = None  # conditions may be others now
+        progress.met = None  # conditions may have changed
         for policy in settings.policy_names:
             progress.catch_up(policy, manifests.of(policy), lost=bool(self.state.lost))
         progress.term = term = next_term(layout.run, max(manifests.newest_term, progress.term))
@@ -134,13 +134,13 @@ class Coordinator:
 
     @property
     def shards(self) -> int:
-        """Replay shards that are wanted, as the spec has it now; 0: there is no replay."""
+        """Number of replay shards in the present spec; 0: no replay."""
         replay = self.settings.roles.replay
         return 0 if replay is None else replay.replicas
 
     @property
     def wall_s(self) -> float:
-        """Wall time of the run, over all ups."""
+        """Wall time of the run in seconds, over all ups."""
         return self.state.wall_s
 
     @property
@@ -148,21 +148,21 @@ class Coordinator:
         """Failure to store or remove something, in words; "" without one."""
         return self.state.failure or self.events.failure or self.evaluations.failure or self.checkpoints.failure
 
-    # what is asked
+    # requests
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """Any of the requests below.
+        """Handle any of the requests below.
 
         Raises:
-            ValueError: it is refused, and why.
+            ValueError: the request is refused; the message says why.
         """
         return ROUTES[type(request)](self, request)
 
     def hello(self, hello: Hello) -> Lease:
-        """Lease of a process that introduces itself.
+        """Grant a lease to a process that introduces itself, or have it wait.
 
         Raises:
-            ValueError: it does not belong here, and why.
+            ValueError: the process does not belong here; the message says why.
         """
         try:
             return self._lease(hello)
@@ -173,9 +173,9 @@ class Coordinator:
             raise
 
     def report(self, report: Report) -> Orders:
-        """Orders for a process that says how it stands."""
+        """Take in a report of a process; returns its orders."""
         boot, leases = report.boot, self.members.leases
-        if leases.is_other(boot, report.role):  # no process speaks for another role
+        if leases.is_other(boot, report.role):  # a boot keeps its role
             return Orders(self.term, known=False, peers={})
         if leases.refused(boot):
             return Orders(self.term, known=True, peers={}, stop=True)
@@ -210,7 +210,7 @@ class Coordinator:
         )
 
     def enlist(self, ask: Enlist) -> Place:
-        """The place of a learner among those that step together."""
+        """Place of a learner among those that step together."""
         return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
 
     def note(self, note: Note) -> Noted:
@@ -218,15 +218,15 @@ class Coordinator:
         return self.groups.note(note)
 
     def result(self, result: EvalResult) -> Said:
-        """Take the result of a quota that an evaluator has played."""
+        """Accept the result of a quota that an evaluator has played."""
         return _said(lambda: self.evaluations.believe(result, self.wall_s))
 
     def sampled(self, sampled: Sampled) -> Said:
-        """Take the profile of a process that was asked to look at itself."""
+        """Accept the profile of a process that was ordered to sample itself."""
         return _said(lambda: self.profiles.take(sampled))
 
     def recorded(self, recorded: Recorded) -> Said:
-        """Keep an episode; `why` is its name, or why it is not kept."""
+        """Store an episode; `why` of the reply is its name, or why it is not stored."""
         holder = self.members.leases.holder(recorded.boot)
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
             return Said(False, f"process {recorded.boot} has no role that records {recorded.kind} episodes")
@@ -259,7 +259,7 @@ class Coordinator:
         return self._commit(generation)
 
     def contribute(self, told: Contribute) -> Said:
-        """Note the part of a generation that a replay shard has written, or has not."""
+        """Note the part of a generation that a replay shard has written, or why it has not."""
         holder = self.members.leases.holder(told.boot, "replay")
         if holder is None or told.term != self.term:
             why = f"process {told.boot} holds no lease of a replay shard under term {self.term}"
@@ -271,7 +271,7 @@ class Coordinator:
         return Said(True)
 
     def _add_part(self, part: str, told: Contribute) -> str:
-        """Note a part; why that has to be tried again, in words, "" when it is noted."""
+        """Note a part; returns why this must be retried, in words, "" when it is noted."""
         try:
             fault = told.fault or self._fault(part, told)
         except OSError as error:
@@ -283,7 +283,7 @@ class Coordinator:
         """Fault of the part that a shard names, "" without one: a faulty part is absent, and holds up no other.
 
         Raises:
-            OSError: the volume does not say.
+            OSError: the volume cannot be read.
         """
         own = Path(name_of(self.settings.policy_names[0], told.number, part)).stem
         try:
@@ -297,7 +297,7 @@ class Coordinator:
         """Commit generations with all parts there or given up.
 
         Args:
-            last: no process is left that could write one.
+            last: no process is left that could write a part.
         """
         assembly = self.checkpoints.assembly
         assembly.unseen = {key: told for key, told in assembly.unseen.items() if self._add_part(key[1], told)}
@@ -328,13 +328,13 @@ class Coordinator:
         return Said(True)
 
     def reload(self, settings: Spec) -> list[str]:
-        """Take other live settings; the changes in words.
+        """Apply other live settings; returns the changes in words.
 
-        A run that has done what was asked, and now is asked for more, goes on as long as no process was told to stop.
+        A run that has done what was asked, and is now asked for more, continues as long as no process was told to stop.
 
         Raises:
-            TooLate: the run ends.
-            ValueError: it cannot be judged.
+            TooLate: the run is ending.
+            ValueError: a stop condition cannot be measured.
         """
         require_measurable(settings.stop, self.admission.experience.seats)
         changed = changes(self.settings, settings)
@@ -347,19 +347,19 @@ class Coordinator:
         return changed
 
     def order_checkpoint(self) -> int:
-        """Want a generation of every policy now; the number of the newest."""
+        """Order a generation of every policy now; returns the highest number."""
         number = max(self.checkpoints.order(policy) for policy in self.learners.policies)
         self.state.save_progress()
         return number
 
-    # as time passes
+    # periodic tasks
 
     def turn(self) -> None:
-        """Do all that is due now; often called.
+        """Do all that is due now; to be called often.
 
         Raises:
-            InVain: the time is over, and nothing was ever learned from.
-            UserFault: what is asked cannot be judged.
+            InVain: the time is over, and nothing was ever learned.
+            UserFault: a stop condition cannot be measured.
         """
         self._expire()
         self.commit_held()
@@ -387,12 +387,12 @@ class Coordinator:
         self.stop.turn([one for one in live if now - one.heard < within_s])
 
     def store(self) -> None:
-        """Keep everything for the next manager."""
+        """Store everything for the next manager."""
         self.evaluations.selection.store()
         self.state.save_progress()
         self.state.save_members(self.members.store())
 
-    # inside
+    # internal
 
     def _lease(self, hello: Hello) -> Lease:
         grant = self.admission.grant(hello, closed=self.stop.tells)
@@ -412,7 +412,7 @@ class Coordinator:
             policy = self._policy(holder)
             self.members.ledger.receiver(hello.boot, policy)
             if grant.new and len(self.members.leases.live("learner")) == 1:
-                self.commit_held(last=True)  # it goes on from what the one before has written: shards take too long
+                self.commit_held(last=True)  # it resumes from what the last one has written, and shards take too long
             generations = self.checkpoints.manifests.of(policy)
             if grant.new:
                 self.learners.join(hello.boot, generations)
@@ -468,7 +468,7 @@ class Coordinator:
         return self.settings.replay is not None and self.settings.replay.checkpoint == "full"
 
     def _shard_parts(self) -> dict[str, bool]:
-        """Part of each shard that is wanted, or lives, in a generation -> whether it lives; {} where it has none."""
+        """Part of each shard that is wanted or lives, in a generation -> whether the shard lives; {}: none is saved."""
         if not self._saves_replay:
             return {}
         live = {one.index for one in self.members.leases.live("replay")}
@@ -487,7 +487,7 @@ class Coordinator:
         """Match that a process is to play.
 
         Args:
-            report: of an evaluator; None: it has not said yet what it plays.
+            report: report of an evaluator; None: it has not reported yet what it plays.
         """
         seats = self.admission.experience.seats
         if holder.role == "actor":
@@ -502,7 +502,7 @@ class Coordinator:
 
     @property
     def _expected(self) -> int:
-        """Learners that step together, as the spec has it now."""
+        """Number of learners that step together, in the present spec."""
         return self.settings.roles.learner.replicas
 
     def _expire(self) -> None:
@@ -532,11 +532,11 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
     Recorded: Coordinator.recorded,
     Sampled: Coordinator.sampled,
 }
-"""Kind of a request -> its handler."""
+"""Type of a request -> its handler."""
 
 
 def _said(take: Callable[[], object]) -> Said:
-    """Answer of a request that may be refused by a ValueError."""
+    """Reply to a request that `take` may refuse with a ValueError."""
     try:
         take()
     except ValueError as fault:

@@ -1,4 +1,4 @@
-"""Recorded episodes on the volume: a bounded number, none of which is ever replaced by another of its name."""
+"""Recorded episodes on the volume: a bounded number, under names that are never used twice."""
 
 from __future__ import annotations
 
@@ -14,23 +14,24 @@ from rlctl_agents.runtime.storage import create_file
 from rlctl_agents.types.control import Recorded
 
 KEPT: Final = {"crash": 64, "extreme": 8}
-"""The newest: a run that fails for good has seen five crashes of each of its processes, and names the first."""
+"""Episodes kept, the newest: a run that fails for good has seen five crashes of each of its processes, and names the
+first."""
 REMEMBERED: Final = 10_000
 KEPT_BYTES: Final = 1 << 26
-"""Of crashes together, and of the worst and best of evaluations."""
+"""Bytes of all crashes together, and of the worst and best episodes of evaluations together, at most."""
 AT_ONCE_S: Final = 60.0
-"""Crashes of one cause come together: within so long no more of them are written than are kept."""
+"""Seconds within which no more crashes are stored than are kept: crashes of one cause come together."""
 _NAME = re.compile(r"([a-z]+)-([0-9]+)-([0-9]+)-(crash|worst|best)\.episode")
 
 
 class Episodes:
-    """Files `ROLE-INDEX-NUMBER-KIND.episode`: the line that describes an episode, then what was done in it.
+    """Files `ROLE-INDEX-NUMBER-KIND.episode`: a line that describes an episode, then its body.
 
-    Numbers grow over all processes of the run, so a name is given once: the newest file is never removed, and the next
+    Numbers grow over all processes of the run, so no name is used twice: the newest file is never removed, and the next
     number is above its own.
 
     Args:
-        folder: made with the first.
+        folder: created with the first episode.
         clock: monotonic seconds.
     """
 
@@ -40,14 +41,14 @@ class Episodes:
         self._crashed: deque[str] = deque(maxlen=REMEMBERED)  # boots: a process ends with its first crash
 
     def keep(self, process: str, recorded: Recorded) -> str:
-        """Store an episode and remove those that are too many; its name, as `rlctl repro` takes it.
+        """Store an episode and remove those that are too many; returns its name, as `rlctl repro` takes it.
 
         Args:
             process: "actor-3".
 
         Raises:
-            ValueError: its description is no line, the process has told a crash before, or as many others have just
-                now: it would push out those of others.
+            ValueError: the description is not one line, the process has reported a crash before, or so many others
+                crashed just now that storing it would push out theirs.
             OSError: it cannot be stored.
         """
         if b"\n" in recorded.header:
@@ -80,6 +81,6 @@ class Episodes:
                     alike[number].unlink()
 
     def _numbers(self) -> dict[int, Path]:
-        """Number of every episode that is there."""
+        """Stored episodes by number."""
         named = ((_NAME.fullmatch(path.name), path) for path in self._folder.iterdir())
         return {int(name[3]): path for name, path in named if name is not None}

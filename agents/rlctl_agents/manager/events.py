@@ -1,4 +1,4 @@
-"""Events of a run, newest last: in memory for watchers, and in a file for ever."""
+"""Events of a run, newest last: in memory for watchers, and in a file for good."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ T = TypeVar("T")
 REMEMBERED = 2000
 REMEMBERED_CHARACTERS = 8 << 20
 BURST, BURST_S = 100, 10.0
-"""So many events of one kind are told one by one in so many seconds."""
+"""Events of one kind and role that are reported singly within BURST_S seconds; any more are counted."""
 _TAIL_BYTES = 64 * 1024
 
 log = logging.getLogger(__name__)
 
 
 class JsonLines:
-    """A file that is only appended to, one JSON object a line. A full disk costs lines, never the run."""
+    """Append-only file of one JSON object per line. A full disk costs lines, never the run."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.failure = ""
-        """Why the newest line is not in the file."""
+        """Why the newest line is not in the file; "" if it is."""
         self._mend()
 
     def append(self, value: dict[str, Any]) -> None:
-        """Write a whole line or none."""
+        """Append a whole line or none; never raises: see `failure`."""
         try:
             with self._path.open("ab", buffering=0) as file:
                 append(file, json.dumps(value).encode() + b"\n")
@@ -45,7 +45,7 @@ class JsonLines:
             log.error("%s", self.failure)
 
     def last(self) -> dict[str, Any] | None:
-        """The newest line that can be read."""
+        """Newest line that can be read; None: none."""
         try:
             with self._path.open("rb") as file:
                 file.seek(max(file.seek(0, 2) - _TAIL_BYTES, 0))
@@ -62,7 +62,7 @@ class JsonLines:
         return None
 
     def _mend(self) -> None:
-        """Close a line that a power cut left open."""
+        """Terminate a line that a power cut left open."""
         try:
             with self._path.open("r+b") as file:
                 if file.seek(0, 2) and file.seek(-1, 2) is not None and file.read(1) != b"\n":
@@ -72,11 +72,11 @@ class JsonLines:
 
 
 class Lines:
-    """Log lines of other processes, the newest of them, numbered from 1 since this boot. From any thread.
+    """The newest log lines of other processes, numbered from 1 since this boot. Thread-safe.
 
     Args:
-        remembered: at most so many.
-        max_characters: of all of them.
+        remembered: lines, at most.
+        max_characters: characters of all lines, at most.
     """
 
     def __init__(self, remembered: int = REMEMBERED, max_characters: int = REMEMBERED_CHARACTERS) -> None:
@@ -85,7 +85,7 @@ class Lines:
         self._characters, self._max_characters = 0, max_characters
         self._number = 0
         self.keep: Callable[[str, Sequence[str]], None] = _discard
-        """Gets a role and its new lines, in the order of their numbers; must not wait."""
+        """Called with a role and its new lines, in the order of their numbers; must not block."""
 
     def add(self, lines: Sequence[str], role: str = "") -> None:
         """Add lines of a process of that role, oldest first."""
@@ -102,7 +102,7 @@ class Lines:
                 self.keep(role, lines)
 
     def since(self, number: int) -> tuple[list[str], int]:
-        """Lines after that number that are remembered, and the number of the newest."""
+        """Remembered lines after that number, and the number of the newest."""
         with self._lock:
             return [line for at, line in self._lines if at > number], self._number
 
@@ -112,13 +112,13 @@ class Lines:
             return [line for _, line in islice(reversed(self._lines), count)][::-1]
 
     def frozen(self, do: Callable[[], T]) -> tuple[T, int]:
-        """Result of `do`, called while no line can come, and the number of the newest."""
+        """Result of `do`, called while no line can be added, and the number of the newest line."""
         with self._lock:
             return do(), self._number
 
 
 LONGEST = 4000
-"""Characters of an event: the file is never cut, and lies beside the models."""
+"""Characters of an event's text, at most: the file is never cut, and is on the volume of the models."""
 
 
 def _discard(role: str, lines: Sequence[str]) -> None:
@@ -132,15 +132,16 @@ class _Burst:
     since: float
     told: int = 0
     more: int = 0
-    last: str = ""  # of those that were not told
+    last: str = ""  # text of the newest one that was only counted
 
 
 class Events:
-    """Numbered from 1 over all managers of a run. Of ten thousand at once a hundred are told, the others counted.
+    """Events, numbered from 1 over all managers of a run. Of ten thousand at once, the first hundred are reported
+    singly and the others counted.
 
     Args:
-        path: events.jsonl.
-        unix: unix time.
+        path: file, events.jsonl.
+        unix: Unix time in seconds.
     """
 
     def __init__(self, path: Path, unix: Callable[[], float]) -> None:
@@ -153,11 +154,12 @@ class Events:
         self._number = number if isinstance(number, int) else 0
 
     def add(self, kind: str, text: str, **values: Any) -> None:
-        """Tell an event.
+        """Report an event.
 
         Args:
-            kind: one word for machines, as "lease".
+            kind: one word for machines, such as "lease".
             text: a sentence.
+            values: further fields of the event.
         """
         now, of = self._unix(), (kind, str(values.get("role", "")))
         burst = self._bursts.setdefault(of, _Burst(now))
@@ -171,7 +173,7 @@ class Events:
         self._add(kind, text, values)
 
     def settle(self) -> None:
-        """Tell of those that were only counted, once their time is over; called now and then."""
+        """Report the events that were only counted, once their burst is over; to be called now and then."""
         now = self._unix()
         for of, burst in list(self._bursts.items()):
             if not 0 <= now - burst.since < BURST_S:
@@ -179,7 +181,7 @@ class Events:
                 del self._bursts[of]
 
     def since(self, number: int) -> tuple[list[dict[str, Any]], int]:
-        """Events after that number that are remembered, and the number of the newest. From any thread."""
+        """Remembered events after that number, and the number of the newest. Thread-safe."""
         with self._lock:
             return [event for event in self._recent if event["n"] > number], self._number
 

@@ -39,27 +39,27 @@ WRITE_S = 2.0
 STORE_S = 5.0
 DRAW_S = 5.0
 POINTS = 17_280
-"""Of a curve in a day; later they come more rarely, so that there are as many again by the time that is e times as
-long."""
+"""Points of a curve over the first day; afterwards the interval is run time / POINTS, so their number grows with the
+logarithm of the run time."""
 STORE_HISTORY_S = 60.0
 AWAY_S = 5.0
-"""A turn of the loop so late was held up, by a volume that hung say: the silence of processes is our own."""
+"""Seconds between two turns of the loop after which the silence of processes is our own: a volume hung, say."""
 SAME_TERM_S = 5.0
-"""Between two looks whether another manager has taken over."""
+"""Seconds between two checks whether another manager has taken over."""
 
 log = logging.getLogger(__name__)
 
 
 class Fenced(Exception):
-    """Another manager of the run has started since."""
+    """Another manager of the run has taken over."""
 
 
 class ManagerContext:
     """Surroundings of a manager, the same in every phase of its run.
 
     Args:
-        store: keeps log lines; None: they are not kept.
-        refusals: of messages from processes that may not talk to us.
+        store: stores log lines; None: they are not stored.
+        refusals: counts messages from processes that may not talk to this manager.
     """
 
     def __init__(
@@ -73,10 +73,10 @@ class ManagerContext:
         """The newest status, for watchers; replaced as a whole."""
         self._refusals = refusals
         self._own = Every(BUILD_S, time.monotonic)
-        self._lost = 0  # log lines
+        self._lost = 0  # log lines that are counted as lost
 
     def turn(self, carry_out: Callable[[str, dict[str, Any]], Any]) -> None:
-        """Beat, count, and have the orders of the control API carried out; often called."""
+        """Send a heartbeat, update counters, and carry out orders of the control API; to be called often."""
         self.process.pulse.beat()
         if self._own.due():
             self._refusals.count()
@@ -100,10 +100,10 @@ class ManagerContext:
 
 
 class RunningLoop:
-    """Work of one life of a run's manager. Slow parts are done more rarely: there may be ten thousand actors.
+    """Periodic tasks of a manager while its run goes on. Slow tasks become rarer: there may be ten thousand actors.
 
     Args:
-        curves: drawn for TensorBoard and other trackers.
+        curves: curves for TensorBoard and other trackers.
     """
 
     def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: Curves) -> None:
@@ -114,8 +114,8 @@ class RunningLoop:
         self._averages = LearnerAverages()
         self._history = RunHistory(context.layout.results)
         self._families: Sequence[Metric] = ()
-        self._drawn = -math.inf  # when
-        self._looked = coordinator.clock.monotonic()  # when all that was due was done
+        self._drawn = -math.inf  # time of the newest point
+        self._looked = coordinator.clock.monotonic()  # start of the newest turn
         context.control.events, context.control.profiles = coordinator.events, coordinator.profiles
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
@@ -130,15 +130,15 @@ class RunningLoop:
 
     @property
     def over(self) -> bool:
-        """True if the manager has come to its end."""
+        """True if the manager has done all its work."""
         return self._coordinator.stop.phase == "over"
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """Answer of the coordinator."""
+        """The coordinator's reply to a request."""
         return self._coordinator.answer(request)
 
     def turn(self) -> None:
-        """Do all that is due.
+        """Run all tasks that are due.
 
         Raises:
             Fenced: another manager has taken over.
@@ -158,7 +158,7 @@ class RunningLoop:
                 every.spent()
 
     def _standing_term(self, own: int) -> int:
-        """Of the newest manager; our own where the volume cannot be read: a commit asks it again."""
+        """Term of the newest manager; our own if the volume cannot be read: a commit reads it again."""
         try:
             return standing_term(self._context.layout.run, own)
         except OSError as error:
@@ -166,10 +166,10 @@ class RunningLoop:
             return own
 
     def end(self) -> None:
-        """Store everything, and that the run is finished, if it is.
+        """Store everything, and mark the run as finished, if it is.
 
         Raises:
-            UserFault: it could have been finished, but the last model was not saved, or the volume takes nothing.
+            UserFault: the run could have finished, but the last model was not saved, or the volume takes nothing.
         """
         coordinator, state, stop = self._coordinator, self._coordinator.state, self._coordinator.stop
         coordinator.commit_held(last=True)
@@ -198,7 +198,7 @@ class RunningLoop:
             self._write_status()
 
     def fail(self, why: str) -> None:
-        """Store everything, and that the run has failed. The status stays that of before its time began anew."""
+        """Store everything, and mark the run as failed. The status stays as of before wall time was reset."""
         self._draw_curves(last=True)
         self._write_status()
         self._patiently(self._store)
@@ -218,7 +218,7 @@ class RunningLoop:
         self._patiently(partial(finished.finish, self._context.layout, end, coordinator.state))
 
     def families(self) -> Sequence[Metric]:
-        """Metrics of all roles together, for /metrics. From any thread."""
+        """Metrics of all roles together, for /metrics. Thread-safe."""
         return self._families
 
     def _patiently(self, act: Callable[[], None]) -> None:
@@ -233,7 +233,7 @@ class RunningLoop:
         """Carry out an order of the control API.
 
         Raises:
-            ValueError: it is refused.
+            ValueError: the order is refused.
         """
         coordinator = self._coordinator
         if what == "/reload":
@@ -248,7 +248,7 @@ class RunningLoop:
         raise ValueError(f"{what} is no order that this manager knows")
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Order a profile: with the answer to the next report of a process; of this one at once."""
+        """Order a profile: of another process with the reply to its next report, of this one at once."""
         coordinator, boot = self._coordinator, self._coordinator.life.boot
 
         def live(role: str) -> list[Holder]:

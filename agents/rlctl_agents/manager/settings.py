@@ -1,4 +1,4 @@
-"""Live settings: the manager's part of the spec, read again while the run goes on."""
+"""Live settings: the manager's part of the spec, reloaded while the run goes on."""
 
 from __future__ import annotations
 
@@ -21,49 +21,49 @@ SCALED = "replicas.json"
 
 
 class Scaled(msgspec.Struct, frozen=True):
-    """results/replicas.json: numbers of replicas that `rlctl scale` brought, where live.json has others.
+    """Content of results/replicas.json: numbers of replicas that `rlctl scale` set and live.json does not have.
 
-    On a cluster no client writes live.json for a `scale`, and a manager that is started again reads it.
+    On a cluster, `scale` does not write live.json, which is what a restarted manager reads.
     """
 
-    replicas: dict[str, int] = {}  # role -> as given
-    instead_of: dict[str, int] = {}  # role -> as live.json had it then
+    replicas: dict[str, int] = {}  # role -> number that was set
+    instead_of: dict[str, int] = {}  # role -> number in live.json at that time
 
     @classmethod
     def instead(cls, given: Mapping[str, Any], live: Mapping[str, Any]) -> Scaled:
-        """Numbers that /reload brings, as far as live.json has others."""
+        """Numbers given with /reload that differ from those of live.json."""
         mounted = replicas(live)
         others = {role: count for role, count in replicas(given).items() if count != mounted.get(role, count)}
         return cls(others, {role: mounted[role] for role in others})
 
     def held(self, live: Mapping[str, Any]) -> Scaled:
-        """Those of roles of which live.json still says what it said then."""
+        """Entries of roles whose number in live.json has not changed since."""
         now = replicas(live)
         roles = [role for role, count in self.instead_of.items() if now.get(role) == count]
         return Scaled({role: self.replicas[role] for role in roles}, {role: now[role] for role in roles})
 
     def over(self, live: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of live.json with these in place of its own."""
+        """Values of live.json, with these numbers in place of its own."""
         return merged(live, {"roles": {role: {"replicas": count} for role, count in self.replicas.items()}})
 
 
 class LiveSettings:
-    """The manager's part of the spec, as it is now.
+    """Present settings: the manager's part of the spec.
 
     Args:
-        arguments: name the run file, live.json, and the volume.
+        arguments: paths of the run file, live.json and the volume.
     """
 
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments
-        self._live: Mapping[str, Any] | None = None  # what /reload brought last
+        self._live: Mapping[str, Any] | None = None  # values of the newest /reload
         self._stored = None if arguments.volume is None else Layout(arguments.volume).results / SCALED
 
     def read(self) -> Spec:
-        """Settings with the live values that were given last.
+        """Settings with the newest live values.
 
         Raises:
-            ValueError: it cannot be used.
+            ValueError: they cannot be used.
         """
         return self.reload(self._live)
 
@@ -71,7 +71,7 @@ class LiveSettings:
         """Settings with other live values; None: those of live.json.
 
         Raises:
-            ValueError: it cannot be used, or its numbers cannot be stored; nothing is changed then.
+            ValueError: they cannot be used, or the numbers of replicas cannot be stored; nothing is changed then.
         """
         mounted = self._arguments.live
         try:
@@ -85,13 +85,13 @@ class LiveSettings:
         return found
 
     def _in_place(self, mounted: Path) -> dict[str, Any]:
-        """Values of live.json, with numbers that were given since it was written."""
+        """Values of live.json, with the numbers of replicas that were set since it was written."""
         values = in_file(mounted)
         try:
             data = None if self._stored is None else read_file(self._stored)
             scaled = Scaled() if data is None else msgspec.json.decode(data, type=Scaled)
             held = scaled.held(values)
-            self._store(held)  # what the file says otherwise once is no longer given, even if it says it again
+            self._store(held)  # a number that live.json has changed once is overridden no more, even if it changes back
         except (msgspec.MsgspecError, OSError) as error:
             log.error("%s: %s: replicas are as the spec has them until `rlctl scale` again", self._stored, error)
             return values
@@ -121,20 +121,20 @@ def in_file(live: Path) -> dict[str, Any]:
 
 
 def replicas(live: Mapping[str, Any]) -> dict[str, int]:
-    """Example: {"roles": {"replay": {"replicas": 2}}} -> {"replay": 2}."""
+    """Numbers of replicas by role: {"roles": {"replay": {"replicas": 2}}} gives {"replay": 2}."""
     roles = live.get("roles")
     found = roles.items() if isinstance(roles, dict) else ()
     return {role: one["replicas"] for role, one in found if isinstance(one, dict) and type(one.get("replicas")) is int}
 
 
 def settings(run_file: Path, live: Path | None, given: Mapping[str, Any] | None = None) -> Spec:
-    """The manager's part of the spec: values that restart it from the run file, live ones from live.json.
+    """The manager's part of the spec: static values from the run file, live ones from live.json.
 
     Args:
-        given: instead of what live.json holds: a mounted file may be a minute late.
+        given: live values in place of those of live.json: a mounted file may be a minute late.
 
     Raises:
-        UserFault: one of them cannot be used.
+        UserFault: a file cannot be read, or a value cannot be used.
     """
     values = RunFile.read(run_file, "manager").spec
     source, now = live or run_file, given
@@ -148,7 +148,7 @@ def settings(run_file: Path, live: Path | None, given: Mapping[str, Any] | None 
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Both trees; where both have a leaf, the one above."""
+    """Deep merge of two trees; where both have a leaf, that of `above`."""
     found = dict(below)
     for key, value in above.items():
         here = found.get(key)
@@ -157,7 +157,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 
 def changes(old: Spec, new: Spec) -> list[str]:
-    """Values that apply live and are not as before, in words."""
+    """Live values that have changed, in words."""
     found = []
     for section in ("stop", "evaluation", "checkpoint"):
         before, now = getattr(old, section).model_dump(), getattr(new, section).model_dump()

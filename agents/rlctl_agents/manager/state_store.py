@@ -1,4 +1,4 @@
-"""State of a run that outlives its manager: progress, and files stored as well as a full disk allows."""
+"""State of a run that outlives its manager: progress and other files, stored as well as a full disk allows."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ from rlctl_agents.types.experience import ModelRef
 FORMAT = 2
 NEWEST, PREVIOUS = "progress.json", "progress.json.1"
 HISTORY = 2000
-"""Points of the learning curve that are kept; every second one goes when there are more."""
+"""Points of the learning curve, at most; beyond that, every second one is dropped."""
 LINEAGES = 1024
 """Learner boots that are remembered with their lineage: those with a lease, and the newest of the others."""
 
 TRAINING = 1
 """Id of the one training match; evaluations count from 2."""
 APART = 100
-"""Numbers left out where the newest one given away is not known any more."""
+"""Numbers skipped after newer progress was lost, so that none is issued twice."""
 
 log = logging.getLogger(__name__)
 
 
 class Evaluation(msgspec.Struct, frozen=True):
-    """One whole quota: as it stands in the status."""
+    """Result of one finished quota, as shown in the status."""
 
     mean: float
-    std: float  # of the population of episodes
+    std: float  # population standard deviation of the episodes
     min: float
     max: float
     episodes: int
     mode: str
     ref: ModelRef
     steps: int  # agent steps that the weights were learned from
-    wall_s: float  # of the run, when the quota was done
-    seconds: float  # that it took
+    wall_s: float  # wall time of the run when the quota was finished
+    seconds: float  # duration of the quota
     time: float  # unix
-    seats: int = 1  # of the environment, all of them played by this model; returns are those of the first
-    info: dict[str, float] = {}  # mean over the episodes of each number that the environment told at their end
+    seats: int = 1  # of the environment, all played by this model; returns are those of the first
+    info: dict[str, float] = {}  # mean over the episodes of each number that the environment reported at their end
     seed: int = 0  # of its episodes
-    confirms: bool = False  # a model that another evaluation had chosen, on fresh seeds
+    confirms: bool = False  # evaluation on fresh seeds, of a model that another evaluation had selected
 
 
 class Resumed(msgspec.Struct, frozen=True):
-    """Generation from which the newest learner went on."""
+    """Generation from which the newest learner resumed."""
 
     number: int
     steps: int  # agent steps learned from
@@ -72,14 +72,14 @@ class LockStepBreak(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct):
-    """results/progress.json. Times over all ups are without the pauses between them."""
+    """Content of results/progress.json. Times are summed over all ups, without the pauses between them."""
 
     format: int = FORMAT
     term: int = 0  # of the manager that stored it
     wall_s: float = 0.0
     started: bool = False  # the learner has learned something
     steps: dict[str, int] = {}  # policy -> steps that its weights were learned from
-    learned: dict[str, int] = {}  # policy -> the same, each as often as an optimizer step was made from it
+    learned: dict[str, int] = {}  # policy -> the same, each step counted once per optimizer step made from it
     versions: dict[str, int] = {}  # policy -> updates that made its weights
     lineages: dict[str, int] = {}  # policy -> newest
     lineage_of: dict[str, int] = {}  # learner boot -> lineage that it opened
@@ -88,15 +88,15 @@ class Progress(msgspec.Struct):
     evaluation: Evaluation | None = None  # newest in the mode that stop looks at
     other: Evaluation | None = None  # newest in the other mode
     history: list[tuple[int, float, float]] = []  # steps, wall_s, mean of the evaluation
-    resumed: Resumed | None = None  # None: the newest learner has not said so, or began from nothing
-    resumed_boot: str = ""  # of the learner that said so
+    resumed: Resumed | None = None  # None: the newest learner has not reported it, or began from nothing
+    resumed_boot: str = ""  # of the learner that reported it
     unusable: list[int] = []  # generations that a learner passed over
     met: str | None = None
     first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot
     broken: LockStepBreak | None = None
 
     def open_lineage(self, policy: str, boot: str, alive: Callable[[str], bool] = lambda boot: False) -> int:
-        """The lineage of a learner boot: another one for every boot, the same one however often it asks.
+        """Lineage of a learner boot: a new one for every boot, the same one however often it asks.
 
         Args:
             alive: whether a boot holds a lease: it may ask again, and is not forgotten.
@@ -104,18 +104,18 @@ class Progress(msgspec.Struct):
         if boot not in self.lineage_of:
             self.lineages[policy] = self.lineages.get(policy, 0) + 1
             self.lineage_of[boot] = self.lineages[policy]
-            self.resumed = None  # what is known is of the life before
+            self.resumed = None  # it was of the boot before
             ended = [one for one in self.lineage_of if one != boot and not alive(one)]
             for one in ended[: max(len(self.lineage_of) - LINEAGES, 0)]:
                 del self.lineage_of[one]
         return self.lineage_of[boot]
 
     def catch_up(self, policy: str, generations: Sequence[Generation], *, lost: bool) -> None:
-        """Take steps and lineage from committed generations, as far as they are not known better.
+        """Take steps and lineage from committed generations, where the progress lacks them.
 
         Args:
             generations: of the policy, newest first.
-            lost: newer progress was stored and is gone; lineages that it gave away must not be given away again.
+            lost: newer progress was stored and is gone; lineages that it issued must not be issued again.
         """
         committed = max((one.ref.lineage for one in generations), default=0)
         lost = lost or (committed > 0 and policy not in self.lineages)  # the files were moved away
@@ -126,14 +126,14 @@ class Progress(msgspec.Struct):
             self.started = True
 
     def break_lock_step(self, process: str, boot: str, step: int) -> LockStepBreak | None:
-        """Note an actor or learner that joins a run in lock-step; the break, when it is the first that breaks it."""
+        """Register an actor or learner that joins a run in lock-step; returns the break, if it is the first."""
         if self.first_boots.setdefault(process, boot) == boot or self.broken is not None:
             return None
         self.broken = LockStepBreak(process, step)
         return self.broken
 
     def measured(self, evaluation: Evaluation) -> None:
-        """Add a point to the curve."""
+        """Add an evaluation to the learning curve."""
         self.evaluation = evaluation
         self.history.append((evaluation.steps, round(evaluation.wall_s, 3), evaluation.mean))
         if len(self.history) > HISTORY:
@@ -149,13 +149,13 @@ class Damaged(Exception):
 
 
 def load_progress(folder: Path) -> tuple[Progress, bytes | None, str]:
-    """Progress as the last manager left it; the previous one where the newest is torn; a fresh one without any.
+    """Progress as the last manager stored it; the previous one if the newest is torn; a fresh one if there is none.
 
     Returns:
         The progress, the bytes of the newest file when it is sound, and what was lost, in words ("": nothing).
 
     Raises:
-        Damaged: both are torn, or of another release: going on would count from nothing.
+        Damaged: no sound one is left, or it is of another release: going on would count from nothing.
         OSError: the volume refuses.
     """
     faults: list[str] = []
@@ -203,20 +203,20 @@ class StateStore:
         self._folder, self._clock = folder, clock
         self.episodes = Episodes(folder / "episodes", clock)
         self.began = clock()
-        """Of this life of the manager; monotonic seconds."""
+        """Start of this manager; monotonic seconds."""
         self.progress, self._newest, self.lost = load_progress(folder)
         if self.lost:
             log.error("%s", self.lost)
         self._wall_before_s = self.progress.wall_s
-        self._errors: dict[Path, OSError] = {}  # of what is not stored as it is now
+        self._errors: dict[Path, OSError] = {}  # of files that are not stored as they are now
 
     @property
     def wall_s(self) -> float:
-        """Wall time of the run, over all ups."""
+        """Wall time of the run in seconds, over all ups."""
         return self._wall_before_s + self._clock() - self.began
 
     def restart_wall_time(self) -> None:
-        """Give the run all its time again."""
+        """Reset wall time to 0, so that the run has all its time again."""
         self._wall_before_s -= self.wall_s
 
     @property
@@ -227,13 +227,13 @@ class StateStore:
         return ""
 
     def require_stored(self, *paths: Path) -> None:
-        """Check that these files are stored as they are now.
+        """Check that these files are stored in their present state.
 
         Args:
-            paths: none: all that were tried.
+            paths: files to check; none: all that were ever tried.
 
         Raises:
-            OSError: why one is not; it names the file.
+            OSError: why one is not; names the file.
         """
         for path, error in self._errors.items():
             if not paths or path in paths:
@@ -241,14 +241,14 @@ class StateStore:
 
     @property
     def progress_failed(self) -> bool:
-        """True if the progress could not be stored when that was tried last."""
+        """True if the last attempt to store the progress failed."""
         return any(self._folder / name in self._errors for name in (NEWEST, PREVIOUS))
 
     def save_progress(self) -> bool:
-        """Store the progress, durably, and keep the one before it; says whether it could."""
+        """Store the progress, durably, and keep the one before it; False if it cannot be stored."""
         self.progress.wall_s = self.wall_s
         data = msgspec.json.encode(self.progress)
-        # a torn newest never takes the place of the one that helped
+        # a torn newest file never replaces the previous one, from which this manager resumed
         if self._newest is not None and not self.save(self._folder / PREVIOUS, self._newest, durable=True):
             return False
         if not self.save(self._folder / NEWEST, data, durable=True):
@@ -257,11 +257,11 @@ class StateStore:
         return True
 
     def save_members(self, members: msgspec.Struct) -> bool:
-        """Store leases and ledger; says whether it could."""
+        """Store leases and ledger; False if they cannot be stored."""
         return self.save(self._folder / "ledger.json", msgspec.json.encode(members), durable=False)
 
     def save(self, path: Path, data: bytes, *, durable: bool) -> bool:
-        """Store a file; says whether it could. `failure` tells of each until it can be stored."""
+        """Store a file; False if it cannot be stored. `failure` reports each until it can."""
         try:
             replace_file(path, data, durable=durable)
         except OSError as error:

@@ -1,4 +1,4 @@
-"""Time as the manager has it: where it comes from, how often processes report, how long they may be silent."""
+"""Clock of the manager, interval of reports, timeout of leases, and periodic timers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 REPORT_EVERY_S = 1.0
 EXPIRES_S = 15.0
 REPORTS_PER_S = 500
-"""The more processes, the rarer each actor reports. Of the other roles there are few, and every report counts."""
+"""Reports of all actors per second, at most: with more processes, each actor reports less often. Other roles are few,
+and each of their reports counts."""
 SHARE = 0.1
-"""Of the manager's time, at most, for each thing that it does now and then: the more processes, the rarer, down to
+"""Share of the manager's time that one periodic task may take: a task that takes longer becomes rarer, down to once in
 LONGEST_S."""
 
 
@@ -23,19 +24,19 @@ class Clock:
 
 
 def report_every_s(processes: int, role: str = "actor") -> float:
-    """Between two reports of each process of a role, when there are so many processes in all."""
+    """Seconds between two reports of each process of a role, with this number of processes in all."""
     return max(REPORT_EVERY_S, processes / REPORTS_PER_S) if role == "actor" else REPORT_EVERY_S
 
 
 LONGEST_S = 30.0
-"""Of a period that was lengthened."""
+"""Longest period, in seconds, to which `Every` lengthens one."""
 
 
 class Every:
-    """Says when a period has gone by.
+    """Periodic timer, whose period grows with the time that the task takes.
 
     Args:
-        period_s: the shortest.
+        period_s: the shortest period.
         clock: monotonic seconds.
     """
 
@@ -45,7 +46,7 @@ class Every:
         self._last = -float("inf")
 
     def due(self) -> bool:
-        """True if the period has gone by since the last time that this said so."""
+        """True if a period has passed since the last call that returned True."""
         now = self._clock()
         if now - self._last < self.period_s:
             return False
@@ -53,12 +54,12 @@ class Every:
         return True
 
     def spent(self) -> None:
-        """Lengthen the period if the work that was due has just taken long, so that time is left for others: one that
-        has waited for a volume says nothing about the next.
+        """Set the period by the time that the task has just taken, so that time is left for others. It may shrink
+        again: a task that once waited for a volume says nothing about the next.
         """
         self.period_s = max(self._shortest_s, min((self._clock() - self._last) / SHARE, LONGEST_S))
 
 
 def expires_s(processes: int) -> float:
-    """Silence until a lease is lost: several reports."""
+    """Seconds without a report after which a lease expires: several reports."""
     return max(EXPIRES_S, 5 * report_every_s(processes))

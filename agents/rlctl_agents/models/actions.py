@@ -7,10 +7,10 @@ from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, choic
 
 
 def require_bounds(space: Space) -> None:
-    """Check that an action holds real numbers with bounds alone, as TD3 and SAC choose them.
+    """Check that an action consists of bounded real numbers, as TD3 and SAC choose them.
 
     Raises:
-        ModelError: it holds anything else; every such leaf is named.
+        ModelError: it has a leaf of another kind; every such leaf is named.
     """
     faults = [_unbounded(name, leaf) for name, leaf in leaves(space, "action")]
     if told := [fault for fault in faults if fault]:
@@ -35,10 +35,10 @@ def _unbounded(name: str, leaf: object) -> str:
 
 
 def require_bounds_or_choices(space: Space) -> None:
-    """Check that SAC can choose an action: real numbers with bounds alone, or options alone.
+    """Check that SAC can choose an action: bounded real numbers alone, or options alone.
 
     Raises:
-        ModelError: it cannot, and why.
+        ModelError: it cannot; the text gives the reason.
     """
     if any(isinstance(leaf, Box) for _, leaf in leaves(space, "action")):
         require_bounds(space)
@@ -47,10 +47,10 @@ def require_bounds_or_choices(space: Space) -> None:
 
 
 def require_choices(space: Space) -> tuple[int, ...]:
-    """Options of each choice.
+    """Number of options of each choice of an action.
 
     Raises:
-        ModelError: an action holds anything else; every such leaf is named.
+        ModelError: the action has a leaf without options; every such leaf is named.
     """
     others = [
         f"{name}, a {type(leaf).__name__}"

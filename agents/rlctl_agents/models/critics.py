@@ -1,5 +1,5 @@
-"""Networks of actor-critics that learn from a replay: policies over real numbers with bounds or over options, and two
-critics side by side."""
+"""Networks of actor-critics with a replay: policies over bounded real numbers or over options, and two critics side by
+side."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ LOG_ROOT = 0.5 * math.log(2 * math.pi)
 
 
 class Bounds(nn.Module):
-    """Actions of a space of Boxes with bounds, side by side in units of half the width of their bounds: from -1 to 1.
+    """Conversion of the actions of a space of bounded Boxes to one vector, scaled by the bounds to [-1, 1], and back.
 
     A module only so that it follows the network to its device.
 
     Raises:
-        ModelError: an action holds anything else; every such leaf is named.
+        ModelError: an action has a leaf of another kind; every such leaf is named.
     """
 
     centre: Tensor  # [A]
@@ -49,7 +49,7 @@ class Bounds(nn.Module):
         self.count = len(units)
 
     def to_action(self, units: Tensor) -> dict[str, Tensor]:
-        """[N, A] from -1 to 1 -> actions as the space has them."""
+        """[N, A] from -1 to 1 -> actions in the form of the space."""
         flat = self.centre + self.scale * units
         parts = flat.split_with_sizes([math.prod(leaf.shape) for _, leaf in self._leaves], 1)
         return {
@@ -58,14 +58,14 @@ class Bounds(nn.Module):
         }
 
     def to_units(self, action: dict[str, Tensor]) -> Tensor:
-        """Actions as the space has them -> [N, A]; those beyond the bounds are at them, as the environment clips."""
+        """Actions in the form of the space -> [N, A], clipped to the bounds, as the environment does."""
         parts = [action[name].unsqueeze(-1).flatten(1).to(torch.float32) for name, _ in self._leaves]
         flat = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return ((flat - self.centre) / self.scale).clamp(-1.0, 1.0)
 
 
 class SquashedPolicy(Observing):
-    """Means and log deviations of a Gaussian squashed by tanh, one for each number of an action."""
+    """Means and log standard deviations of a Gaussian squashed by tanh, one for each number of an action."""
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
         super().__init__(spaces, network, seed=seed)
@@ -76,11 +76,11 @@ class SquashedPolicy(Observing):
         self._start = network.gaussian.log_std_init
 
     def forward(self, seen: dict[str, Tensor], normal: Tensor | None) -> tuple[Tensor, Tensor]:
-        """An action in units of the bounds, and its log-density there, differentiable in the weights.
+        """An action [N, A] in [-1, 1], and its log-density [N] there, differentiable in the weights.
 
         Args:
-            seen: as `seen` gives it, [N, ...] each.
-            normal: [N, A] of a standard normal; None: the action of the mean, with the density of the sample there.
+            seen: observations from `seen`, [N, ...] each.
+            normal: [N, A] samples of a standard normal; None: the action of the mean, with the density of that sample.
         """
         params = self.policy(self.features(seen))
         noise = torch.zeros_like(params[:, self.bounds.count :]) if normal is None else normal
@@ -90,8 +90,8 @@ class SquashedPolicy(Observing):
 class _Squashed(torch.autograd.Function):
     """tanh(m + s n) and its log-density, with gradients in closed form: autograd's operations cost more than a layer.
 
-    m is the first half of the parameters, bent towards +-LARGEST_MEAN as `distributions.bent` does; log s is the other
-    half + start, bent between low and high. With u = m + s n and a = tanh u:
+    m is the first half of the parameters, clamped softly to +-LARGEST_MEAN as by `distributions.bent`; log s is the
+    other half + start, clamped softly between low and high. With u = m + s n and a = tanh u:
 
         log p(a) = sum of - n^2 / 2 - log s - log(2 pi) / 2 - log(1 - a^2)
         da/du = 1 - a^2,  d log p / du = 2 a,  du/dm = 1,  du / d log s = s n,  d log p / d log s = 2 a s n - 1
@@ -123,13 +123,13 @@ class _Squashed(torch.autograd.Function):
         by_before = torch.addcmul(by_action * (1 - action.square()), of_row, action, value=2.0)
         by_log = by_before * spread - of_row
         by_params = torch.cat([by_before, by_log], 1)
-        # softsign'(x) = (1 + |x|)^-2, which is 1 where nothing is bent
+        # softsign'(x) = (1 + |x|)^-2, which is 1 where nothing is clamped
         bend = torch.cat([beyond_mean, beyond_log], 1).abs_().add_(1.0).square_()
         return by_params.div_(bend), None, None, None, None
 
 
 class TanhPolicy(Observing):
-    """One action for each observation: tanh of the head."""
+    """Deterministic policy: tanh of the head."""
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
         super().__init__(spaces, network, seed=seed)
@@ -138,7 +138,7 @@ class TanhPolicy(Observing):
             self.policy = orthogonal(nn.Linear(self.width, self.bounds.count), network.gains.policy)
 
     def forward(self, seen: dict[str, Tensor]) -> Tensor:
-        """[N, A] in units of the bounds."""
+        """Actions [N, A] in [-1, 1]."""
         return torch.tanh(self.policy(self.features(seen)))
 
 
@@ -162,7 +162,7 @@ class ChoicePolicy(Observing):
         return self(self.seen(obs)), {}
 
     def log_probs(self, seen: Tensors, legal: Tensor | None) -> Tensor:
-        """[N, options] of each option within its choice; of one that is not legal very small, but finite.
+        """Log-probability of each option within its choice, [N, options]; very small, but finite, if it is not legal.
 
         Args:
             legal: [N, options]; where no option of a choice is legal, all of them are.
@@ -176,14 +176,15 @@ class ChoicePolicy(Observing):
 
 
 class TwinCritics(nn.Module):
-    """Two mlps of features of the observation and an action, each layer one product for both.
+    """Two mlps on features of the observation and an action, each layer one batched product for both.
 
-    Without an action they value each of some options. Vectors come to them as they are; images through one
-    convolutional net for both, or all of it through a network of the user's own. Layers are as `model` says.
+    Without an action they give a value for each of some options. Vectors are inputs as they are; images pass through
+    one convolutional net for both, or the whole observation through a network of the user's own. Layers are as `model`
+    says.
 
     Args:
-        actions: numbers of an action.
-        options: values that each gives; None: one, of the action that is given.
+        actions: numbers of an action; 0: no action.
+        options: values per critic; None: one, of the given action.
 
     Raises:
         ModelError: network and spaces do not fit.
@@ -215,7 +216,7 @@ class TwinCritics(nn.Module):
         hold_still(self)
 
     def features(self, seen: dict[str, Tensor]) -> Tensor:
-        """Observations as the policy's network sees them, [N, ...] each -> [N, features]."""
+        """Observations from the policy's `seen`, [N, ...] each -> [N, features]."""
         features: Tensor = self.torso(seen) if self._bf16 is None else self._bf16(self.torso, seen)
         return features
 
@@ -223,9 +224,9 @@ class TwinCritics(nn.Module):
         """Values of both critics, [2, N], or [2, N, options].
 
         Args:
-            features: of `features`.
-            action: [N, A] in units of the bounds; None: without one.
-            frozen: no gradient flows into the weights, only into the action.
+            features: from `features`.
+            action: [N, A] in [-1, 1]; None: no action.
+            frozen: True for a gradient with respect to the inputs alone, not the weights.
         """
         weights, biases, *norms = self._layers(frozen)
         x = (features if action is None else torch.cat([features, action], 1)).expand(2, -1, -1)
@@ -244,5 +245,5 @@ class TwinCritics(nn.Module):
 
 
 def normals(uniform: Tensor) -> Tensor:
-    """Numbers of a standard normal from uniform ones, strictly between 0 and 1."""
+    """Samples of a standard normal from uniforms, which are strictly between 0 and 1."""
     return math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-HIGHEST, HIGHEST))

@@ -2,8 +2,8 @@
 
 Written out, since the checks and objects of torch.distributions cost more than a small network.
 Every method works on any leading shape `...` and takes the parameters as `[..., outputs + free]`: those that
-the network computes for each observation, then those that do not depend on it (the log deviations of Gaussians, unless
-the network computes them).
+the network computes for each observation, then those that do not depend on it (the log standard deviations of
+Gaussians, unless the network computes them).
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rlctl_agents.models.inputs import require_distribution, unit
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaves
 
 LOWEST, HIGHEST = 2.0**-24, 1.0 - 2.0**-23
-"""Uniforms are clamped to this: one step closer to 1, and float32 rounds u * sum(p) up to sum(p) itself."""
+"""Bounds to which uniforms are clamped: one step closer to 1, and float32 rounds u * sum(p) up to sum(p) itself."""
 LARGEST_MEAN = 5.0
-"""Largest mean of a squashed Gaussian, before tanh; bent from 1 before it on: tanh(5) is 0.9999."""
+"""Largest mean of a squashed Gaussian, before tanh, clamped softly (`bent`): tanh(5) is 0.9999."""
 LARGEST_TANH = 1 - 1e-6
-"""A squashed action this close to a bound counts as this close: further out float32 cannot tell samples apart."""
+"""Largest squashed action in a density: closer to the bound float32 cannot tell samples apart."""
 NODES = 16
 """Nodes of the quadrature for the entropy of a squashed Gaussian."""
 
@@ -43,13 +43,13 @@ class Score(NamedTuple):
 
 
 class LeafDistribution(nn.Module, ABC):
-    """The distribution of one leaf. A module only so that its buffers move to the device of the network: it has
-    neither parameters nor anything in the state dict."""
+    """Distribution of one leaf. A module only so that its buffers move to the device of the network: it has no
+    parameters, and nothing in the state dict."""
 
     outputs: int  # parameters that depend on the observation
     free: int = 0  # parameters that do not; they start at 0
     noise: int  # uniforms of one sample
-    options: int = 0  # truths of a mask; 0: it cannot be masked
+    options: int = 0  # Booleans of a mask; 0: it cannot be masked
 
     @abstractmethod
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> Choice: ...
@@ -62,7 +62,8 @@ class LeafDistribution(nn.Module, ABC):
 
 
 class Categorical(LeafDistribution):
-    """A Discrete; sampled by the inverse of the cumulated probabilities. Where nothing is legal, everything is."""
+    """Distribution of a Discrete, sampled by inverting the cumulative distribution. Where no option is legal, all are.
+    """
 
     noise = 1
 
@@ -88,7 +89,7 @@ class Categorical(LeafDistribution):
 
 
 class Categoricals(LeafDistribution):
-    """A MultiDiscrete: independent entries."""
+    """Distribution of a MultiDiscrete: independent entries."""
 
     def __init__(self, n: tuple[int, ...]) -> None:
         super().__init__()
@@ -120,7 +121,7 @@ class Categoricals(LeafDistribution):
 
 
 class Bernoullis(LeafDistribution):
-    """A MultiBinary: independent bits, one logit each."""
+    """Distribution of a MultiBinary: independent bits, one logit each."""
 
     def __init__(self, n: int) -> None:
         super().__init__()
@@ -143,8 +144,8 @@ class Bernoullis(LeafDistribution):
 
 
 class Gaussian(LeafDistribution):
-    """A Box of real numbers: independent entries, mean from the network, deviation learned apart from it or from the
-    network too.
+    """Distribution of a Box of real numbers: independent entries; the mean is an output of the network, the standard
+    deviation one too, or a parameter of its own.
 
     Each entry's parameters are in units of half the width of its bounds around their middle, or of 1 around 0 where one
     is missing or both are equal; actions are in the units of the space. A sample is not bounded: the environment clips
@@ -180,7 +181,7 @@ class Gaussian(LeafDistribution):
         return Score(self._log_prob(mean, log_std, action), self._entropy(mean, log_std))
 
     def _moments(self, params: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and bounded log deviation, each [..., entries], in units of the bounds."""
+        """Mean and bounded log standard deviation, each [..., entries], in units of the bounds."""
         mean, log_std = params.chunk(2, -1)
         return mean, bent(log_std + self.start if self.start else log_std, *self.range)
 
@@ -198,12 +199,12 @@ class Gaussian(LeafDistribution):
 
 
 class SquashedGaussian(Gaussian):
-    """A Box of real numbers, each entry with two bounds: tanh of a Gaussian, brought to the bounds.
+    """Distribution of a Box of real numbers, each entry with two bounds: tanh of a Gaussian, scaled to the bounds.
 
-    The mode is taken for the action of the mean, which is the median. The density is that of the recorded action, found
+    As the mode it gives the action of the mean, which is the median. The density is that of the recorded action, found
     by inverting tanh, with its determinant; the entropy is that of the Gaussian plus the mean of the log determinant by
-    Gauss-Hermite quadrature: differentiable, without random numbers, and within 0.02 nats an entry for deviations up to
-    e.
+    Gauss-Hermite quadrature: differentiable, without random numbers, and within 0.02 nats an entry for standard
+    deviations up to e.
 
     Source: Haarnoja et al. 2018, arXiv:1801.01290, appendix C.
     """
@@ -238,8 +239,8 @@ class SquashedGaussian(Gaussian):
 
 
 def bent(x: Tensor, low: float, high: float) -> Tensor:
-    """x between the bounds; equal to x but for the last 1 before either, where it approaches the bound as 1/x does, so
-    that the gradient never vanishes."""
+    """Clamp x softly: identity up to 1 before a bound, which it approaches as 1/x does, so that the gradient never
+    vanishes."""
     inner = x.clamp(low + 1, high - 1)
     return inner + functional.softsign(x - inner)
 
@@ -250,7 +251,7 @@ def log_slope(x: Tensor) -> Tensor:
 
 
 class ActionDistribution(nn.Module):
-    """The joint distribution over an action space: its leaves are independent given the parameters.
+    """Joint distribution over an action space: its leaves are independent given the parameters.
 
     Args:
         gaussian: `model.gaussian` of the spec, for leaves that hold real numbers.
@@ -271,7 +272,7 @@ class ActionDistribution(nn.Module):
         self.noise_width = sum(leaf.noise for _, leaf in self.leaves)
 
     def sample(self, params: Tensor, noise: Tensor, legal: Tensor | None) -> tuple[dict[str, Tensor], Tensor]:
-        """An action from `noise` [..., noise_width], uniform in (0, 1), and its log-probability [...].
+        """Sample an action from `noise` [..., noise_width], uniform in (0, 1); also returns its log-probability [...].
 
         Args:
             legal: [..., n] bool, n the options of all choices in the order of the leaves; None: all are legal.

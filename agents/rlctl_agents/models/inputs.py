@@ -1,5 +1,5 @@
-"""Choice of the net for each leaf of an observation, and of the leaves that an action may have, from the spaces alone;
-torch is not imported here."""
+"""Choice of a net for each leaf of an observation, and check of the leaves of an action, from the spaces alone; torch
+is not imported here."""
 
 from __future__ import annotations
 
@@ -8,35 +8,36 @@ from typing import Final, NamedTuple
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiDiscrete, Space, leaf_array, leaves
 
 SMALLEST_NATURE_PIXELS: Final = 36
-"""Pixels of a side below which the Nature CNN's strides leave nothing."""
+"""Least pixels of a side: with fewer the Nature CNN's strides leave nothing."""
 SMALLEST_GRID: Final = 5
-"""Rows and columns of the smallest array that `auto` takes for a grid."""
+"""Rows and columns of the smallest array that `auto` treats as a grid."""
 KERNEL: Final = 3
 """Side of the kernel of small_cnn."""
 LARGEST_ONE_HOT: Final = 65_536
-SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, (2 - 2.0**-23) * 2.0**127
-"""Half widths between bounds: closer ones count as equal, wider ones as missing, as float32 gives 0 or infinity."""
+SMALLEST_SCALE, LARGEST_SCALE = 2.0**-126, 2.0**64
+"""Limits of half the width between bounds: closer bounds count as equal, wider ones as missing, as float32 gives 0 or
+infinity."""
 
 
 class ModelError(ValueError):
-    """The network and the spaces do not fit: a mistake of the user, told in one sentence."""
+    """Network that does not fit the spaces: a user's mistake, explained in one sentence."""
 
 
 class Image(NamedTuple):
-    """An array as channels, rows and columns."""
+    """Axes of an image: channels, rows and columns."""
 
     channels: int
     height: int
     width: int
     last: bool  # channels come last in the observation, or in each frame of a stack
-    frames: int = 1  # of a stack; the channels of all of them side by side are the channels
+    frames: int = 1  # frames of a stack; `channels` are those of all frames together
 
     @classmethod
     def of(cls, leaf: Leaf) -> Image | None:
-        """None unless the leaf is a Box of two or three axes, or a stack of such frames.
+        """Image axes of a leaf; None unless it is a Box of two or three axes, or a stack of such frames.
 
         Equal neighbours are rows and columns, of a cube the first two; else the shorter of the outer axes holds the
-        channels. Frames of a stack are channels always, each with its own colours where it has any.
+        channels. Frames of a stack are always channels, each with its own colours where it has any.
         """
         if isinstance(leaf, Box) and leaf.stack and len(leaf.shape) == 4:
             frame = cls.of(Box(leaf.shape[1:], leaf.dtype))
@@ -55,21 +56,21 @@ class Image(NamedTuple):
 
 
 def nets(space: Space, torso: str) -> dict[str, str]:
-    """Leaf of the observation -> `mlp`, `small_cnn`, `nature_cnn` or `impala_cnn`.
+    """Net of each leaf of the observation, by name: `mlp`, `small_cnn`, `nature_cnn` or `impala_cnn`.
 
     `auto` sends bytes from 0 to 255 of at least 36x36 pixels through nature_cnn, with or without an axis of fewer
     channels first or last; smaller grids of unsigned bytes, or bits, with an axis of channels through small_cnn; and
     all others through the mlp. It refuses a leaf that may or may not be an image of the larger kind.
 
     Args:
-        space: of the observations.
-        torso: `auto` or one of ours.
+        space: observation space.
+        torso: `auto` or a built-in torso.
 
     Raises:
         ModelError: the leaves and the torso do not fit, or a leaf may or may not be an image.
 
     Example:
-        Of a Dict with `camera`, uint8 [84, 84, 3], and `speed`, float32 [2], `auto` makes
+        For a Dict with `camera`, uint8 [84, 84, 3], and `speed`, float32 [2], `auto` gives
         `{"obs.camera": "nature_cnn", "obs.speed": "mlp"}`.
     """
     chosen = {name: _net(name, leaf, torso) for name, leaf in leaves(space, "obs")}
@@ -79,7 +80,7 @@ def nets(space: Space, torso: str) -> dict[str, str]:
 
 
 def described(leaf: Leaf) -> str:
-    """A leaf in a message or a table: `uint8 [84, 84, 3]`, `Discrete(4)`."""
+    """Text for a leaf in a message or a table: `uint8 [84, 84, 3]`, `Discrete(4)`."""
     if isinstance(leaf, Discrete):
         return f"Discrete({leaf.n})"
     dtype, shape = leaf_array(leaf)
@@ -135,7 +136,7 @@ def _net(name: str, leaf: Leaf, torso: str) -> str:
 
 
 def wide(box: Box) -> bool:
-    """Whether numbers of it may be further than 1 from 0."""
+    """True if numbers of the box may be further than 1 from 0."""
     bounds = [bound for pair in box.bounds() for bound in pair]
     return any(bound is None or abs(bound) > 1 for bound in bounds)
 
@@ -150,7 +151,7 @@ def coded(leaf: Leaf) -> int | None:
 
 
 def _large(box: Box) -> bool:
-    """True if it has two axes long enough for the sides of a picture."""
+    """True if the box has two axes long enough for the sides of a picture."""
     return sum(size >= SMALLEST_NATURE_PIXELS for size in box.shape) >= 2
 
 
@@ -164,13 +165,13 @@ def _grid(box: Box, image: Image) -> bool:
 
 
 def _bytes(box: Box) -> bool:
-    """True if the numbers are bytes that use their whole range, as pixels do; one without bounds does."""
+    """True if the numbers are bytes that use their whole range, as pixels do; a missing bound counts as whole."""
     outer = box.outer()
     return box.dtype == "uint8" and outer.low in (None, 0) and outer.high in (None, 255)
 
 
 def _several_frames(name: str, box: Box, torso: str) -> str:
-    """Message that refuses an array of more axes than an image has."""
+    """Message for an array that has more axes than an image."""
     first, *image = box.shape
     folded = f" as {[*image[:-1], first * image[-1]]}" if len(image) == 3 and image[-1] < image[0] else ""
     return (
@@ -181,7 +182,7 @@ def _several_frames(name: str, box: Box, torso: str) -> str:
 
 
 def continuous(space: Space) -> bool:
-    """True if an action holds a real number."""
+    """True if an action holds real numbers."""
     return any(isinstance(leaf, Box) for _, leaf in leaves(space, "action"))
 
 
@@ -207,7 +208,7 @@ def require_distribution(space: Space, *, squash: bool) -> None:
 
 
 def unit(low: float | None, high: float | None) -> tuple[float, float] | None:
-    """Middle and half the width of an entry; None where its bounds give neither."""
+    """Centre and half the width of an entry's range; None if its bounds do not give both."""
     if low is None or high is None:
         return None
     scale = high / 2 - low / 2

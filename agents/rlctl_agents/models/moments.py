@@ -1,4 +1,4 @@
-"""Running moments as buffers of a network: they travel with the weights and change between batches alone."""
+"""Running moments as buffers of a network: they are published with the weights and change between batches only."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from rlctl_agents.models.inputs import coded, wide
 from rlctl_agents.types.spaces import Box, Space, leaves
 
 LARGEST = 10.0
-"""Normalised observations are clipped to [-LARGEST, LARGEST]."""
+"""Bound of normalised observations, which are clipped to [-LARGEST, LARGEST]."""
 LARGEST_BYTE = 255.0
-"""Bytes are at most 1 until their moments are known."""
+"""Initial standard deviation of codes in bytes, so that they are at most 1 until their moments are known."""
 SMALLEST_VARIANCE = 1e-8
 SMALLEST_DEVIATION = 1e-3
 MEMORY_STEPS = 100_000
-"""Agent steps that the moments of returns remember, unless the algorithm sets others: returns grow while it learns."""
+"""Agent steps over which the moments of returns are averaged, unless the algorithm sets others: returns grow while it
+learns."""
 
 AllReduce = Callable[[Tensor], Tensor]
-"""The sum of a tensor over all learners that step together, equal on all of them."""
+"""Sum of a tensor over all learners that step together, equal on all of them."""
 
 
 class RunningMoments(nn.Module):
-    """Mean and deviation of vectors over all rows seen so far, at first 0 and `deviation`.
+    """Mean and standard deviation of vectors over all rows so far, initially 0 and `deviation`.
 
     Merged by the parallel form of Chan, Golub and LeVeque 1979.
     """
@@ -41,7 +42,7 @@ class RunningMoments(nn.Module):
         self.register_buffer("variance", torch.full((width,), deviation**2, dtype=torch.float64))
 
     def forward(self, x: Tensor) -> Tensor:
-        """[N, ...] -> the same shape, float32, mean 0 and deviation 1 in each entry, clipped."""
+        """Normalise [N, ...] to mean 0 and standard deviation 1 in each entry, clipped; the same shape, float32."""
         scale = (self.variance + SMALLEST_VARIANCE).rsqrt()
         flat = (x.unsqueeze(-1).flatten(1) - self.mean.to(torch.float32)) * scale.to(torch.float32)
         return flat.clamp(-LARGEST, LARGEST).view(x.shape)
@@ -57,7 +58,7 @@ class RunningMoments(nn.Module):
         if added == 0:
             return
         shift, squares = sums[1:].chunk(2)
-        offset = shift / added  # mean of the new rows, from the present mean
+        offset = shift / added  # mean of the new rows minus the current mean
         variance = (squares / added - offset.square()).clamp(min=0.0)
         count = self.count + added
         share = added / count
@@ -67,7 +68,7 @@ class RunningMoments(nn.Module):
         self.count.copy_(count)
 
     def sums(self, x: Tensor | None) -> Tensor:
-        """[1 + 2 width] float64 for `merge`, of rows [N, width]; zeros for none."""
+        """Sums of rows [N, width] for `merge`, [1 + 2 width] float64; zeros for none."""
         if x is None or len(x) == 0:
             return torch.zeros(1 + 2 * len(self.mean), dtype=torch.float64, device=self.mean.device)
         from_mean = x.unsqueeze(-1).flatten(1).to(torch.float64) - self.mean
@@ -79,9 +80,9 @@ class ObservationMoments(nn.Module):
     """Moments of each entry of every leaf of the observation that holds numbers without a scale; others pass as is.
 
     Args:
-        space: of the observations.
-        codes: also of whole numbers that may be further than 1 from 0, but for bytes, and of each channel of small
-            grids of codes (`inputs.coded`). They come out as float32.
+        space: observation space.
+        codes: True to include integers that may be further than 1 from 0, except bytes, and each channel of small
+            grids of codes (`inputs.coded`). They become float32.
     """
 
     def __init__(self, space: Space, *, codes: bool = False) -> None:
@@ -100,7 +101,7 @@ class ObservationMoments(nn.Module):
                     self.moments.append(RunningMoments(leaf.shape[axis], LARGEST_BYTE))
 
     def forward(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[N, ...] each."""
+        """Normalise the leaves in `names`, [N, ...] each; other leaves are returned as they are."""
         normalised = {}
         for name, one, axis in zip(self.names, self.moments, self._channels, strict=True):
             x = obs[name]
@@ -116,8 +117,9 @@ class ObservationMoments(nn.Module):
         """Add the valid rows of a batch.
 
         Args:
-            obs: [T or T+1, B, ...]; None: this learner has none.
+            obs: [T or T+1, B, ...]; None if this learner has none.
             valid: [T, B] bool.
+            all_reduce: called once per leaf in `names`, with or without rows.
         """
         for name, one, axis in zip(self.names, self.moments, self._channels, strict=True):
             assert isinstance(one, RunningMoments)
@@ -128,9 +130,9 @@ class ObservationMoments(nn.Module):
 
 
 class ReturnMoments(nn.Module):
-    """Scale of the value targets. The head of the value computes in units of it.
+    """Moments of the value targets, in whose units the value head computes.
 
-    The head is rewritten whenever the scale changes, so that the values stay as they were: PopArt (van Hasselt et al.
+    The head is rewritten whenever the moments change, so that the values stay as they were: PopArt (van Hasselt et al.
     2016, arXiv:1602.07714).
     """
 
@@ -145,17 +147,17 @@ class ReturnMoments(nn.Module):
 
     @property
     def deviation(self) -> Tensor:
-        """[] float32, bounded from below: rewards that never differ have no scale."""
+        """Standard deviation, [] float32, bounded from below: rewards that never differ have no scale."""
         return self.variance.clamp(min=SMALLEST_DEVIATION**2).sqrt().to(torch.float32)
 
     def raw(self, normalised: Tensor) -> Tensor:
-        """Outputs of the head -> values."""
+        """Convert outputs of the head to values."""
         return normalised * self.deviation + self.mean.to(torch.float32)
 
     @torch.no_grad()
     def reset(self, head: nn.Linear) -> None:
-        """Return to mean 0 and deviation 1. Values stay as they were where their deviation is at most 1; larger ones
-        are not rewritten, so that they have that deviation from now on.
+        """Reset to mean 0 and standard deviation 1. With a standard deviation of at most 1 the head is rewritten, so
+        that values stay as they were; with a larger one it is not: values become its normalised outputs.
 
         Args:
             head: as in `update`.
@@ -172,13 +174,13 @@ class ReturnMoments(nn.Module):
     ) -> None:
         """Move towards the moments of the newest targets, and rewrite the head.
 
-        The n-th batch has a share of 1/n, until that is the share of its agent steps in memory_steps.
+        The n-th batch has weight 1/n, but at least batch_size / memory_steps.
 
         Args:
             shift, spread: means of target - mean and of its square, over the valid rows of all learners.
             head: [features] -> 1, in units of the moments as they are.
             batch_size: agent steps of a batch, over all learners.
-            memory_steps: agent steps that the moments remember.
+            memory_steps: agent steps over which the moments are averaged.
         """
         mean, deviation = self.mean.clone(), self.deviation.to(torch.float64)
         self.batches.add_(1)
@@ -193,6 +195,6 @@ class ReturnMoments(nn.Module):
 
 
 def _numbers(leaf: Box, *, whole: bool) -> bool:
-    """Whether entries have scales of their own: real numbers, and whole ones if `whole`; bytes and bits have one."""
+    """True if entries need moments: real numbers and, if `whole`, integers beyond 1; bytes and bits have a scale."""
     integers = leaf.dtype.startswith(("int", "uint")) and leaf.dtype != "uint8" and wide(leaf)
     return leaf.dtype.startswith("float") or (whole and integers)

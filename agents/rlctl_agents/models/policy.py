@@ -19,17 +19,17 @@ from rlctl_agents.types.spaces import Spaces
 
 
 class Recurrent(nn.Module, ABC):
-    """A recurrent layer that empties its state wherever an episode begins.
+    """Recurrent layer that resets its state wherever an episode begins.
 
     A cell rather than a layer of torch: a reset may fall between any two rows of any stream. The inputs' part is one
-    product over all rows; only the recurrent part runs row by row.
+    product over all rows; only the recurrent part is computed row by row.
     """
 
     gates: ClassVar[int]
     state: ClassVar[tuple[str, ...]]
     """Fields of the state, each [streams, width]; the first is the output."""
     open: ClassVar[int]
-    """Gate with a bias that starts at 1, so that the state is kept at first."""
+    """Index of the gate whose bias starts at 1, so that the state is kept at first."""
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
@@ -43,11 +43,11 @@ class Recurrent(nn.Module, ABC):
         self.features = width
 
     def initial_state(self, streams: int) -> dict[str, Tensor]:
-        """Zeros: the fields of `state`, each [streams, width]."""
+        """Initial state: zeros for the fields of `state`, each [streams, width]."""
         return {name: torch.zeros(streams, self.features) for name in self.state}
 
     def forward(self, x: Tensor, first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """T rows of B streams.
+        """Unroll over T rows of B streams.
 
         Args:
             x: [T, B, inputs].
@@ -55,7 +55,7 @@ class Recurrent(nn.Module, ABC):
             state: before row 0, each [B, width].
 
         Returns:
-            [T, B, width] and the state after the last row.
+            Outputs [T, B, width], and the state after the last row.
         """
         now = tuple(state[name] for name in self.state)
         outputs = []
@@ -67,7 +67,7 @@ class Recurrent(nn.Module, ABC):
 
     @abstractmethod
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-        """One row: the inputs' part [B, gates * width] and the state before -> the state after."""
+        """One row: the inputs' part of the gates, [B, gates * width], and the state before -> the state after."""
 
 
 class Lstm(Recurrent):
@@ -87,7 +87,7 @@ class Lstm(Recurrent):
 
 
 class Gru(Recurrent):
-    """One GRU layer, the reset gate behind the recurrent product, as in torch.
+    """One GRU layer, with the reset gate after the recurrent product, as in torch.
 
     Source: Cho et al. 2014, arXiv:1406.1078.
     """
@@ -108,7 +108,7 @@ CORES: dict[str, type[Recurrent]] = {"lstm": Lstm, "gru": Gru}
 
 
 class ActorCritic(nn.Module):
-    """Policy and value. They share torso and memory, unless `model.share` says otherwise.
+    """Network of policy and value, which share torso and memory, unless `model.share` says otherwise.
 
     It is in eval mode and stays there, acting or learning: see `hold_still`.
 
@@ -144,15 +144,15 @@ class ActorCritic(nn.Module):
 
     @property
     def plain(self) -> bool:
-        """True of one of our mlps without memory."""
+        """True for a built-in mlp torso without memory."""
         return self.core is None and isinstance(self.torso, Torso) and not self.torso.image_names
 
     def initial_state(self, streams: int) -> dict[str, Tensor]:
-        """{} without memory, else the fields of its state, each [streams, width]."""
+        """Initial state of the memory, each field [streams, width]; {} without memory."""
         return self.core.initial_state(streams) if self.core else {}
 
     def step(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-        """One row of K slots, policy only: parameters [K, P] of the action distribution, state after the row."""
+        """One row of K slots, policy only: parameters [K, P] of the action distribution, and the state afterwards."""
         features = self._through(self.torso, obs if self.observed is None else self.observed(obs))
         if self.core is not None:
             rows, state = self.core(features.unsqueeze(0), first.unsqueeze(0), state)
@@ -165,14 +165,14 @@ class ActorCritic(nn.Module):
         return params, value if self.returns is None else self.returns.raw(value)
 
     def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[T, B, ...] each, with real numbers normalised."""
+        """Normalise observations, [T, B, ...] each, where they are real numbers."""
         if self.observed is None:
             return obs
         flat = self.observed({name: leaf.flatten(0, 1) for name, leaf in obs.items()})
         return {name: flat[name].view(leaf.shape) for name, leaf in obs.items()}
 
     def unroll_seen(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """As `unroll`, of observations that `seen` has given; values in units of the head."""
+        """As `unroll`, for observations from `seen`; values in units of the head."""
         rows = first.shape
         flat = {name: leaf.flatten(0, 1) for name, leaf in obs.items()}
         features = self._through(self.torso, flat)
@@ -182,7 +182,7 @@ class ActorCritic(nn.Module):
         return self._params(features).view(*rows, -1), value
 
     def value_alone(self, obs: dict[str, Tensor]) -> Tensor:
-        """[N, 1] values of rows that `seen` has given, by the value's own torso; in units of the head."""
+        """Values [N, 1] of observations from `seen`, [N, ...] each, by the value's own torso; in units of the head."""
         assert self.value_torso is not None, "policy and value share one"
         value: Tensor = self.value(self._through(self.value_torso, obs))
         return value

@@ -19,15 +19,15 @@ from rlctl_agents.types.spaces import Space
 
 CPUINFO = Path("/proc/cpuinfo")
 WITH_BF16 = ("amx_bf16", "avx512_bf16")
-"""Flags of processors that multiply bfloat16 by themselves; others emulate it, which is slower than float32."""
+"""Flags of processors that multiply bfloat16 in hardware; others emulate it, which is slower than float32."""
 LARGE = frozenset({"nature_cnn", "impala_cnn"})
 """Nets that take more time than the conversion of their inputs."""
 WORTH_KEEPING = 1 << 15
-"""Weights of so many numbers are kept in bfloat16 for acting; converting smaller ones costs next to nothing."""
+"""Least numbers of a weight that is kept in bfloat16 for acting; converting smaller ones costs next to nothing."""
 
 
 class Precision(NamedTuple):
-    """A decision, and why, for the log."""
+    """Chosen precision, and the reason for the log."""
 
     name: Literal["fp32", "bf16"]
     why: str
@@ -35,7 +35,7 @@ class Precision(NamedTuple):
 
 @cache
 def bf16_flag() -> str:
-    """The flag by which this processor is known to multiply bfloat16; "" when it is not known to."""
+    """Flag of this processor's bfloat16 hardware; "" if none is known."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
@@ -45,12 +45,12 @@ def bf16_flag() -> str:
 
 
 def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) -> Precision:
-    """Precision that `model.precision` means on this machine.
+    """Resolve `model.precision` for this machine.
 
     Args:
         network: as in the spec.
-        space: of the observations.
-        sync: lock-step, which is fp32 and nothing else.
+        space: observation space.
+        sync: lock-step, which is always fp32.
         gpu: the network is computed by a GPU; `auto` is fp32 there (docs/decisions/0009).
         flag: `bf16_flag()` of this processor.
     """
@@ -67,11 +67,11 @@ def choose(network: Network, space: Space, *, sync: bool, gpu: bool, flag: str) 
 
 
 class Bf16:
-    """Computes torsos in bfloat16. It keeps copies of weights for acting: the torsos and their weights stay as they
-    are.
+    """Computation of torsos in bfloat16, with cached copies of weights for acting. The torsos and their weights stay as
+    they are.
 
-    Not of a torso that is trained, nor on a GPU: fused optimizers and kernels over lists of tensors write to weights
-    without torch counting it, so that a copy would stay behind unseen.
+    There is no copy for a torso that is trained, nor on a GPU: fused optimizers and kernels over lists of tensors write
+    to weights without torch counting it, so that a copy would become stale unnoticed.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Bf16:
         self._trained: set[nn.Module] = set()
 
     def __call__(self, torso: nn.Module, obs: dict[str, Tensor]) -> Tensor:
-        """[N, ...] each -> [N, features] float32."""
+        """Observations [N, ...] each -> [N, features] float32."""
         device = next(iter(obs.values())).device.type
         if device == "cpu":
             torso = self._for_acting(torso) if not torch.is_grad_enabled() else self._for_training(torso)
@@ -121,7 +121,7 @@ class _Kept:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Follow the weights; torch counts the writes to a tensor."""
+        """Convert the weights again if they have changed; torch counts the writes to a tensor."""
         versions = [weight._version for weight in self._large]
         if versions != self._versions:
             for mine, weight in zip(self._converted, self._large, strict=True):

@@ -1,4 +1,4 @@
-"""Action values of finitely many actions: one number for each option of each choice."""
+"""Q-networks: action values of finitely many actions, one number for each option of each choice."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, Space
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Initial weights of a seed; the random state of the process stays as it is."""
+    """Seed torch inside the block, for initial weights; the random state of the process stays as it is."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
 
 
 class Observing(nn.Module):
-    """A torso behind running moments of the observations, without memory; a subclass may have one.
+    """Torso with normalised observations; base of Q-networks and of SAC's and TD3's policies. A subclass adds heads,
+    and may add a memory.
 
-    It is in eval mode and stays there, acting or learning: see `hold_still`. A subclass adds heads.
+    It is in eval mode and stays there, acting or learning: see `hold_still`.
 
     Args:
         seed: of the initial weights.
@@ -58,11 +59,11 @@ class Observing(nn.Module):
         hold_still(self)
 
     def seen(self, obs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """[N, ...] each, with real numbers normalised."""
+        """Normalise observations, [N, ...] each, where they are real numbers."""
         return obs if self.observed is None else self.observed(obs)
 
     def features(self, seen: dict[str, Tensor]) -> Tensor:
-        """Observations that `seen` has given -> [N, features]."""
+        """Observations from `seen`, [N, ...] each -> [N, features]."""
         if self._layers:  # calls of modules cost as much as small layers
             (x,) = seen.values()
             for layer in self._layers:
@@ -73,7 +74,7 @@ class Observing(nn.Module):
 
 
 def plain_layers(space: Space, torso: nn.Module) -> list[nn.Linear]:
-    """The layers of a torso that is an mlp of one vector and nothing else; [] of any other."""
+    """The layers of a torso that is an mlp of one vector and nothing else; [] for any other."""
     plain = isinstance(space, Box) and space.dtype == "float32" and len(space.shape) == 1
     if not plain or not isinstance(torso, Torso) or torso.mlp is None or torso.mlp.norms:
         return []
@@ -83,12 +84,12 @@ def plain_layers(space: Space, torso: nn.Module) -> list[nn.Linear]:
 class QNetwork(Observing):
     """Torso and a head for the options of all choices; with `dueling` it gives advantages, and another head the value.
 
-    The value of an action is the sum of those of its choices, so that the best option of each is the best action. With
+    The value of an action is the sum of its choices' values, so that the best option of each is the best action. With
     `dueling` it is V + sum over the choices of (A - mean of A over their options): Wang et al. 2016, arXiv:1511.06581,
     equation 9, for one choice.
     """
 
-    centring: Tensor  # [options, options] takes the mean of its choice from each option
+    centring: Tensor  # [options, options] subtracts from each option the mean of its choice
 
     def __init__(self, spaces: Spaces, network: Network, *, dueling: bool, seed: int) -> None:
         sizes = require_choices(spaces.action)
@@ -103,7 +104,7 @@ class QNetwork(Observing):
         self._choices = len(sizes)
 
     def forward(self, seen: dict[str, Tensor]) -> Tensor:
-        """Observations that `seen` has given, [N, ...] each -> [N, options]."""
+        """Observations from `seen`, [N, ...] each -> [N, options]."""
         return self.values(self.features(seen))
 
     def values(self, features: Tensor) -> Tensor:
@@ -115,12 +116,12 @@ class QNetwork(Observing):
         return outputs @ self.centring + value / self._choices
 
     def _head_inputs(self, network: Network, options: int) -> int:
-        """Width of the heads' inputs; a subclass may make the layers before the heads here."""
+        """Width of the heads' inputs; a subclass may make layers before the heads here."""
         return self.width
 
 
 class RecurrentQNetwork(QNetwork):
-    """A Q-network with an LSTM or a GRU between torso and heads, which is also given the last action and reward.
+    """Q-network with an LSTM or a GRU between torso and heads, whose inputs include the last action and reward.
 
     Raises:
         ModelError: `model.core` is none.
@@ -136,11 +137,11 @@ class RecurrentQNetwork(QNetwork):
         return self.core.features
 
     def unroll(self, seen: dict[str, Tensor], last: Tensor, first: Tensor, state: dict[str, Tensor]) -> Unrolled:
-        """T rows of B streams.
+        """Values of T rows of B streams.
 
         Args:
-            seen: as `seen` gives it, [T, B, ...] each.
-            last: [T, B, options + 1], of `last_inputs`.
+            seen: observations from `seen`, [T, B, ...] each.
+            last: [T, B, options + 1] last action, as one-hot codes, and last reward.
             first: [T, B] bool; the state before such a row is zero.
             state: before row 0, each [B, width].
         """
@@ -150,7 +151,7 @@ class RecurrentQNetwork(QNetwork):
     def remember(
         self, seen: dict[str, Tensor], last: Tensor, first: Tensor, state: dict[str, Tensor]
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `unroll`: the heads' inputs, [T, B, width], and the state after the last row."""
+        """Inputs of the heads, [T, B, width], and the state after the last row; arguments as in `unroll`."""
         features = self.features({name: leaf.flatten(0, 1) for name, leaf in seen.items()})
         return self.core(torch.cat([features.view(*first.shape, -1), last], -1), first, state)  # type: ignore[no-any-return]
 
@@ -161,15 +162,15 @@ class Unrolled(NamedTuple):
 
 
 class Choices(nn.Module):
-    """Actions of a space of Discretes and MultiDiscretes as one index for each choice, and sums of their values.
+    """Actions of Discrete and MultiDiscrete spaces as one index for each choice, and sums of their values.
 
     Where no option of a choice is legal, all of them are. A module only so that it follows the network to its device.
     """
 
     sizes: Tensor  # [D] options of each choice
     begin: Tensor  # [D] its first column
-    column: Tensor  # [D, most] columns of its options; the first one's in place of those that it lacks
-    real: Tensor  # [D, most] False for those
+    column: Tensor  # [D, most] columns of its options, padded with the first one's
+    real: Tensor  # [D, most] False for the padding
 
     def __init__(self, space: Space) -> None:
         super().__init__()
@@ -192,7 +193,7 @@ class Choices(nn.Module):
             q, legal: [N, options].
 
         Returns:
-            [N, D] an option of each choice, [N] the value.
+            [N, D] best option of each choice, [N] value of the action.
         """
         if self.count == 1 and legal is None:
             top = q.max(1, keepdim=True)
@@ -204,13 +205,13 @@ class Choices(nn.Module):
         return top.indices, top.values.sum(1)
 
     def of(self, q: Tensor, chosen: Tensor) -> Tensor:
-        """[N] the values of actions [N, D]."""
+        """Values [N] of actions [N, D]."""
         if self.count == 1:
             return q.gather(1, chosen).squeeze(1)
         return q.gather(1, chosen + self.begin).sum(1)
 
     def random(self, uniform: Tensor, legal: Tensor | None = None) -> Tensor:
-        """[N, D] legal options, each as likely as any other, from uniforms [N, D]."""
+        """Uniformly drawn legal options [N, D], from uniforms [N, D]."""
         if legal is None:
             return torch.minimum((uniform * self.sizes).long(), self.sizes - 1)
         ranks = self._allowed(legal).cumsum(-1)
@@ -219,14 +220,14 @@ class Choices(nn.Module):
         return (ranks <= rank.unsqueeze(-1)).sum(-1)
 
     def _allowed(self, legal: Tensor | None) -> Tensor:
-        """[N or 1, D, most]."""
+        """Legal options as [N or 1, D, most] bool."""
         if legal is None:
             return self.real.unsqueeze(0)
         allowed = legal[:, self.column] & self.real
         return allowed | (self.real & ~allowed.any(-1, keepdim=True))
 
     def split(self, chosen: Tensor) -> dict[str, Tensor]:
-        """Actions [N, D] as the space has them."""
+        """Actions [N, D] in the form of the space."""
         if len(self._leaves) == 1 and isinstance(self._leaves[0][1], MultiDiscrete):
             return {self._leaves[0][0]: chosen}
         parts, found = iter(chosen.unbind(1)), {}
@@ -236,12 +237,12 @@ class Choices(nn.Module):
         return found
 
     def columns(self, action: dict[str, Tensor]) -> Tensor:
-        """[N, D] columns of the options chosen by actions in the form of the space."""
+        """Columns [N, D] of the options chosen by actions in the form of the space."""
         parts = [action[name].unsqueeze(-1).flatten(1) for name, _ in self._leaves]
         return (parts[0] if len(parts) == 1 else torch.cat(parts, 1)) + self.begin
 
     def codes(self, action: dict[str, Tensor]) -> Tensor:
-        """[N, options] float32: 1 at the options chosen by actions in the form of the space, else 0."""
+        """One-hot codes of actions in the form of the space: [N, options] float32, 1 at the chosen options, else 0."""
         columns = self.columns(action)
         options = torch.arange(self.options, device=columns.device)
         return (columns.unsqueeze(2) == options).any(1).to(torch.float32)

@@ -1,4 +1,4 @@
-"""Torsos, which map observations of any space to features: one vector per row."""
+"""Torsos, which map observations of any space to features, one vector per row."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ BLOCK = 4
 """Stride of the Nature CNN's first convolution, and half the side of its kernel; bytes of an int32."""
 
 LARGEST_GRID = 16
-"""Rows and columns up to which small_cnn looks at every cell, not at every other."""
+"""Most rows and columns with which small_cnn has stride 1, not 2."""
 
 
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv2d:
-    """Orthogonal weights of that gain, bias 0."""
+    """Initialise a layer with orthogonal weights of a gain, and bias 0; returns it."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
@@ -32,7 +32,8 @@ def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv
 
 
 def channels_last(module: nn.Module) -> None:
-    """Lay the weights of the convolutions out as the images are: half as much time again in training on a CPU."""
+    """Store convolution weights channels last, as the images are: training on a CPU takes half as long again without.
+    """
     for weight in module.parameters():
         if weight.ndim == 4:
             weight.data = weight.data.to(memory_format=torch.channels_last)
@@ -74,7 +75,7 @@ class Pixels(NamedTuple):
     height: int
     width: int
     last: bool  # channels come last in the observation
-    factor: float  # bytes are multiplied by it
+    factor: float  # scale of bytes
 
     @classmethod
     def of(cls, leaf: Leaf) -> Pixels | None:
@@ -86,7 +87,7 @@ class Pixels(NamedTuple):
         return cls(image.channels, image.height, image.width, image.last, factor=unit_factor(leaf))
 
     def to_float(self, image: Tensor) -> Tensor:
-        """[N, ...] as observed -> [N, C, H, W] of `computed_in`, channels last in memory, not yet scaled."""
+        """[N, ...] as observed -> [N, C, H, W] in the dtype `computed_in`, channels last in memory, not yet scaled."""
         if image.ndim == 5 and self.last:  # frames of a stack: the colours of the oldest come first
             pixels = image.permute(0, 2, 3, 1, 4).to(computed_in(image.device), memory_format=torch.contiguous_format)
             return pixels.flatten(3).permute(0, 3, 1, 2)
@@ -102,7 +103,7 @@ class Pixels(NamedTuple):
         return pixels
 
     def scale(self, image: Tensor) -> float:
-        """Factor of an image's numbers: 1 for codes, which come as real numbers, normalised already."""
+        """Scale of an image's numbers: 1 for codes, which are real numbers, normalised already."""
         return self.factor if image.dtype == torch.uint8 else 1.0
 
     def in_blocks(self, image: Tensor) -> bool:
@@ -111,8 +112,8 @@ class Pixels(NamedTuple):
         return even and not self.last and image.dtype == torch.uint8 and image.is_contiguous()
 
     def to_blocks(self, image: Tensor) -> Tensor:
-        """[N, C, H, W] bytes -> [N, 16 C, H/4, W/4] of `computed_in`: each block of 4x4 pixels as channels, in memory
-        the channels last. Channel 16 c + 4 y + x is pixel (y, x) of channel c. Moves four bytes at a time."""
+        """[N, C, H, W] bytes -> [N, 16 C, H/4, W/4] in the dtype `computed_in`: each block of 4x4 pixels as channels,
+        channels last in memory. Channel 16 c + 4 y + x is pixel (y, x) of channel c. Moves four bytes at a time."""
         count, rows, columns = len(image), self.height // BLOCK, self.width // BLOCK
         words = image.view(torch.int32).view(count, self.channels, rows, BLOCK * columns).transpose(1, 2).contiguous()
         words = words.view(count * rows, self.channels * BLOCK, columns).transpose(1, 2).contiguous()
@@ -121,13 +122,13 @@ class Pixels(NamedTuple):
 
 
 def computed_in(device: torch.device) -> torch.dtype:
-    """float32, or the dtype of autocast, in which this thread computes convolutions anyway."""
+    """Dtype of convolutions in this thread: that of autocast, else float32."""
     kind = device.type
     return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else torch.float32
 
 
 def unit_factor(box: Box) -> float:
-    """Brings unsigned bytes into [0, 1]; other numbers are used as they are."""
+    """Scale that brings unsigned bytes into [0, 1]; 1 for other numbers."""
     if box.dtype != "uint8":
         return 1.0
     high = box.outer().high
@@ -136,7 +137,7 @@ def unit_factor(box: Box) -> float:
 
 
 class Cnn(nn.Module):
-    """Base of convolutional nets: pixels in, and a dense layer at the end. A subclass adds the convolutions."""
+    """Base of convolutional nets: conversion of pixels, and a dense layer. A subclass adds the convolutions between."""
 
     def __init__(self, pixels: Pixels) -> None:
         super().__init__()
@@ -196,8 +197,8 @@ class NatureCnn(Cnn):
         return self._features(x)
 
     def _first(self, image: Tensor) -> Tensor:
-        """The first convolution. 8x8 with stride 4 is 2x2 with stride 1 over blocks of 4x4 pixels: the same sum, with
-        as many channels as processors like, and images that are quickly laid out that way."""
+        """The first convolution. 8x8 with stride 4 is 2x2 with stride 1 over blocks of 4x4 pixels: the same sum, but
+        faster, with more channels and a cheap layout of the images."""
         layer, pixels = self.convolutions[0], self.pixels
         if not pixels.in_blocks(image):
             return _scaled_convolution(layer, pixels.to_float(image), pixels.scale(image))
@@ -243,7 +244,7 @@ _CNNS = {"small_cnn": SmallCnn, "nature_cnn": NatureCnn, "impala_cnn": ImpalaCnn
 
 
 def _scaled_convolution(layer: nn.Module, x: Tensor, factor: float) -> Tensor:
-    """The layer on `factor * x`. The factor goes into the weights: they are fewer than the pixels."""
+    """Apply the layer to `factor * x`. The weights are scaled instead: they are fewer than the pixels."""
     assert isinstance(layer, nn.Conv2d)
     weight = layer.weight if factor == 1.0 else layer.weight * factor
     return functional.conv2d(x, weight, layer.bias, layer.stride, layer.padding)
@@ -273,7 +274,7 @@ class VectorLeaf(NamedTuple):
         """[N, ...] -> [N, width] float32."""
         if not self.sizes:
             factor = self.factor if x.dtype == torch.uint8 else 1.0
-            x = x.unsqueeze(-1).flatten(1).to(torch.float32)  # of a number alone, a column
+            x = x.unsqueeze(-1).flatten(1).to(torch.float32)  # a single number per row: one column
             return x if factor == 1.0 else x * factor
         columns = x.reshape(len(x), -1).unbind(1)
         codes = [functional.one_hot(column, size) for column, size in zip(columns, self.sizes, strict=True)]
@@ -281,7 +282,7 @@ class VectorLeaf(NamedTuple):
 
 
 class Torso(nn.Module):
-    """Images through a convolutional net each, everything else joined through one mlp, the features side by side.
+    """A convolutional net for each image and one mlp for all other leaves together, their features side by side.
 
     Raises:
         ModelError: the network asked for does not fit the observations.
@@ -300,7 +301,7 @@ class Torso(nn.Module):
         self.features = network.width * len(self.image_names) + (self.mlp.features if self.mlp else 0)
 
     def forward(self, obs: dict[str, Tensor]) -> Tensor:
-        """[N, ...] each -> [N, features]."""
+        """Observations [N, ...] each -> [N, features]."""
         parts = [cnn(obs[name]) for name, cnn in zip(self.image_names, self.cnns, strict=True)]
         if self.mlp is not None:
             vectors = [leaf.encode(obs[name]) for name, leaf in self.vectors.items()]
@@ -309,13 +310,14 @@ class Torso(nn.Module):
 
 
 def make_torso(space: Space, network: Network) -> nn.Module:
-    """The torso that the spec names. It has an attribute `features` and maps observations [N, ...] to [N, features].
+    """Make the torso that the spec names: attribute `features`, and a map of observations [N, ...] to [N, features].
 
-    A class of the user's own is called with the observation space and `model.params`, and tried on zeros in eval mode.
-    It acts and learns in eval mode too: Dropout drops nothing, BatchNorm keeps its initial statistics.
+    A user's own class is called with the observation space and `model.params`, and tried on zeros in eval mode. It acts
+    and learns in eval mode too: Dropout drops nothing, BatchNorm keeps its initial statistics.
 
     Raises:
-        ModelError: it does not fit the observations, or the user's class is none or fails; its exception is the cause.
+        ModelError: it does not fit the observations, or the user's class is no torso or fails; its exception is the
+            cause.
     """
     if ":" not in network.torso:
         if network.params:
@@ -356,10 +358,10 @@ def make_torso(space: Space, network: Network) -> nn.Module:
 
 def hold_still(net: nn.Module) -> None:
     """Put a network into eval mode, in which it acts and learns: Dropout, BatchNorm and the like are fixed functions
-    then, so that the learner computes the very probabilities that the actor recorded.
+    then, so that the learner computes the same probabilities that the actor recorded.
 
-    torch's own recurrent layers without dropout stay in train mode: it changes nothing but that cuDNN, which refuses
-    to go backward through them in eval mode, does.
+    torch's own recurrent layers without dropout stay in train mode, which only lets cuDNN compute their backward: it
+    refuses to in eval mode.
     """
     net.eval()
     for module in net.modules():
@@ -368,8 +370,8 @@ def hold_still(net: nn.Module) -> None:
 
 
 def _on_zeros(torso: nn.Module, space: Space) -> Any:
-    """Features of one observation of zeros, in eval mode: as it acts and as it learns (`hold_still`). The random state
-    and the torso's own mode stay as they are."""
+    """Features of one observation of zeros, in eval mode, in which a torso acts and learns (`hold_still`). The random
+    state and the torso's own mode stay as they are."""
     zeros = {}
     for name, leaf in leaves(space, "obs"):
         dtype, shape = leaf_array(leaf)

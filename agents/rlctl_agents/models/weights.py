@@ -21,7 +21,7 @@ class WeightsError(ValueError):
 
 
 def pack(state: Mapping[str, Tensor], progress: int = 0) -> bytes:
-    """A state dict as safetensors bytes: from any device, in row-major order.
+    """Encode a state dict as safetensors bytes: from any device, in row-major order.
 
     Args:
         progress: agent steps that the weights were learned from.
@@ -43,7 +43,7 @@ def digest(buffer: bytes | memoryview) -> str:
 
 @torch.no_grad()
 def unpack_into(module: nn.Module, buffer: bytes | memoryview, *, sha256: str | None = None) -> int:
-    """Copy packed weights into a network, on whatever device and in whatever memory format it is.
+    """Copy packed weights into a network, on its device and in its memory format.
 
     Args:
         sha256: `digest` of the bytes; None skips the check.

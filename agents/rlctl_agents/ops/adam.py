@@ -1,4 +1,4 @@
-"""Adam for small networks, where the overhead of `torch.optim.Adam` takes longer than the arithmetic."""
+"""Adam for small networks, for which the overhead of `torch.optim.Adam` takes longer than the arithmetic."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 class _Lists(NamedTuple):
-    """Tensors of a group as the fused kernel takes them."""
+    """Tensors of a parameter group, as arguments of the fused kernel."""
 
     parameters: list[Tensor]
     means: list[Tensor]
@@ -19,9 +19,9 @@ class _Lists(NamedTuple):
 
 
 class SmallAdam(torch.optim.Adam):
-    """Adam as torch has it, fused, with the same state; hooks of steps are not called.
+    """torch's fused Adam with the same state, but without hooks of steps.
 
-    A group is left out of a step while it is `held`, or has no gradients.
+    A parameter group is left out of a step while its key `held` is true, or if it has no gradients.
 
     Source: Kingma and Ba 2015, arXiv:1412.6980.
     """
@@ -65,7 +65,7 @@ class SmallAdam(torch.optim.Adam):
             state = self.state[one]
             state["step"] = step
             for name in ("exp_avg", "exp_avg_sq"):
-                # laid out as the parameter is: the kernel goes through all of them in the order of memory
+                # in the parameter's memory layout: the kernel walks through all of them in the order of memory
                 made = torch.zeros_like(one, memory_format=torch.preserve_format)
                 state[name] = made.copy_(state[name]) if name in state else made
         means, squares = ([self.state[one][name] for one in parameters] for name in ("exp_avg", "exp_avg_sq"))

@@ -15,7 +15,7 @@ class Gae(NamedTuple):
 
 @torch.no_grad()
 def gae(reward: Tensor, discount: Tensor, value: Tensor, valid: Tensor, *, lambda_: float | Tensor = 1.0) -> Gae:
-    """Advantages A_t = delta_t + discount_t lambda A_{t+1} with delta_t = r_t + discount_t V_{t+1} - V_t.
+    """Advantages by GAE: A_t = delta_t + discount_t lambda A_{t+1} with delta_t = r_t + discount_t V_{t+1} - V_t.
 
     Row t is the step taken from x_t. The row after an episode's end holds its final observation and is not valid: sums
     do not cross it, and the step before it bootstraps from its value, unless the episode terminated there.

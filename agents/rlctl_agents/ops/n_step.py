@@ -1,4 +1,4 @@
-"""Returns over n steps of rows that were drawn from a replay, and the factors by which their targets bootstrap."""
+"""n-step returns of rows that were drawn from a replay, and the factors with which their targets bootstrap."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch import Tensor
 
 class NStep(NamedTuple):
     reward: Tensor  # [B] sum of gamma^j r_t+j over the k steps of a row
-    discount: Tensor  # [B] gamma^k, of the value of what comes after them; 0 where the episode terminated
+    discount: Tensor  # [B] gamma^k, factor of the value after them; 0 where the episode terminated
 
 
 @torch.no_grad()
 def n_step(rewards: Tensor, steps: Tensor, terminated: Tensor, gamma: float) -> NStep:
-    """Discounted sums of the rewards of rows, and the factors of what follows: y = reward + discount V(x_t+k).
+    """Discounted sums of the rewards of rows, and the factors of the value after them: y = reward + discount V(x_t+k).
 
     Args:
-        rewards: [B, n] of the steps from each row on, as they are learned from; 0 after the k-th.
+        rewards: [B, n] of the steps from each row on, after scaling and clipping; 0 after the k-th.
         steps: [B] int64, k: n, or fewer where the episode ended or was cut short.
-        terminated: [B] bool, the k-th step came to a terminal state.
+        terminated: [B] bool, the k-th step led to a terminal state.
         gamma: discount factor of one step.
 
     Example:
@@ -37,7 +37,7 @@ def n_step(rewards: Tensor, steps: Tensor, terminated: Tensor, gamma: float) -> 
 
 
 class SequenceReturns(NamedTuple):
-    target: Tensor  # [L, B] discounted sum of the rewards of a row, and what it bootstraps from
+    target: Tensor  # [L, B] discounted sum of the rewards from a row on, with the bootstrapped value
     whole: Tensor  # [L, B] bool; False where an episode begins without an end before it: there the rest is unknown
 
 
@@ -45,9 +45,9 @@ class SequenceReturns(NamedTuple):
 def sequence_returns(
     reward: Tensor, terminated: Tensor, truncated: Tensor, first: Tensor, value: Tensor, gamma: float, steps: int
 ) -> SequenceReturns:
-    """Returns over n steps of rows that follow each other, fewer where an episode or the rows end.
+    """n-step returns of consecutive rows, over fewer steps where an episode or the rows end.
 
-    y_t = sum over j < k of gamma^j r_t+j, + gamma^k V_t+k unless step k came to a terminal state.
+    y_t = sum over j < k of gamma^j r_t+j, + gamma^k V_t+k unless step k led to a terminal state.
 
     Args:
         reward, terminated, truncated: [L, B].

@@ -1,4 +1,4 @@
-"""Rescaling of values, which takes the place of clipped rewards, and its inverse."""
+"""Value rescaling, in place of clipped rewards, and its inverse."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 EPSILON = 1e-3
-"""The slope of h stays above it."""
+"""Lower bound of the slope of h."""
 
 
 def rescaled(x: Tensor) -> Tensor:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x.
+    """Rescale values: h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x.
 
     Example:
         0 stays 0, 3 becomes 1.003.

@@ -1,4 +1,4 @@
-"""Regression of values to targets, weighted by row, with its gradient in closed form."""
+"""Regression of values to targets, weighted per row, with its gradient in closed form."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from torch.autograd.function import once_differentiable
 
 class Regression(NamedTuple):
     total: Tensor  # scalar, differentiable in the values
-    error: Tensor  # as the values, without gradient: value - target
+    error: Tensor  # in the shape of the values, or [B] with `at`, without gradient: value - target
 
 
 def regression(
     value: Tensor, target: Tensor, weight: Tensor, huber: float | None = None, at: Tensor | None = None
 ) -> Regression:
-    """Sum of weight * half the squared error; linear in errors beyond `huber`.
+    """Sum of weight * half the squared error, linear in errors beyond `huber`.
 
     Args:
         value: [..., B]; with `at` [B, options].
         target, weight: [B].
-        huber: of Huber 1964; None: squares.
+        huber: threshold of Huber's loss (1964); None: squares.
         at: [B, D] int64; the values are the sums over these D options of each row.
 
     Example:

@@ -30,7 +30,7 @@ def vtrace(
     """Value targets and advantages for experience gathered by an older policy.
 
     Row t is the step taken from x_t; T rows of one segment, B segments side by side. The row after an episode's
-    end holds its final observation and is not valid: whatever stands in its log_rho, reward and discount is not used.
+    end holds its final observation and is not valid: its log_rho, reward and discount are not used.
 
     Args:
         log_rho: [T, B] log pi(a|x) of the learner minus that of the actor, natural log.

@@ -343,6 +343,9 @@ def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.rand
     return found
 
 
+_FAR = 1e6
+
+
 def _drawn(leaf: Leaf, count: int, moments: Any, rng: np.random.Generator) -> NDArray[Any]:
     """Random values [count, ...] of a leaf."""
     dtype, shape = leaf_array(leaf)
@@ -357,7 +360,8 @@ def _drawn(leaf: Leaf, count: int, moments: Any, rng: np.random.Generator) -> ND
     normal = rng.normal(size=(count, low.size))
     if moments is not None and moments.mean.numel() == low.size:
         normal = normal * moments.variance.sqrt().numpy() + moments.mean.numpy()
-    within = np.isfinite(high - low)
+    with np.errstate(over="ignore"):
+        within = high - low < _FAR  # others are no range that values come from
     values = np.where(within, rng.uniform(np.where(within, low, 0), np.where(within, high, 1), normal.shape), normal)
     return values.clip(low, high).reshape(count, *shape).astype(dtype)
 

@@ -22,6 +22,7 @@ from rlctl_agents.algorithms.base import ActInputs, Algorithm, AlgorithmError
 from rlctl_agents.checkpoint.parts import PartError, read_part
 from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
 from rlctl_agents.checkpoint.state import StateError
+from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.masks import flattened
 from rlctl_agents.models.weights import WeightsError
 from rlctl_agents.training.stored_policy import load_kept, load_policy
@@ -177,6 +178,10 @@ class LoadedPolicy:
                 raise ValueError(f"{name} holds {value.dtype}, of which {dtype} cannot hold every value")
             if given.dtype.kind == "f" and not np.isfinite(given).all():  # a fault in training as well
                 raise ValueError(f"{name} holds NaN, or what is infinite as {dtype}")
+            if not isinstance(leaf, Box) and (odd := outside(leaf, given)).any():
+                raise ValueError(
+                    f"{name} holds {given[odd][0]}, which {leaf} has not: numbers go from 0, whatever `start` was"
+                )
             found[name] = np.ascontiguousarray(given if extra[name] else given[None])
         sizes = {len(values) for values in found.values()}
         if len(set(extra.values())) > 1 or len(sizes) > 1:

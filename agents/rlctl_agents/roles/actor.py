@@ -17,7 +17,7 @@ from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
 from rlctl_agents.algorithms.base import ActInputs
-from rlctl_agents.envs.base import Env, EnvError
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.repro.sending import told_crash
@@ -97,7 +97,7 @@ class Actor:
         log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self.env.envs, "seed": seed}})
         self._process.pulse.ready = True
         try:
-            with as_users_fault(NotTogether):
+            with as_users_fault(NotTogether, EnvRefused):
                 while not self._process.stop.is_set():
                     rollout.step()
         except EnvError as error:

@@ -19,7 +19,7 @@ from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_policy
-from rlctl_agents.envs.base import Env, EnvError
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.policies.evaluate import ENVS, NOISE_ROWS, outside_of_a_run
 from rlctl_agents.policies.recording import Unwanted, recorded
@@ -27,7 +27,7 @@ from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
 from rlctl_agents.runtime.manager_session import Member, Snapshot
-from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS, Process
+from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS, Process, UserFault
 from rlctl_agents.types.control import EvalResult, Match, Recording, Said
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
@@ -94,6 +94,8 @@ class Evaluator:
             started = time.perf_counter()
             try:
                 played = self._play(match)
+            except EnvRefused as error:
+                raise UserFault(str(error)) from error
             except EnvError as error:
                 raise told_crash(error, self.env, self._process, self._member, *self._acted(match)) from error
             if played is not None:

@@ -48,7 +48,8 @@ def create_file(path: Path, data: bytes) -> bool:
         try:
             os.link(temporary, path)
         except FileExistsError:
-            return False
+            if not _is_ours(temporary, path):  # an NFS server that came back may answer so to its own success
+                return False
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -57,6 +58,13 @@ def create_file(path: Path, data: bytes) -> bool:
             temporary.replace(path)
     sync_folder(path.parent)
     return True
+
+
+def _is_ours(temporary: Path, path: Path) -> bool:
+    try:
+        return path.samefile(temporary)
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

@@ -71,9 +71,19 @@ class Folder:
         for path in (*part.rglob("*"), part):
             if not path.is_symlink():
                 path.chmod(0o500 if path.is_dir() or path.stat().st_mode & 0o100 else 0o400)
-        os.sync()  # a power cut must not leave a folder of that name with empty files: it is trusted for ever
+        for path in (*part.rglob("*"), part):  # a power cut must not leave a folder of that name with empty files
+            if not path.is_symlink():
+                _sync(path)
         os.rename(part, folder)
-        os.sync()
+        _sync(self.store)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def remove(folder: Path) -> None:

@@ -203,7 +203,10 @@ class Design:
 
         values, whole = self._first.values, set[str]()
         for axis in self._axes:
-            types = getattr(fields.at(tuple(axis.path.split(".")), values), "types", ())
+            field = fields.at(tuple(axis.path.split(".")), values)
+            types = getattr(field, "types", ())
+            if not types:  # an argument of your own: whole where its bounds are written so
+                types = (int,) if all(bound.strip().lstrip("+-").isdecimal() for bound in axis.values) else ()
             whole |= {axis.path} if int in types and float not in types else set()
         made = Search(self.sweep.folder, self._axes, whole, prune=self._wish.prune, seed=self._first.spec.seed)
         made.forget({one.suggestion for one in self.sweep.trials if one.suggestion is not None})

@@ -135,7 +135,10 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
         if wanted in (None, one.name):
             return one
     if not models and not stored.damaged:
-        raise UsageError(f"run {run} has stored no model yet", hint="the first is stored with its first evaluation")
+        raise UsageError(
+            f"run {run} has stored no model yet",
+            hint="checkpoint.every or an evaluation brings the first",
+        )
     whole = names or "none that is whole"
     raise UsageError(f"run {run} has no model {which}", hint=f"it has {whole}; see `rlctl models {run}`")
 

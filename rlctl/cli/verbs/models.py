@@ -40,7 +40,7 @@ def models(
     if found:
         world.lines(table(rows))
     elif not stored.damaged:
-        world.say(f"run {state.run} has stored no model yet: the first is stored with its first evaluation")
+        world.say(f"run {state.run} has stored no model yet: checkpoint.every or an evaluation brings the first")
     world.document({"run": state.run, "models": [as_plain(one) for one in found]})
     return 0
 

@@ -1,1 +1,1 @@
-"""Replay of one shard: rows of many streams in a ring, windows of n steps drawn from it by priority."""
+"""Replay: rows of many streams in the rings of shards; windows of n steps or sequences drawn from them by priority."""

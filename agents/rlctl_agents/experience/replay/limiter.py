@@ -1,4 +1,4 @@
-"""Limits of samples per insert: actors wait for learners, and learners for actors, over all shards of a replay."""
+"""Rate limits of a replay by samples per insert: actors wait for learners, and learners for actors, over all shards."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from typing import NamedTuple
 
 
 class InsertLimit:
-    """Rows that one shard may have inserted since its start.
+    """Limit of the rows inserted into one shard since its start.
 
     Args:
-        starts: its share of `learning_starts`: rows that may be inserted before the first word of a learner.
-        limited: False: all rows that come.
+        starts: its share of `learning_starts`: rows that may be inserted before a learner grants any.
+        limited: False for no limit.
     """
 
     def __init__(self, starts: int, *, limited: bool = True) -> None:
         self._granted, self._limited = starts, limited
 
     def may_insert(self, inserted: int) -> bool:
-        """Whether one more block may be inserted. Blocks are not taken apart: one may reach beyond the limit."""
+        """Whether one more block may be inserted. Blocks are not split: one may exceed the limit."""
         return not self._limited or inserted < self._granted
 
     def grant(self, rows: int) -> bool:
-        """Hear from a learner how many rows may be inserted since the start; what was granted stays so.
+        """Raise the limit to a learner's grant, in rows since the start; a lower grant changes nothing.
 
         Returns:
-            True if there may be more than before.
+            True if the limit has risen.
         """
         more = rows > self._granted
         self._granted = max(rows, self._granted)
@@ -33,30 +33,30 @@ class InsertLimit:
 
 
 class ShardCounts(NamedTuple):
-    """Counts of one shard since its start, as it told them last."""
+    """Counts of one shard since its start, as it last reported them."""
 
     boot: str
     inserted: int
     sampled: int
     steps: int = 0  # of the inserted rows, agent steps
-    began_inserted: int = 0  # of them, those of a life before
+    began_inserted: int = 0  # of the inserted rows, those restored from an earlier boot; the next two likewise
     began_sampled: int = 0
     began_steps: int = 0
 
 
 class SampleLimit:
-    """Rows that learners may draw, and all shards insert, so that sampled / (inserted - starts) stays at a ratio.
+    """Limits of the rows that learners draw and all shards insert, which hold sampled / (inserted - starts) at a ratio.
 
-    A shard's inserted and sampled rows count once and for good: after its death the others are neither ahead nor
-    behind because of it, and the rows with which it begins anew count as new ones. Draws of an earlier learner count
-    as the ratio asks for: of shards that are gone nothing is known, and neither side has to catch up. A
-    draw begins while sampled <= ratio x (inserted - starts), so sampling is ahead by one draw at most; inserting by as
-    many rows as pay for `slack` draws, and by a block of each shard.
+    A shard's inserted and sampled rows stay counted: after its crash the other shards are neither ahead nor behind.
+    After its restart new rows are counted, restored ones are not counted again. Draws of an earlier learner are counted
+    as the ratio demands: of shards that are gone nothing is known, and neither side has to catch up. A draw may begin
+    while sampled <= ratio x (inserted - starts), so sampling is ahead by one draw at most; inserting by the rows that
+    pay for `slack` draws, and by a block of each shard.
 
     Args:
         ratio: samples per insert; 0: no limit.
         starts: rows inserted before the first is drawn, over all shards.
-        slack: draws that inserting may be ahead.
+        slack: number of draws that inserting may be ahead.
     """
 
     def __init__(self, ratio: float, starts: int, slack: float = 1.0) -> None:
@@ -67,8 +67,8 @@ class SampleLimit:
         self.sampled = 0.0
 
     def hear(self, shard: int, counts: ShardCounts) -> None:
-        """Count a shard's inserted and sampled rows since it was heard last, or since its start: with the restored ones
-        when it is heard for the first time, without them for another life of a known one."""
+        """Count a shard's inserted and sampled rows since its last report, or since its start: with restored rows in
+        its first report, without them after a restart of a known shard."""
         known, paid = self._known.get(shard), self._paid
         if first := known is None:
             known = ShardCounts(counts.boot, 0, 0)
@@ -76,21 +76,21 @@ class SampleLimit:
             known = ShardCounts(counts.boot, counts.began_inserted, counts.began_sampled, counts.began_steps)
         self.inserted += max(0, counts.inserted - known.inserted)
         self.steps += max(0, counts.steps - known.steps)
-        if first and counts.sampled and self._ratio:  # a learner before has drawn from it
+        if first and counts.sampled and self._ratio:  # an earlier learner has drawn from it
             self.sampled += self._ratio * (self._paid - paid)
         else:
             self.sampled += max(0, counts.sampled - known.sampled)
         self._known[shard] = counts
 
     def change(self, ratio: float, starts: int) -> None:
-        """Go on with other settings, as if the rows until now had been drawn by them: neither side has to catch up."""
+        """Change the settings, as if the rows until now had been drawn under them: neither side has to catch up."""
         if (ratio, starts) != (self._ratio, self._starts):
             self._ratio, self._starts = ratio, starts
             self.sampled = ratio * self._paid
 
     @property
     def _paid(self) -> int:
-        """Rows that pay for draws."""
+        """Inserted rows beyond `starts`, which pay for draws."""
         return max(0, self.inserted - self._starts)
 
     def may_sample(self) -> bool:
@@ -100,15 +100,15 @@ class SampleLimit:
         return not self._ratio or self.sampled <= self._ratio * self._paid
 
     def may_insert(self, live: Mapping[int, int], rows: int, *, drawable: bool = True) -> dict[int, int]:
-        """Rows that each shard may have inserted since its start.
+        """Limit of each shard, in rows inserted since its start.
 
         Args:
-            live: shard -> its weight: how many actors send to it, or 1.
-            rows: of one draw.
-            drawable: False: the rows make no window or sequence yet, so that a block more has to come.
+            live: shard -> its weight: number of actors that send to it, or 1.
+            rows: rows of one draw.
+            drawable: False if the stored rows make no window or sequence yet, so that one more block is needed.
 
         Returns:
-            Shard -> the limit to tell it; empty where there is none.
+            Shard -> its limit; empty if there is none.
         """
         if not self._ratio:
             return {}

@@ -1,4 +1,4 @@
-"""Memory of a shard, computed without torch from a spec and the spaces of its environment."""
+"""Memory and settings of a shard, computed without torch from a spec and the spaces of its environment."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Box, Spaces, choices, has_images, leaf_array, leaves
 
 STATES = {"lstm": ("core.c", "core.h"), "gru": ("core.h",)}
-"""Fields of the memory by `model.core`, as `models.policy.CORES` has them."""
+"""Fields of the recurrent state by `model.core`, as `models.policy.CORES` has them."""
 
 
 def shard_capacity(spec: Spec, shards: int = 0) -> int:
     """Rows of one shard: its part of `replay.capacity`.
 
     Args:
-        shards: how many there are; 0: as many as the spec says.
+        shards: number of shards; 0: that of the spec.
     """
     assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
     shards = shards or spec.replay_shards
@@ -31,7 +31,7 @@ def samples_per_insert(spec: Spec, config: Replayed, spaces: Spaces) -> float:
 
 
 def shard_settings(config: Replayed) -> ReplaySettings:
-    """Settings of an algorithm that a shard needs: for the units that are drawn, and for first priorities."""
+    """Settings of an algorithm that a shard needs: for the units that are drawn, and for initial priorities."""
     recurrent = config if isinstance(config, R2d2) else None
     return ReplaySettings(
         n_step=config.n_step,
@@ -52,8 +52,8 @@ def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces) -> int:
     """Bytes of the arrays of one shard.
 
     Args:
-        spec: whole, in its normal form.
-        config: of an algorithm of ours.
+        spec: the whole spec, in its normal form.
+        config: of a built-in algorithm.
     """
     return Shard.bytes_for(
         stored(config, spec.policy(spec.policy_names[0]).model, spaces), shard_settings(config), shard_capacity(spec)
@@ -61,7 +61,7 @@ def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces) -> int:
 
 
 def stored(config: Replayed, network: Network, spaces: Spaces) -> Schema:
-    """The experience schema of an algorithm of ours, which the classes of algorithms state with torch."""
+    """Experience schema of a built-in algorithm, equal to the `schema` of its class, which needs torch."""
     obs = [
         Field(name, *leaf_array(leaf), "row+1", leaf.stack if isinstance(leaf, Box) else 0)
         for name, leaf in leaves(spaces.obs, "obs")

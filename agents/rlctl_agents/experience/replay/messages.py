@@ -16,22 +16,21 @@ from rlctl_agents.types.experience import Arrays, Field, Schema
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS
 
 MAX_UNITS = 1 << 20
-"""Most units of one draw, and most priorities that ride along with one. A unit is a row with its window, or a
-sequence."""
+"""Most units of one draw, and most priority updates sent with one. A unit is a row with its window, or a sequence."""
 INDEX: tuple[tuple[str, str], ...] = (
     ("version", "int64"), ("slot", "int64"), ("generation", "uint32"), ("mass", "float32"),
 )  # fmt: skip
 """Arrays of a draw besides its fields, one entry a unit (a sequence has a version for each row): version of the weights
-that acted, place, how often that place was filled anew, and the mass with which it was drawn."""
+that acted, slot, number of times that its column was filled, and the mass with which it was drawn."""
 CHANGES: tuple[tuple[str, str], ...] = (("slot", "int64"), ("generation", "uint32"), ("delta", "float32"))
-"""Arrays of a priority update: the places of units as they were drawn, and the absolute error."""
+"""Arrays of a priority update: slot and generation of each unit as it was drawn, and its error."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_UNITS)]
 PIECE_BYTES = 1 << 20
-"""Size of one frame: images of a draw are more than a frame may hold. Larger where there would be too many frames."""
+"""Bytes of one frame: images of a draw are more than a frame may hold. More where there would be too many frames."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """State of a shard, and the limits of its run; counts are rows since its start."""
+    """State of a shard, and the replay limits of its run; counts are rows since the shard's start."""
 
     mass: float  # sum over the units that may be drawn
     size: int  # units that may be drawn
@@ -42,37 +41,37 @@ class Standing(msgspec.Struct, frozen=True):
     starts: int  # replay.learning_starts, over all shards
     ratio: float  # replay.samples_per_insert; 0: no limit
     counted: int = 0  # of the agent steps, those that a learner has counted
-    began_inserted: int = 0  # of the inserted rows, those of an earlier life, which were restored
-    began_steps: int = 0  # of the agent steps, the same
-    began_sampled: int = 0  # of the sampled rows, the same
+    began_inserted: int = 0  # of the inserted rows, those restored from an earlier boot
+    began_steps: int = 0  # of the agent steps, likewise
+    began_sampled: int = 0  # of the sampled rows, likewise
 
 
 class Draw(msgspec.Struct, frozen=True):
-    """learner -> shard: give so many units; arrays of a priority update follow."""
+    """learner -> shard: request for units; arrays of a priority update follow."""
 
     count: Count
     boot: str = ""
-    """Boot of the shard for which all but `count` is meant; one that was started again meanwhile ignores it."""
+    """Boot of the shard to which all but `count` applies; a shard that has restarted since ignores the rest."""
     may_insert: int = -1
-    """Rows that may be inserted since the shard's start; -1: as before."""
+    """Limit of the rows inserted since the shard's start; -1: as before."""
     counted: int = -1
     """Agent steps since the shard's start that the learner has counted; -1: as before."""
     changes: Count = 0
 
 
 class Drawn(msgspec.Struct, frozen=True):
-    """The answer; its arrays follow."""
+    """shard -> learner: reply to `Draw`; the arrays of the units follow."""
 
-    boot: str  # of the shard: another one has lost its rows
+    boot: str  # of the shard; a new one after each restart
     count: Count  # 0: there is nothing to draw
     standing: Standing
 
 
 def drawn_schema(schema: Schema, settings: ReplaySettings) -> Schema:
-    """Fields of a learner's batch, with the importance weight of each unit.
+    """Schema of a learner's batch: the drawn units, and the importance weight of each.
 
-    Windows of one decision and its n-step outcome, side by side: of `obs` and `legal` row 0 belongs to the decision and
-    row 1 to the decision that the outcome ends at. Or sequences, which have the fields of segments, of more rows.
+    Windows: one decision and its n-step outcome, side by side; row 0 of `obs` and `legal` belongs to the decision, row
+    1 to the decision at which the outcome ends. Sequences: the fields of segments, of burn_in + sequence rows.
     """
     weight = Field("weight", "float32", (), "segment")
     if settings.sequence:
@@ -92,7 +91,7 @@ Layout = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]
 
 
 def layout(schema: Schema, settings: ReplaySettings, count: int) -> Layout:
-    """Dtype and shape of each array of a draw of so many units, in the order in which they travel."""
+    """Dtype and shape of each array of a draw of `count` units, in the order in which they travel."""
     drawn, found = drawn_schema(schema, settings), Layout()
     for one in drawn.fields:
         if one.name == "weight" or (one.name == "valid" and not settings.sequence):
@@ -110,12 +109,12 @@ def layout(schema: Schema, settings: ReplaySettings, count: int) -> Layout:
 
 
 def unit_bytes(schema: Schema, settings: ReplaySettings) -> int:
-    """Bytes of a drawn unit on its way."""
+    """Bytes of one drawn unit in a message."""
     return sum(dtype.itemsize * math.prod(shape) for dtype, shape in layout(schema, settings, 1).values())
 
 
 def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list[memoryview]:
-    """The arrays as frames, a large one as several, without a copy where they are contiguous."""
+    """Encode arrays as frames, a large one as several, without a copy where they are contiguous."""
     flat = [np.ascontiguousarray(arrays[name]).reshape(-1).view(np.uint8).data for name in names]
     most = max(1, MAX_BUFFERS - len(flat))  # each array may end in a frame that is not full
     piece = max(PIECE_BYTES, -(-sum(one.nbytes for one in flat) // most))
@@ -123,10 +122,10 @@ def to_buffers(arrays: Mapping[str, NDArray[Any]], names: Sequence[str]) -> list
 
 
 def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:
-    """Read-only arrays: views, but of those that came in several frames.
+    """Decode frames to read-only arrays: views, except for arrays of several frames, which are copied.
 
     Raises:
-        ValueError: not as many bytes as these arrays have.
+        ValueError: the frames do not have the bytes of these arrays.
     """
     found: Arrays = {}
     left = deque(buffers)
@@ -146,5 +145,5 @@ def from_buffers(buffers: Sequence[memoryview], shapes: Layout) -> Arrays:
 
 
 def changes(count: int) -> Layout:
-    """Dtype and shape of each array of a priority update of so many units."""
+    """Dtype and shape of each array of a priority update of `count` units."""
     return {name: (np.dtype(dtype), (count,)) for name, dtype in CHANGES}

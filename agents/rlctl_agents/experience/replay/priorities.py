@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 RECORDED = ("q", "q_max")
-"""Fields per row of an actor: the value of the action that it took, and the largest of any."""
+"""Fields that an actor records per row: the value of its action, and the largest value of any action."""
 _SMALLEST, _LARGEST = 1e-10, 1e10
 """Bounds of a mass: drawable units stay drawable, and no sum of masses overflows."""
 
@@ -19,15 +19,15 @@ class ReplaySettings(msgspec.Struct, frozen=True):
 
     n_step: int
     sequence: int = 0  # rows of a sequence that are learned from; 0: single rows are drawn
-    burn_in: int = 0  # rows before them
+    burn_in: int = 0  # rows of a sequence before these, which only warm up the memory
     gamma: float = 0.99  # of initial priorities alone: a learner discounts itself
     prioritized: bool = False
     alpha: float = 0.6
     epsilon: float = 1e-6
     reward_scale: float = 1.0  # of initial priorities alone, and so is the next
     reward_clip: float | None = None
-    rescaled: bool = False  # values, as actors record them, are rescaled ones
-    priority_max: float = 0.9  # part of the largest error of a sequence; the rest is of their mean
+    rescaled: bool = False  # the values that actors record are rescaled ones
+    priority_max: float = 0.9  # weight of the largest error of a sequence; the rest is the weight of their mean
 
     @property
     def unit_rows(self) -> int:
@@ -36,7 +36,7 @@ class ReplaySettings(msgspec.Struct, frozen=True):
 
 
 def masses(delta: NDArray[np.floating[Any]], settings: ReplaySettings) -> NDArray[np.float64]:
-    """(|delta| + epsilon)^alpha, within bounds in which sums do not overflow.
+    """Masses of errors: (|delta| + epsilon)^alpha, within bounds in which sums do not overflow.
 
     Source: Schaul et al. 2016, arXiv:1511.05952, equation 1, proportional.
     """
@@ -45,7 +45,7 @@ def masses(delta: NDArray[np.floating[Any]], settings: ReplaySettings) -> NDArra
 
 
 def with_exponent(mass: NDArray[Any], before: float, now: float) -> NDArray[np.float64]:
-    """Masses under another alpha; with one of 0 before, all are alike and stay so."""
+    """Convert masses to another alpha; those of alpha 0 are all equal, and stay so."""
     found: NDArray[np.float64] = mass.astype(np.float64)
     if before in (0, now):
         return found

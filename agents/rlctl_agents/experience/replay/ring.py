@@ -1,4 +1,4 @@
-"""Ring of rows: segments of many streams, each row and each frame stored once, the oldest overwritten first."""
+"""Ring buffer of rows: segments of many streams, each row and each frame stored once, the oldest overwritten first."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ FLAGS = {"first": FIRST, "valid": VALID, "terminated": TERMINATED, "truncated": 
 OWN = {"version": "int64", "flags": "uint8", "length": "uint8"}
 """Fields of a record besides those of the schema: name -> dtype."""
 PACKED_BYTES = 256
-"""Fields of at most so many bytes a row lie side by side in one record, so that a row drawn at random costs one or two
-reads from memory; larger ones have arrays of their own."""
+"""Most bytes per row of a field in the row's record, where fields lie side by side, so that a row drawn at random costs
+one or two reads from memory; larger fields have arrays of their own."""
 
 
 TakesRows = Mapping[str, Callable[[NDArray[np.int64]], NDArray[np.uint8]]]
-"""By name: [B, bytes of each] stored data of columns [B]."""
+"""Readers of stored data by name: columns [B] -> [B, bytes of each]."""
 
 
 class Placed(NamedTuple):
-    """Places that an insertion has changed."""
+    """Columns that an insertion has changed."""
 
     columns: NDArray[np.int64]  # [B] filled anew
-    cut: NDArray[np.int64]  # [A] columns that live on and have lost the one before them
+    cut: NDArray[np.int64]  # [A] columns that remain and have lost their predecessor
 
 
 class Ring:
@@ -64,16 +64,16 @@ class Ring:
         self.large: dict[str, NDArray[Any]] = {
             name: np.zeros((self.slots + 1, *shape), dtype) for name, (dtype, shape) in large.items()
         }
-        """Field -> [slots + 1, ...]."""
+        """Large field -> [slots + 1, ...]."""
         self.segments: dict[str, NDArray[Any]] = {
             field.name: np.zeros((self.columns, *field.shape), field.dtype)
             for field in schema.fields
             if field.per == "segment"
         }
-        """Field of a segment -> [columns, ...]."""
+        """`segment` field -> [columns, ...]."""
         self.generation = np.zeros(self.columns, np.uint32)
         """[columns] times that a column was filled; 0: never."""
-        # of column -1: none
+        # previous and next column in the stream, -1: none; the last entry is that of column -1
         self._before = np.full(self.columns + 1, -1, np.int64)
         self._after = np.full(self.columns + 1, -1, np.int64)
         self._stream = np.zeros(self.columns, np.int64)
@@ -82,9 +82,9 @@ class Ring:
         self._newest: dict[tuple[int, int], int] = {}  # boot and stream -> its newest column, while that is here
         self._head = 0
         self.filled = 0
-        """Rows that it holds."""
+        """Rows that are stored."""
         self.before_overwriting: Callable[[NDArray[np.int64]], None] | None = None
-        """Called with columns that are going to be overwritten."""
+        """Callback that is given columns before they are overwritten."""
 
     @staticmethod
     def bytes_for(schema: Schema, capacity: int) -> int:
@@ -115,7 +115,7 @@ class Ring:
             self.before_overwriting(columns)
         cut = self._forget(columns)
         skip = block.version.shape[1] - count
-        # the block's columns lie side by side, or in two runs where the ring begins anew
+        # the block's columns lie side by side, or in two runs where the ring wraps around
         until_end = min(count, self.columns - self._head)
         for first, end in ((0, until_end), (until_end, count)):
             if end > first:
@@ -154,7 +154,7 @@ class Ring:
         return arrays, {"columns": self.columns, "head": self._head, "filled": self.filled, "newest": newest}
 
     def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
-        """Take over the order of a ring of as many columns; the columns' data is in place."""
+        """Restore the order of a ring with as many columns; the columns' data is in place already."""
         filled = int(plain["filled"]) // self.steps
         for name, array in (
             ("generation", self.generation), ("before", self._before), ("after", self._after),
@@ -191,11 +191,11 @@ class Ring:
             yield columns, to, Placed(to, cut)
 
     def side_by_side(self, most: int) -> Iterator[NDArray[np.int64]]:
-        """Its newest columns, the oldest of them first, in parts in which every stream comes once, and all are of one
-        boot.
+        """The newest columns, oldest first, in groups that one insert can take: at most one column per stream, all of
+        one boot.
 
         Args:
-            most: so many columns at most.
+            most: most columns of all groups together.
         """
         part, streams, boot = list[int](), set[int](), 0
         for column in self.oldest_first[-most:].tolist():
@@ -228,7 +228,7 @@ class Ring:
         return np.maximum(found, -1)
 
     def _forget(self, columns: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Take columns that are going to be overwritten out of their streams."""
+        """Unlink columns that are about to be overwritten; returns [A] columns that lose their predecessor."""
         after = self._after[columns]
         cut = after[(after >= 0) & ((after - self._head) % self.columns >= columns.size)]
         self._before[cut] = -1
@@ -272,7 +272,7 @@ class Ring:
 
 
 def as_bytes(array: NDArray[Any]) -> NDArray[np.uint8]:
-    """[rows, bytes of each], a view of rows that lie one after the other."""
+    """View of contiguous rows as bytes: [rows, bytes of each]."""
     rows = len(array)
     return array.reshape(rows, -1).view(np.uint8).reshape(rows, -1) if rows else np.zeros((0, 0), np.uint8)
 
@@ -294,7 +294,7 @@ def layout(schema: Schema) -> tuple[np.dtype[np.void], dict[str, tuple[np.dtype[
 
 
 def segment_bytes(field: Field) -> int:
-    """Bytes of a field of one segment."""
+    """Bytes of a `segment` field in one segment."""
     return np.dtype(field.dtype).itemsize * math.prod(field.shape)
 
 
@@ -304,7 +304,11 @@ def _number_of(boot: str) -> int:
 
 
 def columns_for(schema: Schema, capacity: int) -> int:
-    """Columns of a ring for so many rows."""
+    """Columns of a ring for `capacity` rows.
+
+    Raises:
+        ValueError: capacity is not positive.
+    """
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     return -(-capacity // schema.unroll_length)

@@ -1,4 +1,4 @@
-"""A shard's part of the generations of a run: written while it goes on, read when it begins."""
+"""A shard's part of the generations of a run: written while the shard serves, restored when it starts."""
 
 from __future__ import annotations
 
@@ -15,22 +15,23 @@ from rlctl_agents.types.control import Contribute, Generation, Said
 from rlctl_agents.wire.rpc.client import RemoteError
 
 LAST_S = 5.0
-"""Longest wait for the part that is being written when the process is asked to stop: it has ten seconds, and draws are
-answered for three of them."""
+"""Longest wait, in seconds, for the part that is being written when the process is asked to stop: it has ten seconds,
+and draws are answered for three of them."""
 TELL_S, TRIES = 10.0, 6
-"""Longest wait for the manager to hear of a part: it holds the generation for minutes."""
+"""Timeout, in seconds, of a report of a part to the manager, and number of tries: the manager holds the generation for
+minutes."""
 
 log = logging.getLogger(__name__)
 
 
 class ShardSaver:
-    """Writes one part at a time; an order that comes meanwhile is taken up afterwards.
+    """Writer of a shard's parts, one at a time; an order that arrives meanwhile is taken up afterwards.
 
     Args:
-        folder: of checkpoints, on the volume.
+        folder: folder of checkpoints, on the volume.
         policy, index, boot: of the shard.
-        tell: sends the manager the outcome of a part.
-        count: seconds that one took, and its bytes, for the metrics.
+        tell: reports the outcome of a part to the manager.
+        count: records the seconds and the bytes of a part in the metrics.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class ShardSaver:
         """Begin the part of a generation, if it is a new one and none is being written.
 
         Args:
-            number: that is ordered; 0: none.
+            number: of the ordered generation; 0: none.
             term: of the manager that orders it.
         """
         if number <= self._taken or (self._thread is not None and self._thread.is_alive()):
@@ -63,7 +64,7 @@ class ShardSaver:
         self._thread.start()
 
     def write(self, number: int, term: int) -> None:
-        """Write the part of a generation, and tell the manager; a failure is logged, and told too."""
+        """Write the part of a generation, and report it to the manager; a failure is logged, and reported too."""
         began, file, sha256, fault, size = time.monotonic(), "", "", "", 0
         try:
             name = name_of(self._policy, number, f"{SHARD}{self._index}")
@@ -99,24 +100,25 @@ class ShardSaver:
 
 
 class Restored(NamedTuple):
-    rows: int  # that are here afterwards
-    unreadable: int  # parts that were named and cannot be used
+    rows: int  # rows of the shard afterwards
+    unreadable: int  # parts that generations name and that cannot be used
 
 
 def restore_newest(
     shared: SharedShard, folder: Path, generations: Iterable[Generation], *, index: int, shards: int
 ) -> Restored:
-    """Take over the newest parts that are there and can be read: that of this shard, and those of removed shards.
+    """Restore the newest readable parts: that of this shard, and those of removed shards that fall to it.
 
     Args:
+        folder: folder of checkpoints.
         generations: newest first.
         index: of this shard.
-        shards: how many there are now.
+        shards: number of shards now.
     """
     remove_leftovers(folder)
     unreadable = 0
-    wanted = set[str]()  # this shard's part, and those of shards that are no more, by the newest generation
-    left = set[str]()  # those that are here
+    wanted = set[str]()  # this shard's part, and those of removed shards, by the newest generation
+    left = set[str]()  # parts that are restored
     for generation in generations:
         shared_out = {part for part in (*generation.parts, *generation.absent) if part.startswith(SHARD)}
         if shared_out and f"{SHARD}{index}" not in shared_out:

@@ -1,4 +1,4 @@
-"""Sequences of whole segments: the columns from which one may be drawn, and the arrays of the drawn ones."""
+"""Sequences of whole segments: the columns at which one may be drawn, and the arrays of the drawn ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Sequences:
     """Sequences of `burn_in + sequence` rows over the columns of a ring, one from the beginning of each column.
 
     One may be drawn when its columns follow each other in a stream, the row after it is there, and so are the frames
-    that its first row sees. It goes on across the ends of episodes, as its rows came: `first` says where one begins.
+    that its first row sees. It goes on across the ends of episodes, as its rows came: `first` marks where one begins.
 
     Raises:
-        ValueError: burn_in or the sequence is no multiple of the ring's segments.
+        ValueError: burn_in or the sequence is no multiple of the length of the ring's segments.
     """
 
     def __init__(self, ring: Ring, settings: ReplaySettings) -> None:
@@ -34,7 +34,7 @@ class Sequences:
 
     @property
     def count(self) -> int:
-        """Units of a ring: its columns."""
+        """Number of units: the columns of the ring."""
         return self._ring.columns
 
     @property
@@ -51,8 +51,8 @@ class Sequences:
         return unit
 
     def update(self, placed: Placed) -> Changed:
-        """Judge anew the columns that an insertion has filled, those before them, with sequences that may reach into
-        them, and those that have lost the column before."""
+        """Re-evaluate the columns that an insertion affects: those that it has filled, those before them, whose
+        sequences may reach into them, and those that have lost their predecessor."""
         steps = self._ring.steps
         overwritten = placed.columns[self._drawable[placed.columns]]
         self._drawable[overwritten] = False
@@ -70,8 +70,8 @@ class Sequences:
         return Changed(made, np.concatenate((overwritten, cut)))
 
     def first_error(self, unit: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[B] errors of sequences by the values that their actors recorded: of each row that is learned from the one of
-        its n steps, and of these the largest and the mean together as a learner does it.
+        """Errors [B] of sequences from the Q-values that their actors recorded: n-step errors of the rows behind the
+        burn-in, of which the largest and the mean are combined as a learner does it.
 
         Source: Kapturowski et al. 2019, section 2.3.
         """
@@ -94,16 +94,16 @@ class Sequences:
         return found
 
     def gather(self, unit: NDArray[np.int64], out: Arrays) -> Arrays:
-        """The arrays of sequences of L rows.
+        """Gather the arrays of sequences of L rows.
 
         Args:
-            unit: [B] that may be drawn.
-            out: arrays of an earlier call for as many; the large ones are filled again.
+            unit: [B] units that may be drawn.
+            out: arrays of an earlier call for as many units; the large ones are reused.
 
         Returns:
-            Of each `row+1` field and of `first` [L + 1, B, ...], with the row after; of fields with `frames` as a block
-            has them, [L + frames, B, ...]; of each `row` field and of the other flags [L, B, ...]; of each `segment`
-            field [B, ...], that of the first row; and `version` [L, B] int64.
+            Each `row+1` field and `first` [L + 1, B, ...], with the row after; fields with `frames` as a block has
+            them, [L + frames, B, ...]; each `row` field and the other flags [L, B, ...]; each `segment` field [B, ...],
+            that of the first segment; and `version` [L, B] int64.
         """
         ring, rows = self._ring, self._rows
         slots = ring.ahead(unit * ring.steps, rows)
@@ -128,7 +128,7 @@ class Sequences:
         return arrays
 
     def _sees(self, unit: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """[B] whether the frames that the first row sees are there: those back to the beginning of its episode."""
+        """[B] True if the frames that the first row sees are stored: those back to the beginning of its episode."""
         if not self._history or not unit.size:
             return np.ones(unit.shape, np.bool_)
         rows = self._ring.behind(unit * self._ring.steps, self._history)
@@ -141,14 +141,15 @@ class Sequences:
 def n_step_returns(
     reward: NDArray[np.float64], value: NDArray[np.float64], flags: NDArray[np.uint8], settings: ReplaySettings
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Returns over n steps of rows that follow each other, fewer where an episode or these rows end, as
-    `ops.n_step.sequence_returns` has them for a learner.
+    """n-step returns of consecutive rows, over fewer steps where an episode or the rows end: equal to the learner's
+    `ops.n_step.sequence_returns`.
 
     Args:
         reward, value, flags: [L + 1, B], the last of them of the row after.
 
     Returns:
-        [L, B], and where they are whole: an episode that begins without an end before it breaks one off.
+        Returns [L, B], and [L, B] True where they are whole: an episode that begins without an end before it cuts a
+        return off.
     """
     length = len(reward) - 1
     target = np.zeros((length, reward.shape[1]))

@@ -1,4 +1,4 @@
-"""Server of a replay shard: actors' rows come in, learners draw, in a thread each."""
+"""Server of a replay shard: one thread inserts the rows of actors, another serves the draws of learners."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COUNTERS = (
 
 
 class FairLock:
-    """Lock taken in turn: a thread that has just released it does not overtake one that waits, as a thread that answers
+    """Lock taken in turn: a thread that has just released it does not overtake one that waits, as a thread that serves
     draw after draw otherwise would."""
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class FairLock:
 
 
 class SharedShard:
-    """A shard shared by several threads: actors' rows come in, learners draw; neither gets too far ahead.
+    """A shard shared by several threads, with the limits that keep inserting and drawing together.
 
     Args:
         starts: rows that are inserted before the first is drawn, over all shards.
-        share: of these, the rows that are inserted here before a learner has set a limit.
-        ratio: rows drawn for each that is inserted; 0: no limit.
+        share: of these, the rows that may be inserted here before a learner has set a limit.
+        ratio: rows drawn for each inserted row; 0: no limit.
     """
 
     def __init__(self, shard: Shard, boot: str, *, starts: int, share: int, ratio: float, metrics: Metrics) -> None:
@@ -66,7 +66,7 @@ class SharedShard:
         self._lock = FairLock()
         self._limit = InsertLimit(share, limited=ratio > 0)
         self._counted = 0
-        self._began = (0, 0, 0)  # rows inserted, agent steps and rows sampled, of what was restored
+        self._began = (0, 0, 0)  # rows inserted, agent steps and rows sampled, at the last restore
         self.wake: Callable[[], None] = lambda: None
         """Called when more rows may be inserted than before."""
         for name in COUNTERS:
@@ -85,7 +85,11 @@ class SharedShard:
             return True
 
     def draw(self, request: Draw, buffers: Sequence[memoryview]) -> tuple[Drawn, list[memoryview]]:
-        """Answer a learner: take its priorities, then draw rows."""
+        """Serve a learner's request: apply its priorities and limits, then draw units.
+
+        Raises:
+            ValueError: the arrays are not those of a priority update of `request.changes` units.
+        """
         changed: Mapping[str, NDArray[Any]] | None = None
         if request.changes or buffers:
             changed = from_buffers(buffers, changes(request.changes))
@@ -109,18 +113,21 @@ class SharedShard:
 
     @property
     def rows(self) -> int:
-        """Rows that it holds."""
+        """Rows that are stored."""
         with self._lock:
             return self._shard.filled
 
     def snapshot(self) -> ShardSnapshot:
-        """The shard as it is now, to be written by the thread that asks for it."""
+        """Snapshot of the shard, to be written by the calling thread."""
         with self._lock:
             return ShardSnapshot(self._shard, self._lock)
 
     def restore(self, folder: Path, file: str, sha256: str) -> int:
-        """Take over rows that were saved: all of the state as it was if nothing is here yet, else the rows, as far as
-        there is room; how many they are. Agent steps that a learner has counted are not counted again.
+        """Restore a saved part: the whole state if this shard is empty and alike, else its rows, as far as there is
+        room. All agent steps that are then inserted count as counted by a learner.
+
+        Returns:
+            Number of rows that were added.
 
         Raises:
             PartError: it cannot be read.
@@ -136,7 +143,7 @@ class SharedShard:
             return now.rows - before.rows
 
     def gauges(self) -> dict[str, float]:
-        """Figures of the shard for a report; called by another thread."""
+        """Gauges of the shard for a report; called by another thread."""
         with self._lock:
             now = self._shard.totals
         return {
@@ -168,11 +175,11 @@ class SharedShard:
 
 
 class Inserter:
-    """Thread that takes blocks from actors, and leaves those that may not be inserted yet unsettled: out of credit,
-    their senders wait.
+    """Thread that inserts the blocks of actors. Blocks over the limit stay unsettled, so that their senders run out of
+    credit and wait.
 
     Args:
-        before: called before each look, by this thread.
+        before: called before each poll, by this thread.
     """
 
     def __init__(self, shared: SharedShard, receiver: Receiver, before: Callable[[], None]) -> None:
@@ -188,12 +195,12 @@ class Inserter:
         self._thread.start()
 
     def require_life(self) -> None:
-        """Raise what has ended the thread."""
+        """Raise the exception that has ended the thread, if any."""
         if self._failure is not None:
             raise self._failure
 
     def close(self) -> None:
-        """Stop receiving; what is held stays in flight."""
+        """Stop receiving; held blocks stay in flight."""
         self._stop.set()
         if self._thread.ident is not None:
             self._receiver.wake()
@@ -209,7 +216,7 @@ class Inserter:
             self._receiver.close()
 
     def step(self, timeout_s: float) -> None:
-        """One round: receive, then insert what may be."""
+        """One iteration: receive, then insert the blocks that may be inserted."""
         receiver, shared = self._receiver, self._shared
         self._before()
         self._held.extend(receiver.poll(timeout_s))

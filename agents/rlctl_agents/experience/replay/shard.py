@@ -1,4 +1,4 @@
-"""Shard of a replay: a ring of rows, and the windows or sequences that are drawn from it by their mass."""
+"""Shard of a replay: a ring of rows, and the windows or sequences that are drawn in proportion to their mass."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class DrawnRows:
 
     count: int  # B; 0: nothing may be drawn
     fields: Arrays
-    """As `Windows.gather` or `Sequences.gather`, and of each `slot` int64, `generation` uint32 and `mass` float32, all
-    [B]: of a sequence the slot is its column."""
-    total: float  # mass of all that could be drawn: the chance of one was its mass / total
+    """Arrays of `Windows.gather` or `Sequences.gather`, and per unit `slot` int64 (of a sequence its column),
+    `generation` uint32 and `mass` float32, all [B]."""
+    total: float  # mass of all units: the probability of one was its mass / total
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ShardTotals:
 
 
 class Shard:
-    """Rows of one shard. Not thread-safe.
+    """Replay memory of one shard: rows, and the masses of their units. Not thread-safe.
 
     Args:
         schema: of the blocks.
@@ -82,7 +82,7 @@ class Shard:
 
     @property
     def filled(self) -> int:
-        """Rows that it holds."""
+        """Rows that are stored."""
         return self._ring.filled
 
     @property
@@ -102,7 +102,7 @@ class Shard:
         """Store a block. Units that it completes may be drawn from now on, units that it overwrites no longer.
 
         Returns:
-            Its rows.
+            Number of its rows.
         """
         placed = self._ring.insert(block)
         made, gone = self._units.update(placed)
@@ -115,15 +115,15 @@ class Shard:
         return block.rows
 
     def draw(self, count: int, out: Arrays | None = None) -> DrawnRows:
-        """Draw units with replacement, each with a chance in proportion to its mass.
+        """Draw units with replacement, each with probability proportional to its mass.
 
         Args:
-            count: how many.
-            out: arrays of an earlier draw of as many, to be filled again.
+            count: number of units.
+            out: arrays of an earlier draw of as many units, to be reused.
         """
         if not self._size or not count:
             return DrawnRows(0, {}, self._tree.total)
-        # points in order are found twice as fast; the rows of a draw come in no order, or minibatches of it were uneven
+        # sorted points are found twice as fast; in that order, minibatches of the draw would be uneven
         slot = self._tree.draw(np.sort(self._rng.random(count)))
         self._rng.shuffle(slot)
         fields = self._units.gather(slot, out or {})
@@ -138,11 +138,10 @@ class Shard:
         Args:
             slot: [K] as drawn.
             generation: [K] as drawn.
-            delta: [K] errors, of either sign; a unit with NaN keeps its mass, and of one that comes several times the
-                last one counts.
+            delta: [K] errors, of either sign; a unit with NaN keeps its mass; of duplicates the last one counts.
 
         Returns:
-            Number of units that have a new mass; the others were overwritten meanwhile, or may not be drawn any more.
+            Number of units with a new mass; the others were overwritten meanwhile, or may not be drawn any more.
         """
         if not self.settings.prioritized:
             return 0
@@ -160,7 +159,7 @@ class Shard:
 
     @property
     def experience(self) -> str:
-        """Key that is equal for shards that can take over each other's rows: fields, and rows of a unit."""
+        """Key that is equal for shards that can restore each other's rows: fields, and rows of a unit."""
         told = [msgspec.to_builtins(self.schema), self.settings.sequence, self.settings.burn_in]
         return msgspec.json.encode(told).decode()
 
@@ -176,7 +175,7 @@ class Shard:
 
     @property
     def before_overwriting(self) -> Callable[[NDArray[np.int64]], None] | None:
-        """Called with columns that are going to be overwritten."""
+        """Callback that is given columns before they are overwritten."""
         return self._ring.before_overwriting
 
     @before_overwriting.setter
@@ -184,7 +183,7 @@ class Shard:
         self._ring.before_overwriting = call
 
     def order(self) -> tuple[Arrays, dict[str, Any]]:
-        """A copy of all of its state but the stored data of columns: arrays, and plain data."""
+        """Copy of the whole state except the stored data of columns: arrays, and plain data."""
         arrays, plain = self._ring.order()
         units = self._units_of(self._ring.filled)
         arrays |= {"mass": self._tree.mass[:units].copy(), "drawable": self._units.drawable[:units].copy()}
@@ -196,13 +195,13 @@ class Shard:
         return arrays, plain
 
     def is_like(self, plain: Mapping[str, Any]) -> bool:
-        """Whether the state of a shard of the same experience can be taken over as it is: it has as many columns, the
+        """True if the state of a shard of the same experience can be restored as it is: it has as many columns, the
         same windows, and masses of the same exponent."""
         own = {"columns": self.columns, "n_step": self.settings.n_step, "alpha": self.settings.alpha}
         return all(plain[name] == value for name, value in own.items())
 
     def take_order(self, arrays: Arrays, plain: Mapping[str, Any]) -> None:
-        """Take over the state that `order` gave, of a shard of as many columns; the columns' data is in place."""
+        """Restore the state from `order` of a shard with as many columns; the columns' data is in place already."""
         self._ring.take_order(arrays, plain)
         units = self._units_of(self._ring.filled)
         self._units.drawable[:units] = arrays["drawable"]
@@ -214,35 +213,35 @@ class Shard:
         self._rng.bit_generator.state = plain["rng"]
 
     def insert_from(self, arrays: Arrays, plain: Mapping[str, Any], rows: TakesRows) -> None:
-        """Take over the rows of another shard beside those that are here: the newest where there is less room. Windows
-        are found anew, masses are kept, counts are added.
+        """Insert the rows of another shard beside the stored ones, only the newest where room is short. Windows are
+        computed anew, masses are kept, counts are added.
 
         Args:
-            arrays, plain: that `order` gave, of a shard of the same experience.
-            rows: as those of `Ring.take_rows`.
+            arrays, plain: from `order` of a shard of the same experience.
+            rows: as in `Ring.take_rows`.
         """
         other = Ring(self.schema, int(plain["columns"]) * self.schema.unroll_length)  # its rows are never touched
         other.take_order(arrays, plain)
-        source = np.full(self._ring.columns, -1)  # the column there of each one here
+        source = np.full(self._ring.columns, -1)  # column there of each column here; -1: our own
         try:
             for columns, to, placed in self._ring.take_rows(other, rows):
                 source[to] = columns
                 self._units.update(placed)
-        finally:  # those that came before a read error are drawn as well
+        finally:  # rows that came before a read error may be drawn as well
             self._take_masses(arrays, plain, source)
         self._inserted += int(plain["inserted"])
         self._steps += _steps(plain)
         self._sampled += int(plain["sampled"])
 
     def _take_masses(self, arrays: Arrays, plain: Mapping[str, Any], source: NDArray[np.int64]) -> None:
-        """Masses of the rows of another shard; `source` is the column there of each one here, -1 of our own."""
+        """Set the masses of another shard's rows; `source` is the column there of each column here, -1: our own."""
         before, now = float(plain["alpha"]), self.settings.alpha
         highest = float(with_exponent(np.array([plain["highest"]]), before, now)[0])
         self._highest = max(self._highest, highest)
         theirs = with_exponent(arrays["mass"], before, now)
         unit = np.flatnonzero(self._units.drawable)
         self._size = unit.size
-        each = self._units.count // self._ring.columns  # units of a column
+        each = self._units.count // self._ring.columns  # units per column
         column, place = unit // each, unit % each
         came = source[column] >= 0
         mass = np.zeros(self._units.count)
@@ -263,5 +262,5 @@ class Shard:
 
 
 def _steps(plain: Mapping[str, Any]) -> int:
-    """Agent steps that a saved shard had inserted; older parts, which did not count them, have the rows."""
+    """Agent steps that a saved shard had inserted; for parts of older releases, which did not count them, the rows."""
     return int(plain.get("steps", plain["inserted"]))

@@ -1,4 +1,4 @@
-"""A shard as it was at one instant, written while it goes on, and read back bit for bit."""
+"""Snapshot of a shard at one instant, written while the shard serves, and restored bit for bit."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Arrays
 
 PIECE_BYTES = 1 << 22
-"""Bytes of columns that are copied at once."""
+"""Bytes of a chunk of columns, which is copied at once."""
 AT_ONCE = 4
-"""Pieces that are copied in one turn, in which nothing is inserted or drawn: some milliseconds. For each turn the
-writer waits until a draw is over, and draws of images come one after the other."""
+"""Chunks that are copied under one hold of the lock, while nothing is inserted or drawn: some milliseconds. For each
+hold the writer waits until a draw is over, and draws of images follow each other closely."""
 MOST_PIECES = 32
-"""Most pieces that wait for the disk: half of the memory that a shard has beside its arrays."""
+"""Most chunks that wait for the disk: half of the memory that a shard has beside its arrays."""
 
 
 class ShardSnapshot:
-    """State of a shard at the instant at which it is made, by the thread that holds the shard's lock.
+    """State of a shard at the instant of construction, by the thread that holds the shard's lock.
 
-    Small state is copied at once. The data of columns is copied piece by piece, by `write`, and by an insertion before
-    it overwrites them. The snapshot is given up when insertions overwrite more than the disk takes: they never wait.
+    Small state is copied at once. The data of columns is copied in chunks, by `write`, and by an insertion before it
+    overwrites them. The snapshot is abandoned when insertions overwrite more than the disk takes: they never wait.
 
     Args:
-        lock: of the shard, held by the thread that makes this.
+        lock: the shard's lock, held by the constructing thread.
     """
 
     def __init__(self, shard: Shard, lock: AbstractContextManager[Any]) -> None:
@@ -50,7 +50,7 @@ class ShardSnapshot:
         shard.before_overwriting = self._save
 
     def write(self, folder: Path, name: str) -> Part:
-        """Write it; called by a thread of its own, without the lock.
+        """Write the snapshot; called by a thread of its own, without the lock.
 
         Raises:
             NoRoom: the disk has no room for it.
@@ -100,8 +100,8 @@ class ShardSnapshot:
 
 
 def restore(shard: Shard, folder: Path, file: str, sha256: str) -> None:
-    """Bring a shard to the state that was written: bit for bit where it is empty and of the same form, else by storing
-    its rows anew, the oldest first, as many as there is room for.
+    """Restore a shard from a part: bit for bit if it is empty and of the same form, else by inserting the part's rows,
+    the oldest first, as many as there is room for.
 
     Raises:
         Corrupt: the part is damaged.
@@ -142,4 +142,4 @@ ORDER = {
     "generation": np.uint32, "before": np.int64, "after": np.int64, "stream": np.int64, "row0": np.int64,
     "boot": np.int64, "mass": np.float32, "drawable": np.uint8,
 }  # fmt: skip
-"""Arrays of `Shard.order`."""
+"""Arrays of `Shard.order`, with their dtypes."""

@@ -1,4 +1,4 @@
-"""The replay's batches for one learner: drawn from all shards by their masses, ahead of the learner."""
+"""Replay source: batches for one learner, drawn from all shards in proportion to their masses, ahead of the learner."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 AHEAD = 2
 """Batches drawn ahead: one is learned from while the next ones are made."""
 ASK_S = 0.02
-"""Time between two questions to the shards while there is nothing to draw, or the learner is ahead of the actors."""
+"""Seconds between two requests to the shards while there is nothing to draw, or the learner is ahead of the actors."""
 ANSWER_S = 3.0
-"""A shard without an answer for so long counts as dead until it answers again; the time of a draw over a slow link is
-added."""
+"""Timeout of a request to a shard, in seconds, after which it counts as dead until it replies again; the time of a draw
+over a slow link is added."""
 SLOW_BYTES_PER_S = 1e7
-"""Bytes per second of such a link."""
+"""Bytes per second of a slow link."""
 AGAIN_S = 1.0
-"""Time between two questions to a shard that counts as dead."""
+"""Seconds between two requests to a shard that counts as dead."""
 
 log = logging.getLogger(__name__)
 
 
 def replay(needs: Needs) -> ReplaySource:
-    """Source of an algorithm that learns from a replay.
+    """Make the source of an algorithm that learns from a replay.
 
     Raises:
-        AlgorithmError: its settings hold none for a replay.
+        AlgorithmError: its settings are no `Replayed`, or there is no wire.
     """
     config = needs.config
     if not isinstance(config, specs.Replayed) or needs.wire is None:
@@ -82,7 +82,7 @@ def replay(needs: Needs) -> ReplaySource:
 
 
 Answer = tuple[int, Drawn, list[memoryview]]
-"""Index of a shard, its answer, and the arrays that came with it."""
+"""Index of a shard, its reply, and the arrays that came with it."""
 
 
 class ShardPart(NamedTuple):
@@ -92,32 +92,32 @@ class ShardPart(NamedTuple):
     boot: str
     units: int
     arrays: Arrays
-    chance: float  # with which a unit of this batch was asked of this shard
-    mass: float  # of the shard when it drew
+    chance: float  # probability with which a unit of the batch was requested from this shard
+    mass: float  # total mass of the shard when it drew
 
 
 class RemoteShard:
-    """A shard as the learner knows it."""
+    """Learner's connection to a shard, with the state that it last reported."""
 
     def __init__(self, client: RpcClient, channels: Channels) -> None:
         self.client, self.channels = client, channels
         self.boot = ""
-        self.standing: Standing | None = None  # None: it has not answered, or not for long
+        self.standing: Standing | None = None  # None: it has not replied yet, or counts as dead
         self.changes: list[Arrays] = []
-        """Priority updates that ride along with the next draw."""
-        self.counted = -1  # agent steps since its start that are in this learner's books
+        """Priority updates to be sent with the next draw."""
+        self.counted = -1  # agent steps since its start that this learner has counted
         self.asked_again: Future[Answer | None] | None = None
         self.silent_until = 0.0
 
 
 class Shards:
-    """Connections to the shards that live.
+    """Connections to the live shards.
 
     Args:
-        named: index -> channels of those that the manager names.
-        connect: to the channels of one.
-        unit_bytes: size of a drawn unit in a message.
-        beside: asks those that do not answer, while the others are drawn from.
+        named: returns the channels of the shards that the manager names, by index.
+        connect: opens a connection to the channels of a shard.
+        unit_bytes: bytes of a drawn unit in a message.
+        beside: executor of requests to silent shards, while the others are drawn from.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Shards:
         self._clock = clock
 
     def look(self) -> list[Answer]:
-        """Connect to those that are new, give up those that are named no longer, and ask those that are silent.
+        """Connect to new shards, close those that are no longer named, and poll silent ones.
 
         Returns:
-            Answers of those that were silent.
+            Replies of shards that were silent.
         """
         named = dict(self._named())
         for index, shard in list(self.known.items()):
@@ -161,12 +161,17 @@ class Shards:
 
     @property
     def live(self) -> dict[int, Standing]:
-        """Standing of those that answer, by index; from any thread."""
+        """Standing of the shards that reply, by index; from any thread."""
         found = {index: one.standing for index, one in sorted(self.known.items()) if one.asked_again is None}
         return {index: standing for index, standing in found.items() if standing is not None}
 
     def ask(self, counts: Mapping[int, int], may_insert: Mapping[int, int]) -> list[Answer]:
-        """Ask several that live at once, each for so many units; the answers of those that answer."""
+        """Send requests to live shards in parallel, and return the replies that came.
+
+        Args:
+            counts: units to draw, by index.
+            may_insert: limit of inserted rows, by index; without one it stays as before.
+        """
         asked = [(index, self.known[index], count, may_insert.get(index, -1)) for index, count in counts.items()]
         answers = [self._ask(*asked[0])] if len(asked) == 1 else self._pool.map(lambda one: self._ask(*one), asked)
         return [one for one in answers if one is not None]
@@ -196,7 +201,7 @@ class Shards:
         return index, drawn, buffers
 
     def leave_out(self, index: int, shard: RemoteShard, why: Exception) -> None:
-        """Draw nothing from a shard until it answers anew."""
+        """Draw nothing from a shard until it replies again."""
         if shard.standing is not None or self._throttle.due(f"shard {index}"):
             log.warning("replay shard %d does not answer, its rows are left out: %s", index, why)
         shard.standing, shard.silent_until = None, self._clock() + AGAIN_S
@@ -216,11 +221,11 @@ class Shards:
 
 
 class Drawer:
-    """Draws batches from shards: the units of each are drawn from a multinomial over their masses. A unit is a row with
-    its window, or a sequence.
+    """Sampler of batches from shards: the number of units of each is drawn from a multinomial over the shards' masses.
+    A unit is a row with its window, or a sequence.
 
-    A unit's chance is that of its shard, as used, times its share of the shard's mass when it was drawn: exact even
-    where the learner's masses are stale, or a shard has died. Weights are (N P)^-beta, of Schaul et al. 2016,
+    A unit's probability P is that of its shard, as used, times its part of the shard's mass when it was drawn: exact
+    even where the learner's masses are stale, or a shard has crashed. Weights are (N P)^-beta, of Schaul et al. 2016,
     arXiv:1511.05952, over the largest of the batch.
     """
 
@@ -238,23 +243,23 @@ class Drawer:
         self._from, self._beta, self._rng = schema, beta, rng
         self._counted = 0
         self.limit: SampleLimit | None = None
+        """Limit of the run, from the first shard that replies; None: none has."""
         self._boots: dict[int, str] = {}
-        """Limit of the run, as the first shard that answers tells it."""
 
     @property
     def held(self) -> bool:
-        """True while a draw waits for actors: there are no rows, or the limit is reached. Not while no shard
-        answers."""
+        """True while a draw waits for actors: there are no rows, or the limit is reached. False while no shard replies,
+        unless none ever has."""
         live = self.shards.live.values()
         if not live:
             return self.limit is None
         return self.limit is None or not self.limit.may_sample() or not any(one.mass > 0 for one in live)
 
     def fresh(self, *, counts: bool = True) -> int:
-        """Agent steps inserted anywhere since the last call, but those that an earlier learner has counted.
+        """Agent steps inserted into any shard since the last call, except those that an earlier learner has counted.
 
         Args:
-            counts: whether this learner counts them; shards are told, for the learner after it.
+            counts: True if this learner counts them; shards record it for the next learner.
         """
         if self.limit is None:
             return 0
@@ -266,7 +271,7 @@ class Drawer:
         return fresh
 
     def draw(self, units: int) -> list[ShardPart] | None:
-        """Units of one batch; None: there is nothing to draw, or it is not yet time."""
+        """Draw the units of one batch; None: there is nothing to draw, or the limit is reached."""
         shards = self.shards
         for index, drawn, _ in shards.look():
             self._hear(index, drawn)
@@ -275,12 +280,12 @@ class Drawer:
             self._ask(dict.fromkeys(shards.live, 0), units)
             return None
         parts: list[ShardPart] = []
-        # the first round asks all, if for no unit: they tell their standing, and hear how much they may insert
+        # the first round asks all shards, some for no units: they report their standing, and get their limits
         besides = [index for index, one in shards.live.items() if not one.mass > 0]
         while (left := units - sum(one.units for one in parts)) > 0:
             live = {index: one for index, one in shards.live.items() if one.mass > 0}
             if not live:
-                return None  # the drawn units are forgotten: another draw is as good
+                return None  # the drawn units are dropped: another draw is as good
             masses = np.array([one.mass for one in live.values()])
             chances = masses / masses.sum()
             counts = self._rng.multinomial(left, chances)
@@ -303,7 +308,7 @@ class Drawer:
             self._hear(index, drawn)
             try:
                 arrays = from_buffers(buffers, layout(self._from, self.settings, drawn.count)) if drawn.count else {}
-            except ValueError as error:  # of a spec before: the shard is started again soon
+            except ValueError as error:  # of an earlier spec: the shard will be restarted soon
                 self.shards.leave_out(index, self.shards.known[index], error)
                 continue
             found.append((index, drawn, arrays))
@@ -325,7 +330,7 @@ class Drawer:
         self.limit.hear(index, counts)
 
     def fill(self, memory: BatchMemory, parts: Sequence[ShardPart]) -> None:
-        """Parts side by side into the memory of a batch, with their weights."""
+        """Copy parts side by side into the memory of a batch, with their weights."""
         first, weights = 0, np.ones(memory.version.shape[1], np.float64)
         size = sum(one.size for one in self.shards.live.values())
         for part in parts:
@@ -351,12 +356,12 @@ class Drawer:
 
 
 class ReplaySource(BatchSource):
-    """A thread that draws ahead of the learner.
+    """Source whose thread draws batches ahead of the learner.
 
     Args:
-        drawer: used by the thread alone, but for `priorities` of its shards.
-        staging: makes the memory of batches, and brings them to the device.
-        units: of a batch of this learner.
+        drawer: used by the thread alone; others only read its `limit` and the `live` shards.
+        staging: allocates the memory of batches, and copies them to the device.
+        units: units of a batch of this learner.
     """
 
     def __init__(
@@ -370,7 +375,7 @@ class ReplaySource(BatchSource):
         self._told: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._woken, self._stop = threading.Event(), threading.Event()
         self._failure: Exception | None = None
-        self._drawing_since: float | None = None  # that shards are asked for the next batch; None: actors hold it up
+        self._drawing_since: float | None = None  # start of requests for the next batch; None: it waits for actors
         self._draw_wait_s = self._told_s = 0.0
         self._clock = clock
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
@@ -430,7 +435,7 @@ class ReplaySource(BatchSource):
         return f"{limit.sampled:.0f} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
 
     def measure(self, metrics: Metrics) -> None:
-        """Tell how many shards answer, and how much of the learner's wait went to draws that were under way."""
+        """Report the number of shards that reply, and the part of the learner's wait that went to draws in flight."""
         metrics.set("shards", len(self._drawer.shards.live))
         waited_s = self._draw_wait_s
         metrics.add("wait_draw_seconds", waited_s - self._told_s)
@@ -455,7 +460,7 @@ class ReplaySource(BatchSource):
             self._drawer.shards.close()
 
     def step(self) -> bool:
-        """Draw one batch, if there is room for one; whether one was drawn."""
+        """Draw one batch, if there is memory for one; True if one was drawn."""
         while not self._told.empty():
             self._told.get()()
         if not self._free:

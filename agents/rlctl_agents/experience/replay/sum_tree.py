@@ -1,4 +1,4 @@
-"""Sum tree: draws a leaf with a chance in proportion to its mass."""
+"""Sum tree: draws leaves with probability proportional to their mass."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ FAN_OUT = 16
 TOP = 4096
 """Most nodes of the topmost level, whose running sum is searched: levels below it cost more than a longer sum."""
 _BELOW = 1.0 - 2.0**-52
-"""A point that rounding puts at the very end of all mass belongs to the last node that has any."""
+"""Largest point, as a factor of all mass: one that rounding puts at the very end belongs to the last node with mass."""
 _RUNNING = np.tri(FAN_OUT)
 
 
@@ -58,7 +58,7 @@ class SumTree:
         """Set the masses of leaves.
 
         Args:
-            at: [K] leaves; of one that comes several times the last mass counts.
+            at: [K] leaves; of duplicates the last mass counts.
             mass: [K] finite and not negative.
         """
         self._levels[0][at] = mass
@@ -67,7 +67,7 @@ class SumTree:
             return
         self._changed = True
         for below, level in zip(self._levels, self._levels[1:], strict=False):
-            at = at // FAN_OUT  # what comes several times is summed as often: to find out takes as long
+            at = at // FAN_OUT  # duplicates are summed more than once: to remove them takes as long
             level[at] = _sum(below.reshape(-1, FAN_OUT).take(at, 0))
 
     def rebuild(self) -> None:
@@ -77,7 +77,7 @@ class SumTree:
             level[: below.size // FAN_OUT] = _sum(below.reshape(-1, FAN_OUT))
 
     def draw(self, points: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Leaves at points of the masses laid end to end.
+        """Leaves at points of the cumulative mass.
 
         Args:
             points: [K] in [0, 1), as shares of all mass.
@@ -117,7 +117,7 @@ class SumTree:
 
 
 def _sizes(capacity: int) -> list[int]:
-    """Nodes of each level, leaves first; all but the topmost in whole families."""
+    """Number of nodes of each level, leaves first; all but the topmost are multiples of FAN_OUT."""
     if capacity < 1:
         raise ValueError(f"capacity must be at least 1, got {capacity}")
     sizes, needed = [], capacity

@@ -1,4 +1,4 @@
-"""Windows of n steps: the rows from which one may be drawn, and the arrays of the drawn ones."""
+"""Windows of n steps: the rows at which one may be drawn, and the arrays of the drawn ones."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rlctl_agents.experience.replay.ring import FIRST, TERMINATED, THERE, TRUNCA
 from rlctl_agents.types.experience import Arrays
 
 MAX_STEPS = 255
-"""Longest window."""
+"""Most steps of a window, whose length is stored as uint8."""
 
 
 class Changed(NamedTuple):
-    """Units that an insertion has made drawable, or not drawable any more: slots, or columns of sequences."""
+    """Units that an insertion has made drawable, or undrawable: slots of windows, or columns of sequences."""
 
     made: NDArray[np.int64]  # [M]
     gone: NDArray[np.int64]  # [G] still there, or overwritten
 
 
 class WindowEnds(NamedTuple):
-    """Windows, from their first row to the row after them."""
+    """Contents of windows, from their first row to the row after them."""
 
     rewards: NDArray[np.float32]  # [n, B], 0 after the end
     steps: NDArray[np.int64]  # [B]
@@ -51,7 +51,7 @@ class Windows:
 
     @property
     def count(self) -> int:
-        """Units of a ring: its slots."""
+        """Number of units: the slots of the ring."""
         return self._ring.slots
 
     @property
@@ -75,8 +75,8 @@ class Windows:
         return found
 
     def update(self, placed: Placed) -> Changed:
-        """Judge anew the rows that an insertion has changed: those of its columns, those just before, with windows that
-        end in them, and those that have lost frames."""
+        """Re-evaluate the rows that an insertion affects: those of its columns, those just before, whose windows end in
+        them, and those that have lost frames."""
         steps, begin, length = self._ring.steps, placed.columns * self._ring.steps, self.length
         overwritten = (begin[:, None] + np.arange(steps)).ravel()
         overwritten = overwritten[length[overwritten] > 0]
@@ -114,7 +114,7 @@ class Windows:
         )
 
     def first_error(self, slot: NDArray[np.int64]) -> NDArray[np.float64]:
-        """[B] n-step errors of windows by the values that their actor recorded, wherever the segments end.
+        """n-step errors [B] of windows from the Q-values that their actor recorded, also across segments.
 
         sum_j gamma^j r_(t+j) + gamma^k q_max(t+k) - q(t), without the bootstrap where the window ends in a terminal
         state.
@@ -132,16 +132,16 @@ class Windows:
         return error
 
     def gather(self, slot: NDArray[np.int64], out: Arrays) -> Arrays:
-        """The arrays of windows.
+        """Gather the arrays of windows.
 
         Args:
             slot: [B] rows that may be drawn.
-            out: arrays of an earlier call for as many; the large ones are filled again.
+            out: arrays of an earlier call for as many rows; the large ones are reused.
 
         Returns:
-            Of each `row+1` field [2, B, ...], row t and the row after the window (zeros where there is none); of each
-            further `row` field [B, ...], row t; `rewards` [n, B] float32, 0 after the end; `steps` [B] int64;
-            `terminated` [B]; and `version` [B] int64.
+            Each `row+1` field [2, B, ...]: row t and the row after the window (zeros where there is none); each other
+            `row` field [B, ...]: row t; `rewards` [n, B] float32, 0 after the end; `steps` [B] int64; `terminated` [B]
+            bool; and `version` [B] int64.
         """
         found = self.outcome(slot)
         arrays: Arrays = {"rewards": found.rewards, "steps": found.steps, "terminated": found.terminated}
@@ -166,7 +166,11 @@ class Windows:
         return np.ascontiguousarray(rows[::-1].T).reshape(*slot.shape, frames)
 
     def _lost_frames(self, begin: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows that have lost older frames: the first of columns that have lost the one before them."""
+        """Rows that have lost older frames, among the first rows of columns that have lost their predecessor.
+
+        Args:
+            begin: [A] slot of the first row of each such column.
+        """
         if not self._history or not begin.size:
             return begin[:0]
         rows = self._ring.ahead(begin, self._history - 1)
@@ -176,12 +180,12 @@ class Windows:
 
 
 def window_lengths(flags: NDArray[np.uint8], n_step: int, history: int) -> NDArray[np.uint8]:
-    """Steps of the window from each row, as far as these rows go.
+    """Number of steps of the window from each row, as far as these rows go.
 
     Args:
-        flags: [P, B] of rows that follow each other; before the first and after the last there is none.
+        flags: [P, B] of consecutive rows; before the first and after the last there is none.
         n_step: steps of a window in an episode that goes on.
-        history: rows before the first that have to be there, unless the episode begins after them.
+        history: rows before a window's first that must be stored, unless the episode begins after them.
 
     Returns:
         [P, B], 0 where no window may be drawn.

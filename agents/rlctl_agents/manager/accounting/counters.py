@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 WINDOW_S = 10.0
 MOST_COUNTERS, LONGEST_NAME, MOST_COUNT = 200, 100, 2.0**63
-"""Of one process; characters; beyond that no process counts."""
+"""Limits of one process: its counters, the characters of a counter's name, and the value of a counter."""
 
 
 class Cpu(NamedTuple):
-    """CPU seconds since the beginning of the run, as processes have reported them: each its own, all its threads."""
+    """CPU seconds of all threads since the beginning of the run, as the processes have reported them."""
 
     evaluators: float
     everything: float
@@ -33,28 +33,28 @@ class Boot(msgspec.Struct):
 
 
 class StoredTotals(msgspec.Struct):
-    """Totals as they outlive the manager."""
+    """Totals, as stored for the next manager."""
 
     closed: dict[str, dict[str, float]] = {}  # role -> counters of boots that never come back
     boots: dict[str, Boot] = {}
 
 
 def sound(counters: Mapping[str, float]) -> dict[str, float]:
-    """Counters that can be: a process with an actor's key may report any. At most MOST_COUNTERS, the first ones."""
+    """Filter plausible counters, at most the first MOST_COUNTERS: a process with an actor's key may report any."""
     found = {
         name: value for name, value in counters.items() if 0.0 <= value <= MOST_COUNT and len(name) <= LONGEST_NAME
-    }  # NaN is not within them
+    }  # without NaN
     return dict(islice(found.items(), MOST_COUNTERS))
 
 
 class Totals:
-    """Sums that never fall: a boot's counters only grow, a new boot begins from 0 beside the old one."""
+    """Sums that never fall: a boot's counters only grow, and a new boot starts from 0 beside the old one."""
 
     def __init__(self) -> None:
         self._stored = StoredTotals()
 
     def hear(self, role: str, boot: str, counters: Mapping[str, float]) -> None:
-        """Take counters since boot; an older report, come late, changes nothing."""
+        """Take in counters since boot; an older report that arrives late changes nothing."""
         present = self._stored.boots.setdefault(boot, Boot(role, {})).counters
         for name, value in counters.items():
             if (value > present[name]) if name in present else len(present) < MOST_COUNTERS:
@@ -70,12 +70,12 @@ class Totals:
                     sums[name] = sums.get(name, 0.0) + value
 
     def sum(self, role: str, name: str) -> float:
-        """One counter over all boots."""
+        """Sum of one counter over all boots of a role."""
         open_sum = sum(boot.counters.get(name, 0.0) for boot in self._stored.boots.values() if boot.role == role)
         return self._stored.closed.get(role, {}).get(name, 0.0) + open_sum
 
     def of(self, role: str) -> dict[str, float]:
-        """Every counter of a role."""
+        """Every counter of a role, summed over its boots."""
         found = dict(self._stored.closed.get(role, {}))
         for boot in self._stored.boots.values():
             if boot.role == role:
@@ -92,11 +92,11 @@ class Totals:
         return set(self._stored.boots)
 
     def store(self) -> StoredTotals:
-        """For the next manager."""
+        """The totals, for the next manager."""
         return self._stored
 
     def restore(self, stored: StoredTotals) -> None:
-        """Go on from what another manager stored."""
+        """Resume the totals that another manager stored."""
         self._stored = stored
 
 
@@ -106,12 +106,12 @@ class _Sample(NamedTuple, Generic[T]):
 
 
 class _Window(Generic[T]):
-    """Three samples of each process, so that growth spans between half a window and a whole one, whatever the number of
+    """Sliding window of three samples per process: growth spans half a window to a whole one, whatever the number of
     processes and reports.
 
     Args:
         clock: monotonic seconds.
-        window_s: older growth is forgotten; may be changed, and must hold several reports.
+        window_s: length, in seconds; may be changed, and must hold several reports.
     """
 
     def __init__(self, clock: Callable[[], float], window_s: float = WINDOW_S) -> None:
@@ -124,7 +124,7 @@ class _Window(Generic[T]):
         self._samples.pop(boot, None)
 
     def _add(self, boot: str, value: T, first: T) -> None:
-        """Add a sample; growth of a process without any begins at `first`."""
+        """Add a sample; growth of a process without samples starts at `first`."""
         new = _Sample(self._clock(), value)
         oldest, middle, _ = self._samples.get(boot, (_Sample(new.time, first),) * 3)
         if new.time - middle.time >= self.window_s / 2:
@@ -133,23 +133,23 @@ class _Window(Generic[T]):
 
 
 class Rates(_Window[Mapping[str, float]]):
-    """Growth of totals over the last seconds."""
+    """Growth of totals per second, over the last seconds."""
 
     def begin(self, boot: str) -> None:
-        """Enter a process that starts now, with nothing counted; else its growth begins with its first report."""
+        """Register a process that starts now, with nothing counted; otherwise its growth starts at its first report."""
         if boot not in self._samples:
             self._add(boot, {}, {})
 
     def hear(self, boot: str, values: Mapping[str, float]) -> None:
-        """Totals since boot."""
+        """Take in totals since boot."""
         self._add(boot, dict(values), values)
 
     def of(self, boot: str, name: str) -> float:
-        """Growth per second of one total; 0 when nothing was heard within the window."""
+        """Growth per second of one total; 0 without a report within the window."""
         return self.sums((boot,), (name,))[name]
 
     def sums(self, boots: Iterable[str], names: Sequence[str]) -> dict[str, float]:
-        """Growth per second of several totals over several processes, looking at each of these once."""
+        """Growth per second of several totals over several processes, reading each process once."""
         found, now = dict.fromkeys(names, 0.0), self._clock()
         for boot in boots:
             if boot not in self._samples:
@@ -163,11 +163,11 @@ class Rates(_Window[Mapping[str, float]]):
         return found
 
     def sum(self, boots: Iterable[str], name: str) -> float:
-        """Growth per second over several processes."""
+        """Growth per second of one total, summed over several processes."""
         return self.sums(boots, (name,))[name]
 
     def mean(self, boots: Iterable[str], name: str) -> float:
-        """Mean growth per second; 0 without processes."""
+        """Mean growth per second of one total; 0 without processes."""
         counted = list(boots)
         return self.sum(counted, name) / len(counted) if counted else 0.0
 
@@ -181,14 +181,14 @@ class Lag(NamedTuple):
 
 
 class LagWindow(_Window[Histogram]):
-    """Lag of the rows that learners have consumed over the last seconds, from histograms that only grow."""
+    """Lag of the rows that learners have consumed over the last seconds, from cumulative histograms."""
 
     def __init__(self, clock: Callable[[], float], window_s: float = WINDOW_S) -> None:
         super().__init__(clock, window_s)
         self._fresh: set[str] = set()
 
     def begin(self, boot: str) -> None:
-        """Enter a process that starts now, with nothing counted; else its growth begins with its first report."""
+        """Register a process that starts now, with nothing counted; otherwise its growth starts at its first report."""
         self._fresh.add(boot)
 
     def forget(self, boot: str) -> None:
@@ -196,12 +196,12 @@ class LagWindow(_Window[Histogram]):
         self._fresh.discard(boot)
 
     def hear(self, boot: str, histogram: Histogram) -> None:
-        """Counts since boot."""
+        """Take in a histogram of counts since boot."""
         none = Histogram(histogram.bounds, [0] * len(histogram.counts))
         self._add(boot, histogram, none if boot in self._fresh else histogram)
 
     def value(self) -> Lag | None:
-        """Over all learners; None when nothing was consumed within the window."""
+        """Lag over all learners; None if nothing was consumed within the window."""
         counts: dict[float, int] = {}
         total = 0.0
         since = self._clock() - self.window_s

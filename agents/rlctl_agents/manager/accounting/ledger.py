@@ -1,8 +1,8 @@
 """Ledger of rows: books kept from the reports of senders and receivers, and checks that can fail.
 
-A sender says how many rows it has produced, dropped, sent to which receiver, and still has. A receiver says of each
-sender how many came, how many are missing between those that came, and what it did with them. Both say totals since
-their boot, so a report that is lost, late or repeated changes nothing. Between the two lies
+A sender reports how many rows it has produced, dropped, sent to each receiver, and still has. A receiver reports for
+each sender how many rows arrived, how many are missing in between, and what became of them. Both report totals since
+their boot, so a report that is lost, late or repeated changes nothing. The books balance when
 
     produced = dropped + sent + at the sender
     sent     = received + missing + on the way
@@ -10,13 +10,13 @@ their boot, so a report that is lost, late or repeated changes nothing. Between 
 
 Rows at a sender, on the way or queued are in flight while the processes that hold them live, and lost afterwards.
 
-A learner that dies takes with it what it learned since its newest generation. Rows that only such weights were learned
-from were consumed as well, but are told under their own name:
+A learner that dies loses what it learned since its newest generation. Rows that only such lost weights were learned
+from were consumed as well, but are counted as discarded:
 
-    consumed by all learners that ever were = consumed (the present weights have learned from it) + discarded
+    consumed by all learners ever = consumed (the present weights were learned from them) + discarded
 
-A row is consumed once, however often it is learned from: reuse is no fate, and changes nothing here. `learned_steps` of
-a policy counts it (`Trainer.learned_steps`).
+A row is consumed once, however often it is learned from: reuse does not change these books. `learned_steps` of a policy
+counts it (`Trainer.learned_steps`).
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
 
 TOLERATED_REPORTS = 2
-"""So many contradictory reports of one process in a row may be numbers read one after the other; more are a fault."""
+"""Contradictory reports of one process in a row that may be numbers read one after the other; more are a fault."""
 MAX_FAULTS = 5
 MOST_RECEIVERS = 1000
-"""Of one sender: a process with an actor's key may name any."""
+"""Receivers of one sender, at most: a process with an actor's key may name any."""
 ENDED = "*"
-"""Before the name of a policy: all its receivers that never come back, as if they were one that is dead. A sender that
-lives for months outlives many."""
+"""Prefix of the key `ENDED + policy`, under which all receivers of a policy that never come back are merged into one: a
+sender that lives for months outlives many."""
 
 
 class Rows(msgspec.Struct):
@@ -53,7 +53,7 @@ class Rows(msgspec.Struct):
 
     @property
     def difference(self) -> int:
-        """Produced, less everything that became of it: 0 when the books balance."""
+        """Rows produced, minus the sum over all fates: 0 when the books balance."""
         refused = self.dropped + self.stale + self.fenced + self.invalid
         return self.produced - (self.consumed + self.discarded + refused + self.lost + self.in_flight)
 
@@ -69,7 +69,7 @@ class Rows(msgspec.Struct):
 
 
 class Pair(msgspec.Struct):
-    """One sender and one receiver."""
+    """Counts of one sender and one receiver."""
 
     ledger: Ledger = msgspec.field(default_factory=Ledger)  # as the sender says
     account: Account = msgspec.field(default_factory=lambda: Account(Ledger()))  # as the receiver says
@@ -88,33 +88,33 @@ class Pair(msgspec.Struct):
 
 
 class SenderLedger(msgspec.Struct):
-    """One boot of a process that sends."""
+    """Books of one boot of a sender."""
 
     pairs: dict[str, Pair] = {}  # by receiver boot, or `ENDED` and a policy
-    pending: int = 0  # its newest word
+    pending: int = 0  # rows neither sent nor dropped, by its newest report
     contradictions: int = 0  # reports in a row
     fault: str = ""  # the newest contradiction
     claimed: dict[str, int] = {}  # receiver boot -> rows that were known to be sent when it last reported
 
 
 class Life(msgspec.Struct):
-    """The weights of a policy from one beginning, from nothing or from a generation, to the next."""
+    """Weights of a policy from one start, fresh or from a generation, to the next."""
 
     boots: set[str]  # of learners that step these weights
-    before: int  # rows that other learners have consumed, as far as they had time to tell
-    base: int  # rows that were in the weights when it began
+    before: int  # rows that other learners have consumed, as far as they had time to report
+    base: int  # rows that the weights were learned from when this life began
 
     @property
     def discarded(self) -> int:
         """Rows consumed before, of which nothing is in these weights.
 
-        A generation may hold what its learner had no time to tell of: that is lost, and nothing is discarded.
+        A generation may hold rows that its learner had no time to report: these count as lost, none as discarded.
         """
         return max(self.before - self.base, 0)
 
 
 class StoredLedger(msgspec.Struct):
-    """The books, as they outlive the manager."""
+    """The books, as stored for the next manager."""
 
     closed: dict[str, Rows] = {}  # policy -> rows of senders with closed books
     senders: dict[str, SenderLedger] = {}
@@ -126,7 +126,7 @@ class RunLedger:
     """The ledger of a run.
 
     Args:
-        name: of a boot, for messages: "actor/3".
+        name: display name of a boot, for messages: "actor/3".
     """
 
     def __init__(self, name: Callable[[str], str] = str) -> None:
@@ -136,18 +136,18 @@ class RunLedger:
         self._receivers: dict[str, str] = {}
         self._lives: dict[str, Life] = {}
         self._named: set[str] = set()  # receivers that senders name
-        self._faults: dict[str, dict[str, str]] = {}  # receiver -> sender -> what its newest account gets wrong
+        self._faults: dict[str, dict[str, str]] = {}  # receiver -> sender -> contradiction in its newest account
 
     def receiver(self, boot: str, policy: str) -> None:
-        """Enter a process that receives, and the policy of its rows."""
+        """Register a receiver and the policy of its rows."""
         self._receivers[boot] = policy
 
     def begin(self, boot: str, base_rows: int | None, together: Iterable[str]) -> None:
-        """Enter the beginning of a learner; said again, it changes nothing.
+        """Register the start of a learner; a repeated call changes nothing.
 
         Args:
-            base_rows: in the generation that it went on from; 0: there was none; None: another learner gave it weights.
-            together: boots that step together with it: their rows are not of an earlier life.
+            base_rows: rows in the generation that it resumed from; 0: none; None: another learner gave it weights.
+            together: boots that step together with it: their rows do not belong to an earlier life.
         """
         policy, boots = self._policy(boot), {boot, *together}
         life = self._lives.get(policy)
@@ -163,20 +163,20 @@ class RunLedger:
     def hear_sender(
         self, boot: str, sent: Mapping[str, Ledger], pending: int, buried: Callable[[str], bool] = lambda _: False
     ) -> None:
-        """Take a report of a process that sends; receivers by boot.
+        """Take in a report of a sender; receivers by boot.
 
         Args:
             buried: whether a boot never comes back.
         """
         if not sent and not pending and boot not in self._senders:
             return
-        made_up = [receiver for receiver in sent if receiver.startswith(ENDED)]  # of ours alone
+        made_up = [receiver for receiver in sent if receiver.startswith(ENDED)]  # a prefix that is ours alone
         sent = self._merged({key: ledger for key, ledger in sent.items() if not key.startswith(ENDED)}, buried)
         sender = self._senders.setdefault(boot, SenderLedger())
         before = _progress(pair.ledger for pair in sender.pairs.values())
         now = _progress([*sent.values(), *(one.ledger for key, one in sender.pairs.items() if key not in sent)])
         if now < before or (now == before and pending == sender.pending and sender.pairs):
-            return  # an older report, come late, or the same again
+            return  # an older report, arriving late, or a repeated one
         contradiction = f"names the receiver {made_up[0][:40]!r}" if made_up else ""
         for receiver, ledger in sent.items():
             if receiver not in sender.pairs and len(sender.pairs) >= MOST_RECEIVERS:
@@ -202,11 +202,11 @@ class RunLedger:
         sender.claimed = {receiver: pair.account.ledger.sent for receiver, pair in sender.pairs.items()}
 
     def hear_receiver(self, boot: str, accounts: Mapping[str, Account], closed: Callable[[str], bool]) -> None:
-        """Take a report of a process that receives; senders by boot.
+        """Take in a report of a receiver; senders by boot.
 
         Args:
-            accounts: that may have changed; others are as they were.
-            closed: whether the books of a sender were closed: nothing is changed in them any more.
+            accounts: accounts that may have changed; the others are as before.
+            closed: whether the books of a sender are closed: these no longer change.
         """
         faults = self._faults.setdefault(boot, {})
         for sender_boot, account in accounts.items():
@@ -216,29 +216,29 @@ class RunLedger:
             self._named.add(boot)
             before, now = _decided(pair.account), _decided(account)
             if now < before:
-                continue  # an older report, come late
+                continue  # an older report, arriving late
             faults.pop(sender_boot, None)
             if wrong := _contradiction(pair.account, account):
                 faults[sender_boot] = f"{wrong} of {self._name(sender_boot)}"
             life = self._lives.get(self._policy(boot))
-            if life is not None and boot not in life.boots:  # the last word of a learner of an earlier life, come late
+            if life is not None and boot not in life.boots:  # a late report of a learner of an earlier life
                 life.before += account.consumed - pair.account.consumed
             pair.account = msgspec.structs.replace(account, ledger=msgspec.structs.replace(account.ledger))
 
     def close(self, boot: str, alive: Callable[[str], bool], buried: Callable[[str], bool]) -> bool:
-        """Close the books of a process that never comes back: they become sums.
+        """Close the books of a process that never comes back: they are added to the sums.
 
         Args:
             alive: whether a boot holds a lease, so that its newest report is younger than the end of this process.
             buried: whether a boot never comes back.
 
         Returns:
-            False: not yet, for a receiver may still say something about its rows.
+            False if they stay open, because a receiver may still report on its rows.
         """
         sender = self._senders.get(boot)
         if sender is not None:
             for receiver, pair in sender.pairs.items():
-                # of one that never said hello, and that a sender may have made up, nothing can be said any more
+                # a receiver that never said hello, and that a sender may have made up, has nothing more to report
                 over = receiver.startswith(ENDED) or buried(receiver) or receiver not in self._receivers
                 if not over and (pair.account.queued or not alive(receiver)):
                     return False
@@ -255,7 +255,7 @@ class RunLedger:
         return True
 
     def rows(self, alive: Callable[[str], bool]) -> dict[str, Rows]:
-        """Policy -> the fate of its rows.
+        """Rows of each policy by their fate.
 
         Args:
             alive: whether a boot holds a lease.
@@ -273,7 +273,7 @@ class RunLedger:
         return found
 
     def faults(self) -> list[str]:
-        """Contradictions in words; empty when the books balance."""
+        """Contradictions in words, the first MAX_FAULTS; empty when the books balance."""
         found = [
             f"{self._name(boot)} {sender.fault}"
             for boot, sender in self._senders.items()
@@ -293,17 +293,17 @@ class RunLedger:
         return {boot: pair.account.fault for boot, pair in pairs if pair.account.fault}
 
     def boots(self) -> set[str]:
-        """Processes with open books."""
+        """Boots of processes with open books."""
         found = set(self._senders) | set(self._receivers)
         found |= {receiver for sender in self._senders.values() for receiver in sender.pairs}
         return {boot for boot in found if not boot.startswith(ENDED)}
 
     def store(self) -> StoredLedger:
-        """For the next manager."""
+        """The books, for the next manager."""
         return StoredLedger(self._closed, self._senders, self._receivers, self._lives)
 
     def restore(self, stored: StoredLedger, buried: Iterable[str] = ()) -> None:
-        """Go on from what another manager stored.
+        """Resume the books that another manager stored.
 
         Args:
             buried: boots that never come back.
@@ -315,7 +315,7 @@ class RunLedger:
             self._merge(boot)
 
     def _consumed(self, counts: Callable[[str], bool]) -> int:
-        """Rows that receivers say they have consumed, of senders with open books."""
+        """Rows consumed by the receivers that `counts` selects, from senders with open books."""
         pairs = (pair for sender in self._senders.values() for pair in sender.pairs.items())
         return sum(pair.account.consumed for receiver, pair in pairs if counts(receiver))
 
@@ -323,7 +323,7 @@ class RunLedger:
         return receiver[len(ENDED) :] if receiver.startswith(ENDED) else self._receivers.get(receiver, "main")
 
     def _merged(self, sent: Mapping[str, Ledger], buried: Callable[[str], bool]) -> dict[str, Ledger]:
-        """Totals of a sender, those of receivers that never come back together."""
+        """Totals of a sender; receivers that never come back are merged into one per policy."""
         found: dict[str, Ledger] = {}
         for receiver, ledger in sent.items():
             key = ENDED + self._policy(receiver) if buried(receiver) else receiver
@@ -331,7 +331,7 @@ class RunLedger:
         return found
 
     def _merge(self, receiver: str) -> bool:
-        """Enter a receiver that never comes back under those of its policy; whether a sender has rows of it."""
+        """Merge a receiver that never comes back with those of its policy; True if a sender names it."""
         key, merged = ENDED + self._policy(receiver), False
         for sender in self._senders.values():
             pair = sender.pairs.pop(receiver, None)
@@ -353,7 +353,7 @@ class RunLedger:
         return merged
 
     def _by_policy(self, sender: SenderLedger, *, reported: bool) -> tuple[dict[str, int], dict[str, int]]:
-        """Rows produced and dropped of each policy, which are the same in the ledgers of all its receivers."""
+        """Rows produced and dropped of each policy; the ledgers of all its receivers hold the same."""
         produced: dict[str, int] = {}
         dropped: dict[str, int] = {}
         for receiver, pair in sender.pairs.items():
@@ -364,7 +364,7 @@ class RunLedger:
         return produced, dropped
 
     def _kept(self, sender: SenderLedger, produced: dict[str, int], dropped: dict[str, int]) -> dict[str, int]:
-        """Policy -> rows at the sender, by the newest word of either side."""
+        """Policy -> rows at the sender, by the newest report of either side."""
         kept = {policy: produced[policy] - dropped[policy] for policy in produced}
         for receiver, pair in sender.pairs.items():
             kept[self._policy(receiver)] -= pair.sent
@@ -391,7 +391,7 @@ class RunLedger:
 
 
 def _keep(rows: Rows, count: int, live: bool) -> None:
-    count = max(count, 0)  # fewer than none is a fault that the sum must show
+    count = max(count, 0)  # a negative count is a fault that `difference` must show
     if live:
         rows.in_flight += count
     else:
@@ -399,7 +399,7 @@ def _keep(rows: Rows, count: int, live: bool) -> None:
 
 
 def _sum(one: Ledger, other: Ledger) -> Ledger:
-    """Totals of a sender over two of its receivers: what it has made is the same in both."""
+    """Totals of a sender over two of its receivers; produced and dropped rows are the same in both."""
     return Ledger(max(one.produced, other.produced), max(one.dropped, other.dropped), one.sent + other.sent)
 
 

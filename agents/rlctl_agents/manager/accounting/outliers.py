@@ -1,4 +1,4 @@
-"""Actors, nodes and images with episodes far from those of all others, by the reports of the actors."""
+"""Outlier detection: actors, nodes and images whose episodes, as reported, are far from those of all others."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from rlctl_agents.types.control import Origin
 from rlctl_agents.types.figures import LENGTH, RETURN, Moments
 
 SLICE_S = 30.0
-"""Within a slice of time all actors are taken to play with the same weights."""
+"""Shortest slice of time; within one, all actors are taken to play with the same weights."""
 SLICES = 20
 PACED_ACTORS = 1000
-"""Of more actors the slices grow with their number: a comparison takes the manager some 0.1 ms for each."""
+"""Number of actors above which slices grow with it: a comparison costs the manager some 0.1 ms per actor."""
 LONGEST_SLICE_S = 64 * SLICE_S
 MIXED_S = 600.0
-"""So long a run may have actors of several images: a roll-out goes on step by step."""
+"""Seconds for which actors of several images are no problem: a roll-out replaces them one by one."""
 MAX_TOLD = 5
 MOST = 1e12
-"""Counts and means beyond are no actor's in good order, and not compared."""
+"""Bound of plausible counts and means; an actor that reports larger ones is not compared."""
 _TOLD_FIGURES = 3
 _PLAINLY = {RETURN: "returns", LENGTH: "episode lengths"}
 
 
 class ActorEpisodes(NamedTuple):
-    """One live actor, and its episodes since its boot by its own count."""
+    """A live actor, and the moments of its episodes since its boot, as it reports them."""
 
     boot: str
     name: str  # "actor/3"
@@ -40,7 +40,7 @@ class ActorEpisodes(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A problem in words, and a process that it is about."""
+    """Problem in words, and a process that it is about."""
 
     text: str
     process: str
@@ -52,17 +52,17 @@ class _Slice(NamedTuple):
 
 
 class Outliers:
-    """Compares actors over the last slices of time; a slice ends with the first call after its time.
+    """Comparison of actors over the last slices of time; a slice ends with the first call of `turn` after its time.
 
-    An actor takes part in a slice when it had counted episodes before it began. Slices grow longer when episodes are so
-    rare that few actors have enough of them.
+    An actor takes part in a slice if it had finished episodes before the slice began. Slices are merged into longer
+    ones when episodes are so rare that few actors have enough of them.
 
     Args:
         clock: monotonic seconds.
     """
 
     found: list[Told]
-    """As of the end of the last slice."""
+    """Problems as of the end of the last slice, at most MAX_TOLD."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.found = []
@@ -75,11 +75,11 @@ class Outliers:
         self._mixed_since: float | None = None
 
     def turn(self, names: Sequence[str], actors: Callable[[], Sequence[ActorEpisodes]]) -> None:
-        """Compare, if that is due; often called.
+        """Compare the actors if a slice is over; to be called often.
 
         Args:
-            names: of the figures, in their order; other ones than before begin anew.
-            actors: the live ones.
+            names: names of the figures, in their order; if they change, the comparison starts anew.
+            actors: live actors.
         """
         now = self._clock()
         if tuple(names) != self._names:
@@ -116,7 +116,7 @@ class Outliers:
             self._slices.popleft()
 
     def _rows(self, boots: Sequence[str]) -> list[NDArray[np.int64]]:
-        """Where these actors are in each slice; -1: they took no part."""
+        """Row of each of these actors in each slice; -1: it took no part."""
         return [np.array([one.rows.get(boot, -1) for boot in boots], np.int64) for one in self._slices]
 
     def _figures(self, rows: Sequence[NDArray[np.int64]], figure: int) -> Figures:
@@ -129,17 +129,17 @@ class Outliers:
 
     def _judge(self, present: Sequence[ActorEpisodes]) -> list[Told]:
         told: list[tuple[float, Told]] = []
-        _, group = grouped([one.epsilon for one in present])  # one that explores otherwise by design plays otherwise
+        _, group = grouped([one.epsilon for one in present])  # actors that explore differently play differently
         for number in range(int(group.max(initial=-1)) + 1):
             told += self._judge_alike([one for at, one in enumerate(present) if group[at] == number])
         return [one for _, one in sorted(told, key=lambda pair: -pair[0])]
 
     def _judge_alike(self, actors: Sequence[ActorEpisodes]) -> list[tuple[float, Told]]:
-        """Actors that play under the same conditions: all of an image, all of a node, then one by one."""
+        """Outliers among actors under the same conditions: all of an image, all of a node, then single ones."""
         kinds = [("image ", [one.origin.image for one in actors]), ("node ", [one.origin.node for one in actors])]
         kinds.append(("", [one.boot for one in actors]))
         rows, groups = self._rows([one.boot for one in actors]), [grouped(labels) for _, labels in kinds]
-        found: dict[tuple[int, int], list[tuple[str, Off]]] = {}  # (kind, group) -> in what it is off
+        found: dict[tuple[int, int], list[tuple[str, Off]]] = {}  # (kind, group) -> figures in which it is off
         for at, name in enumerate(self._names):
             figures, left, share = self._figures(rows, at), np.arange(len(actors)), at >= 2
             for kind, (_, group) in enumerate(groups):
@@ -160,7 +160,7 @@ class Outliers:
         return told
 
     def _mixed(self, present: Sequence[ActorEpisodes], now: float) -> list[Told]:
-        """Actors of another image than the rest, for longer than a roll-out takes."""
+        """Report actors of another image than the rest, after longer than a roll-out takes."""
         names, image = grouped([one.origin.image for one in present])
         if len(names) < 2:
             self._mixed_since = None
@@ -180,7 +180,7 @@ class Outliers:
 def _told(
     what: str, inside: Sequence[ActorEpisodes], all_of_them: int, offs: Sequence[tuple[str, Off]]
 ) -> tuple[float, Told]:
-    """Distance in sigma, and the problem in words, the farthest figure first."""
+    """Distance in sigma and the problem in words, with the farthest figure first."""
     ordered = sorted(offs, key=lambda pair: -pair[1].sigma)
     figures = "; ".join(_figure(name, off) for name, off in ordered[:_TOLD_FIGURES])
     others = all_of_them - len(inside)
@@ -204,12 +204,12 @@ def _named(actors: Sequence[ActorEpisodes]) -> str:
 
 
 def printable(text: str) -> str:
-    """Text without control characters, which a stranger may have put there."""
+    """Replace characters that are not printable by "?": a process may report any text."""
     return "".join(one if one.isprintable() else "?" for one in text)
 
 
 def _sound(figures: Iterable[Moments], count: int) -> bool:
-    """Numbers that can be calculated with: an actor may say anything."""
+    """True if these are `count` figures that can be calculated with: an actor may report any numbers."""
     found = list(figures)
     return len(found) == count and all(
         0 <= one.count < MOST and abs(one.mean) < MOST and 0 <= one.m2 < MOST * MOST for one in found
@@ -217,7 +217,7 @@ def _sound(figures: Iterable[Moments], count: int) -> bool:
 
 
 def _since(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Moments between two totals; none where there was less than before."""
+    """Moments of the episodes between two totals; 0 where the count did not grow."""
     count = np.maximum(new[..., 0] - old[..., 0], 0.0)
     mean = (new[..., 0] * new[..., 1] - old[..., 0] * old[..., 1]) / np.maximum(count, 1.0)
     mean = np.where(count > 0, mean, 0.0).clip(-MOST, MOST)
@@ -227,7 +227,7 @@ def _since(old: NDArray[np.float64], new: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def _merged(one: _Slice, two: _Slice) -> _Slice:
-    """Two slices that follow each other, of the actors that took part in both."""
+    """Merge two consecutive slices, for the actors that took part in both."""
     boots = [boot for boot in two.rows if boot in one.rows]
     a = one.values[[one.rows[boot] for boot in boots]].astype(np.float64)
     b = two.values[[two.rows[boot] for boot in boots]].astype(np.float64)

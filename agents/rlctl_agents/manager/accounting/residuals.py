@@ -1,16 +1,16 @@
-"""Statistics of outliers: units with episodes unlike those of all others, without processes and clocks.
+"""Outlier statistics: units whose episodes differ from those of all others. Knows neither processes nor clocks.
 
 Every figure (returns, lengths, shares of actions) of every unit (an actor, or all actors of a node or an image) is
-compared with that of all other units over the same slices of time, so that what the fleet learns meanwhile makes no
-difference. Per slice k, a unit has n episodes with mean m and variance; the rest of the fleet has mean r:
+compared with that of all other units over the same slices of time, so that the progress of the whole fleet cancels
+out. Per slice k, a unit has n episodes with mean m and variance; the rest of the fleet has mean r:
 
-    D     = sum n (m - r) / sum n                                     how far it is off, over all slices
-    V     = sum n^2 s^2 (1/n + 1/n_rest) / (sum n)^2                  by chance; s^2 the larger variance of both
+    D     = sum n (m - r) / sum n                                     difference from the rest, over all slices
+    V     = sum n^2 s^2 (1/n + 1/n_rest) / (sum n)^2                  variance of D; s^2 the larger one of both
     sigma = sqrt(V + tau^2)                                           tau: the spread of D among the others
 
-tau is robust (median absolute deviation), so that it holds what actors differ by honestly, such as the age of their
-weights, and not the unit in question. Units are judged one after the other, the farthest first, and one that is off is
-not part of the rest any more.
+tau is robust (median absolute deviation): it covers honest differences between actors, such as the age of their
+weights, but not the unit in question. Units are tested one after the other, the farthest first, and an outlier is
+removed from the rest.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Floats = NDArray[np.float64]
 
 FAR_SIGMA = 6.0
 MIN_EPISODES = 30
-"""Of a unit, and of all others together, before it is judged."""
+"""Episodes that a unit, and all others together, must have before the unit is tested."""
 LEAST_SLICES = 3
-"""With episodes, before a unit is judged: from fewer it is not known how fast the whole fleet changes."""
+"""Slices with episodes needed before any unit is tested: fewer do not show how fast the whole fleet changes."""
 MIN_DEVIATIONS = 0.25
-"""A unit nearer than so many standard deviations of single episodes is not far off, however sure that is."""
+"""Smallest difference that counts, in standard deviations of single episodes, however significant it is."""
 MIN_RATIO = 0.05
-"""Nor what is nearer than so much of the others' mean: where all episodes are alike, anything would be."""
+"""Smallest difference that counts, relative to the others' mean: where all episodes are alike, any is significant."""
 MIN_SHARE = 0.05
-"""Nor a share of actions that differs by less."""
+"""Smallest difference of a share of actions that counts, absolute."""
 MAD_TO_SIGMA = 1.4826  # of normally distributed values
 
 
@@ -42,14 +42,14 @@ class Figures(NamedTuple):
     """One figure of A units over K slices."""
 
     episodes: Floats  # [A, K]
-    mean: Floats  # [A, K]; anything where there are none
+    mean: Floats  # [A, K]; arbitrary where there are no episodes
     m2: Floats  # [A, K] sum of squared deviations from that mean
 
     def of(self, units: Sequence[int] | NDArray[np.int64]) -> Figures:
         return Figures(self.episodes[units], self.mean[units], self.m2[units])
 
     def together(self, group: NDArray[np.int64], groups: int) -> Figures:
-        """Units of one group as one; `group` [A] from 0."""
+        """Merge the units of each group into one; `group` [A] holds group numbers from 0."""
         count, total, squares = (np.zeros((groups, self.episodes.shape[1])) for _ in range(3))
         np.add.at(count, group, self.episodes)
         np.add.at(total, group, self.episodes * self.mean)
@@ -59,32 +59,32 @@ class Figures(NamedTuple):
 
 
 class Off(NamedTuple):
-    """A unit that is far off in one figure."""
+    """Outlier: a unit that is far off in one figure."""
 
     unit: int
-    sigma: float  # how far; infinite where nothing varies
+    sigma: float  # distance; infinite where nothing varies
     here: float  # mean of its episodes
     others: float  # mean of all others, over the same slices
     episodes: int
 
 
 class _Rest(NamedTuple):
-    """All units against all others, [A] each."""
+    """Every unit against all others, [A] each."""
 
     episodes: Floats
     difference: Floats  # D
     variance: Floats  # V
-    deviation: Floats  # s, of single episodes
-    mean: Floats  # of the unit
-    drift: Floats  # what the whole fleet moves by within about a slice
+    deviation: Floats  # s, standard deviation of single episodes
+    mean: Floats  # of the unit's episodes
+    drift: Floats  # change of the whole fleet's mean to a neighbouring slice, the larger one
 
 
 def far_off(figures: Figures, *, share: bool = False, spread: Floats | None = None) -> list[Off]:
-    """The units that are far off, the farthest first; fewer than half of all.
+    """Outliers, the farthest first; at most half of all units.
 
     Args:
         share: the figure is a share, from 0 to 1.
-        spread: [A] variance of D that is known from elsewhere; for groups, that of their members.
+        spread: [A] variance of D from another source, added to V; for groups, that among their members.
     """
     present = np.arange(len(figures.episodes))
     off: list[Off] = []
@@ -110,7 +110,7 @@ def differences(figures: Figures) -> Floats:
 
 
 def _farthest(judged: _Rest, enough: NDArray[np.bool_], extra: Floats, *, share: bool) -> tuple[int, float]:
-    """The unit that is farthest from the middle of all, and how far it is from all others."""
+    """The unit farthest from the median, and its distance from all others in sigma; 0 if too near to count."""
     candidates = np.flatnonzero(enough)
     difference = judged.difference[candidates]
     noise = np.sqrt(judged.variance[candidates] + extra[candidates])
@@ -139,7 +139,7 @@ def _rest(figures: Figures) -> _Rest:
     grand = (n * m).sum(0) / np.maximum(total, 1.0)
     others = total - n
     both = (n > 0) & (others > 0)
-    w = np.where(both, n, 0.0)  # slices in which no other unit had episodes say nothing
+    w = np.where(both, n, 0.0)  # slices in which no other unit had episodes tell nothing
     episodes = w.sum(1)
     per = np.maximum(episodes, 1.0)
     d = np.where(both, (m - grand) * total / np.maximum(others, 1.0), 0.0)
@@ -159,17 +159,17 @@ def _rest(figures: Figures) -> _Rest:
 
 
 def grouped(labels: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
-    """Distinct labels in the order of their first member, and each one's number."""
+    """Distinct labels in the order of their first member, and the number of each member's label."""
     names = list(dict.fromkeys(labels))
     number = {name: at for at, name in enumerate(names)}
     return names, np.array([number[one] for one in labels], np.int64)
 
 
 def groups_off(figures: Figures, group: NDArray[np.int64], groups: int, *, share: bool = False) -> list[Off]:
-    """The groups that are far off as a whole; `unit` is the group's number.
+    """Groups that are outliers as a whole; `unit` is the group's number.
 
-    A group with one member that is off is not: most of its members must differ from those outside, in the same
-    direction and by at least half as much.
+    One member that is far off does not make its group one: most members must differ from all others outside, in the
+    same direction and by at least half as much.
     """
     size = np.bincount(group, minlength=groups)
     if groups < 2:
@@ -182,7 +182,7 @@ def groups_off(figures: Figures, group: NDArray[np.int64], groups: int, *, share
     for off in far_off(figures.together(group, groups), share=share, spread=spread):
         inside = group == off.unit
         if inside.sum() < 2:
-            continue  # judged by itself
+            continue  # tested as a unit
         outside = figures.of(np.flatnonzero(~inside)).together(np.zeros((~inside).sum(), np.int64), 1)
         each = [float(differences(_with(figures.of([int(at)]), outside))[0]) for at in np.flatnonzero(inside)]
         shift = off.here - off.others

@@ -1,4 +1,4 @@
-"""Generations to which several processes add a part: held until all parts lie on the volume, or are given up."""
+"""Assembly of generations to which several processes add a part: held until all parts are stored, or are given up."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from msgspec.structs import replace
 from rlctl_agents.types.control import Contribute, Generation
 
 WAIT_S = 300.0
-"""At least so long is waited for parts, after the learner's own is there; what has not come then is absent."""
+"""Seconds to wait for parts, at least, once the learner's own is there; a part that is not there by then is absent."""
 ENDING_S = 8.0
 """The same while the run ends: processes have ten seconds."""
 REMEMBERED = 16
-"""Newest generations of which it is known what came of them: a learner asks until it hears."""
+"""Newest generations whose outcome is remembered: a learner polls for it."""
 
 
 End = Literal["", "ending", "last"]
-"""Of a run: not yet; it begins, and no process takes long any more; no process is left."""
+"""How far the run has ended: "" running; "ending" no process takes long any more; "last" none is left to wait for."""
 
 
 class _Held(NamedTuple):
@@ -28,12 +28,12 @@ class _Held(NamedTuple):
 
 
 class Assembly:
-    """Generations of learners that wait for the parts of others, and what came of these.
+    """Generations that wait for the parts of other processes, and the outcomes of earlier ones.
 
     Args:
         clock: monotonic seconds.
-        owners: names of the parts that a generation has besides the learner's -> whether that process lives.
-        every_s: seconds between generations; where that is longer than WAIT_S, parts are waited for as long.
+        owners: name of each part besides the learner's -> whether its process lives.
+        every_s: seconds between generations; if longer than WAIT_S, parts are waited for as long.
     """
 
     def __init__(
@@ -43,27 +43,27 @@ class Assembly:
         self._held: list[_Held] = []  # in the order of their numbers
         self._parts: dict[int, dict[str, Contribute]] = {}  # by number, then by name of the part
         self.unseen: dict[tuple[int, str], Contribute] = {}
-        """Parts that the volume did not let us look at when they were told, by number and name: not added yet."""
-        self._ended: deque[tuple[tuple[object, ...], str]] = deque(maxlen=REMEMBERED)  # and why it came to nothing
+        """Parts that could not be checked on the volume when they were reported, by number and name: not added yet."""
+        self._ended: deque[tuple[tuple[object, ...], str]] = deque(maxlen=REMEMBERED)  # key, and why it failed
 
     def number(self, policy: str, wanted: int) -> int:
         """Number of the generation to which a part is to be added; 0: none.
 
         Args:
-            wanted: that is ordered. A learner may save on its own account, under another number.
+            wanted: number that is ordered. A learner that saves on its own initiative may use another number.
         """
         held = [one.generation.number for one in self._held if one.generation.policy == policy]
         return max(held, default=wanted)
 
     def outcome(self, generation: Generation) -> str | None:
-        """Outcome of a generation that was held: "" when it was committed, else why not; None: it is another."""
+        """Outcome of a generation that was held: "" committed, else why it failed; None: no outcome is known."""
         return next((why for key, why in self._ended if key == _key(generation)), None)
 
     def hold(self, generation: Generation) -> bool:
-        """Keep a generation back until its other parts are there; False: it needs none.
+        """Hold a generation until its other parts are there; False if it needs none.
 
-        One with the weights of a held one, or older ones of its lineage, waits with that: learners that step together
-        may each save a last one.
+        A generation whose weights are those of a held one, or older ones of its lineage, waits with that: learners that
+        step together may each save a last one.
         """
         if not self._owners():
             return False
@@ -74,7 +74,7 @@ class Assembly:
         return True
 
     def add(self, part: str, told: Contribute) -> None:
-        """Note what came of a part. One that is there stays: a process that was started again has older rows."""
+        """Note that a part is stored, or why not. A stored part stays: a process that was restarted has older rows."""
         parts = self._parts.setdefault(told.number, {})
         if part not in parts or parts[part].fault:
             parts[part] = told
@@ -89,8 +89,8 @@ class Assembly:
         return [] if held is None else self._missing(held)
 
     def ready(self, end: End = "") -> list[Generation]:
-        """Generations with all parts there or given up, oldest first; they are held no longer. A newer one brings along
-        those before it, with the parts that they have: numbers are committed in their order."""
+        """Generations with all parts there or given up, oldest first; they are no longer held. A newer one takes along
+        those before it, with the parts that they have: numbers are committed in order."""
         last = max((at for at, one in enumerate(self._held, 1) if not self._waits(one, end)), default=0)
         made = [self._whole(one) for one in self._held[:last]]
         self._held = self._held[last:]
@@ -101,7 +101,7 @@ class Assembly:
         return made
 
     def end(self, generation: Generation, why: str = "") -> None:
-        """Note that a generation which was held is committed, or why it came to nothing."""
+        """Note that a held generation was committed, or why it failed."""
         self._ended.append((_key(generation), why))
 
     def _waits(self, held: _Held, end: End) -> bool:
@@ -109,12 +109,12 @@ class Assembly:
         return self._clock() - held.since < least_s and bool(self._missing(held))
 
     def _missing(self, held: _Held) -> list[str]:
-        """Parts of processes that live."""
+        """Missing parts of live processes."""
         found = self._parts.get(held.generation.number, {})
         return [part for part, lives in self._owners().items() if lives and part not in found]
 
     def _whole(self, held: _Held) -> Generation:
-        """With the parts that are there, and names of those that are not."""
+        """The generation with the parts that are there, and the names of those that are absent."""
         generation, found = held.generation, self._parts.get(held.generation.number, {})
         late = f"not there after {self._clock() - held.since:.0f} s"
         lacks = {part: lives for part, lives in self._owners().items() if part not in found}
@@ -129,5 +129,5 @@ class Assembly:
 
 
 def _key(generation: Generation) -> tuple[object, ...]:
-    """The same for a generation as its learner asks for it and with the parts of others."""
+    """Key of a generation, the same with and without the parts of others."""
     return generation.number, generation.policy, generation.ref, generation.created

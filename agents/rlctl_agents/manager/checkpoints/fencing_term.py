@@ -1,4 +1,4 @@
-"""run/term: counts the starts of managers, so that the last one to start is the only one that counts."""
+"""Fencing term in run/term: counts the starts of managers, so that only the manager that started last counts."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ log = logging.getLogger(__name__)
 
 
 class TornTerm(Exception):
-    """The file of the counter holds no number."""
+    """The term file holds no number."""
 
 
 def next_term(folder: Path, at_least: int) -> int:
-    """Count this start of a manager, durably.
+    """Increment the term, durably, for this start of a manager; returns the new term.
 
     Args:
         folder: run/.
-        at_least: the newest term that generations and progress speak of; what a torn counter is rebuilt from.
+        at_least: newest term in the generations and the progress, from which a torn counter is rebuilt.
 
     Raises:
         OSError: the volume refuses.
@@ -36,8 +36,8 @@ def next_term(folder: Path, at_least: int) -> int:
 
 
 def standing_term(folder: Path, own: int) -> int:
-    """The newest term, for the manager of term `own`. A counter that is torn, gone or lower is written anew, for no
-    newer one is known.
+    """The newest term, for the manager of term `own`. A counter that is torn, missing or lower is rewritten, because no
+    newer term is known.
 
     Raises:
         OSError: the volume cannot be read.
@@ -60,7 +60,7 @@ def read_term(folder: Path) -> int:
     """The newest term; 0 before the first.
 
     Raises:
-        TornTerm: the counter is there and is none.
+        TornTerm: the term file holds no number.
         OSError: the volume refuses.
     """
     data = read_file(folder / "term")

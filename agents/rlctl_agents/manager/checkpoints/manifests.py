@@ -1,4 +1,4 @@
-"""Committed generations: one small immutable file each, put in place at once, over parts that lie there already."""
+"""Manifests of committed generations: one small immutable file each, created atomically once its parts are stored."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ log = logging.getLogger(__name__)
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The file."""
+    """Content of a manifest file."""
 
     format: int
     generation: Generation
 
 
 class Manifests:
-    """The generations of a run, newest first.
+    """Committed generations of a run, newest first.
 
     Args:
-        folder: of checkpoints, on the volume.
+        folder: folder of checkpoints, on the volume.
 
     Raises:
-        OSError: the volume does not give the newest of them just now; a learner would begin from an older one.
+        OSError: the newest manifest cannot be read just now; a learner would resume from an older generation.
     """
 
     damaged: list[str]
-    """Names of files that cannot be read; they are left alone."""
+    """Names of manifests that cannot be read; they are left alone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -67,7 +67,7 @@ class Manifests:
 
     @property
     def highest(self) -> int:
-        """Highest number ever used, by damaged ones too; 0: none."""
+        """Highest number ever used, including damaged manifests; 0: none."""
         return max([0, *self._known, *self._damaged_numbers])
 
     @property
@@ -76,18 +76,18 @@ class Manifests:
         return max((one.term for one in self._known.values()), default=0)
 
     def of(self, policy: str) -> tuple[Generation, ...]:
-        """Committed ones of a policy, newest first."""
+        """Committed generations of a policy, newest first."""
         return tuple(one for _, one in sorted(self._known.items(), reverse=True) if one.policy == policy)
 
     def newest(self, policy: str) -> Generation | None:
-        """The newest of a policy."""
+        """Newest committed generation of a policy; None: none."""
         return next(iter(self.of(policy)), None)
 
     def commit(self, generation: Generation) -> None:
-        """Make a generation count, durably; all or nothing.
+        """Commit a generation, durably and atomically.
 
         Raises:
-            ValueError: its number was used, or a part is not there.
+            ValueError: its number was used, or a part or a checksum is missing.
             OSError: the volume refuses.
         """
         if generation.number <= self.highest:
@@ -102,8 +102,8 @@ class Manifests:
         self._known[generation.number] = generation
 
     def without(self, policy: str) -> dict[str, int | None]:
-        """Parts that neither the newest generation nor the one before it has, though they were wanted: the newest
-        generation with such a part, None: none has."""
+        """Expected parts that neither the newest generation nor the one before it has -> number of the newest
+        generation that has the part; None: none has it."""
         found = self.of(policy)
         lost = {part for one in found[:1] for part in one.absent}.difference(*(one.parts for one in found[1:2]))
         return {part: next((one.number for one in found if part in one.parts), None) for part in sorted(lost)}
@@ -112,8 +112,8 @@ class Manifests:
         """Check that the file of a part is there.
 
         Raises:
-            ValueError: it is not, or no part has such a name.
-            OSError: the volume does not say.
+            ValueError: it is not, or its name cannot be that of a part.
+            OSError: the volume refuses.
         """
         if file != Path(file).name or file.startswith(".") or _NAME.fullmatch(file):
             raise ValueError(f"part {part}: {file!r} is not the name of a part")
@@ -121,17 +121,17 @@ class Manifests:
             raise ValueError(f"part {part}: {file} is not on the volume")
 
     def prune(self, keep: int) -> list[Generation]:
-        """Remove all but the newest of each policy, and the parts that only they had. One stays for longer while it has
-        the newest part of a shard that the newest generation is without.
+        """Remove all but the newest generations of each policy, and the parts that only they had. A generation stays
+        for longer while it has the newest part of a shard that the newest generation is without.
 
         Args:
-            keep: how many of each policy stay.
+            keep: number of generations of each policy that stay.
 
         Returns:
-            What was removed.
+            The removed generations.
 
         Raises:
-            OSError: the volume refuses; the manifests that are gone are gone.
+            OSError: the volume refuses; manifests that were removed before stay removed.
         """
         removed: list[Generation] = []
         for policy in {one.policy for one in self._known.values()}:
@@ -151,12 +151,12 @@ class Manifests:
         return removed
 
     def unclaimed(self, policy: str, below: int) -> set[str]:
-        """Parts that no generation names or ever will: their commits were refused, or the answer was lost; and those
-        that are half-written, by a process that is too late, or that was killed and never comes back to its machine.
+        """Parts that no generation names or ever will: their commit was refused, or its reply was lost; and parts half
+        written by a process that is too late, or that was killed and never comes back to its machine.
 
-        Only those of a number below one that was committed or given up: a commit of theirs that is still on its way is
-        refused, because its number is too low or a part is gone. What a damaged manifest may name is not among them,
-        and nothing is when a manifest lies there that we have never seen: another process commits here.
+        Only parts with a number below one that was committed or given up: a commit of theirs that is still in flight is
+        refused, because its number is too low or a part is gone. Parts that a damaged manifest may name are excluded.
+        The result is empty if there is an unknown manifest: another process commits here.
 
         Raises:
             OSError: the volume refuses.
@@ -178,7 +178,7 @@ class Manifests:
         """Remove parts that no generation names.
 
         Raises:
-            OSError: the volume refuses the last of those that stay, all others are gone.
+            OSError: the last refusal of the volume; all parts that it did not refuse are gone.
         """
         refused: OSError | None = None
         for file in files:

@@ -1,4 +1,4 @@
-"""Schedule of generations: orders when one is due, commits that count, removal of old ones."""
+"""Schedule of generations: orders them when due, commits them, and removes old ones."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from rlctl_agents.manager.state_store import Progress
 from rlctl_agents.types.control import Generation
 
 RETRY_S = 10.0
-"""A generation that came to nothing is ordered again after so long."""
+"""Seconds after which a failed generation is ordered again."""
 
 
 class Checkpoints:
-    """Orders generations, one at a time for each policy. An order stands until it is committed, by whichever learner.
+    """Schedule of generations: one open order per policy at most, which the commit of any learner fulfils.
 
     Args:
-        manifests: what is committed.
-        progress: term of this manager, and the newest number that any manager of the run ever ordered.
+        manifests: committed generations.
+        progress: term of this manager, and the newest number ever ordered in this run.
         clock: monotonic seconds.
-        standing_term: of the newest manager, as the volume says; may raise OSError.
+        standing_term: term of the newest manager, as stored on the volume; may raise OSError.
         owners, every_s: as those of `Assembly`.
     """
 
     failure: str = ""
-    """Why something old could not be removed; "" when it could."""
+    """Why old generations could not be removed; "" when they could."""
 
     def __init__(
         self,
@@ -46,15 +46,15 @@ class Checkpoints:
         self._clock = clock
         self._standing_term = standing_term
         self._wanted: dict[str, tuple[int, float]] = {}  # policy -> number, when it was ordered
-        self._failed: dict[str, tuple[int, float]] = {}  # policy -> wanted number that came to nothing, when we heard
-        self._last: dict[str, float] = {}  # policy -> when its newest was committed, or when it began to learn
+        self._failed: dict[str, tuple[int, float]] = {}  # policy -> ordered number that failed, when that was noted
+        self._last: dict[str, float] = {}  # policy -> when its newest was committed, or when it first had one to save
 
     def wanted(self, policy: str) -> int:
-        """Number of the generation to be saved; 0: none."""
+        """Number of the ordered generation; 0: none."""
         return self._wanted[policy][0] if policy in self._wanted else 0
 
     def waiting_s(self, policy: str) -> float:
-        """Seconds since the wanted generation was ordered."""
+        """Seconds since the ordered generation was ordered; 0: none is."""
         return self._clock() - self._wanted[policy][1] if policy in self._wanted else 0.0
 
     def worth_saving(self, policy: str, steps: int) -> bool:
@@ -70,14 +70,14 @@ class Checkpoints:
         return now - self._last.setdefault(policy, now) >= every_s
 
     def order(self, policy: str) -> int:
-        """Want a generation; the one that is wanted already, if there is one."""
+        """Order a generation, unless one is ordered already; returns its number."""
         if policy not in self._wanted:
             self._wanted[policy] = (self._next_number(), self._clock())
         return self._wanted[policy][0]
 
     def note_failure(self, policy: str, number: int) -> bool:
-        """Note that this generation came to nothing: RETRY_S later it is wanted under another number, for
-        a number that was once refused is refused for ever. True when it has just been ordered again.
+        """Note that this generation failed: RETRY_S later it is ordered under another number, because a number that was
+        once refused stays refused. True when it has just been ordered again.
         """
         wanted, since = self._wanted.get(policy, (0, 0.0))
         if not 0 < wanted <= number:
@@ -93,18 +93,18 @@ class Checkpoints:
         return True
 
     def came_to_nothing(self, policy: str) -> bool:
-        """True if the learner has not saved what was ordered last: others add no part then before its own is there."""
+        """True if the newest order has failed: other processes then add no part before the learner's own is there."""
         return policy in self._failed
 
     def commit(self, generation: Generation) -> Generation:
-        """Commit a generation with parts that lie on the volume.
+        """Commit a generation with parts that are on the volume.
 
         Returns:
-            The same, under the next number where its own was used: a learner that saves on its own account may not have
+            The same, under the next number if its own was used: a learner that saves on its own initiative may not have
             heard of all orders.
 
         Raises:
-            ValueError: another manager has taken over; it is of another term, of an older lineage, or without a part.
+            ValueError: another manager has taken over; another term, an older lineage, or a part is missing.
             OSError: the volume refuses.
         """
         self.require_ours(generation)
@@ -119,10 +119,10 @@ class Checkpoints:
         return generation
 
     def require_ours(self, generation: Generation) -> None:
-        """Check that a generation may be committed, as far as that can be said before all of its parts are there.
+        """Check whether a generation may be committed, as far as known before all of its parts are there.
 
         Raises:
-            ValueError: another manager has taken over; it is of another term, or of an older lineage.
+            ValueError: another manager has taken over; another term, or an older lineage.
             OSError: the volume refuses.
         """
         own = self._progress.term
@@ -137,9 +137,10 @@ class Checkpoints:
             raise ValueError(f"{generation.ref} is of a lineage before that of generation {newest.number}")
 
     def already(self, generation: Generation) -> int | None:
-        """Number of the generation that makes one superfluous: learners that step together may each save a last one.
+        """Number of the committed generation that makes this one superfluous; None: none does. Learners that step
+        together may each save a last one.
 
-        The same weights are saved again where that was ordered."""
+        The same weights are saved again if that was ordered."""
         newest, ref = self.manifests.newest(generation.policy), generation.ref
         if newest is None or newest.ref.lineage != ref.lineage or newest.ref.version < ref.version:
             return None
@@ -147,12 +148,12 @@ class Checkpoints:
         return None if ordered else newest.number
 
     def tidy(self, newest: Generation, keep: int) -> None:
-        """Remove old generations, and parts of which the commit came to nothing. A failure is said, and removal tried
-        again after the next commit.
+        """Remove old generations, and parts whose commit failed. `failure` reports a failure, and removal is retried
+        after the next commit.
 
         Args:
-            newest: committed just now.
-            keep: how many of each policy stay.
+            newest: generation committed just now.
+            keep: number of generations of each policy that stay.
         """
         try:
             self.manifests.prune(keep)
@@ -164,7 +165,7 @@ class Checkpoints:
     def _remove_unclaimed(self, policy: str, below: int) -> None:
         try:
             unclaimed = self.manifests.unclaimed(policy, below)
-            # asked after looking: all that was there is from before a successor, which takes no commit of our term
+            # checked after listing: all files listed are from before a successor, which takes no commit of our term
             if self._standing_term() == self._progress.term:
                 self.manifests.remove_parts(unclaimed)
             self.failure = ""

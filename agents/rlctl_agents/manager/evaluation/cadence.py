@@ -1,4 +1,4 @@
-"""Cadence of evaluations: as the spec states it, or as a tenth of the run's CPU allows."""
+"""Cadence of evaluations: as stated in the spec, or as a tenth of the run's CPU allows."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.timing import REPORT_EVERY_S
 
 SHORTEST_S = 10.0
-"""Between the starts of two evaluations, where the spec states nothing; in lock-step always so long."""
+"""Seconds between the starts of two evaluations, at least, where the spec states none; in lock-step exactly."""
 CPU_SHARE = 0.1
-"""Of the run's CPU that evaluators may take, where the spec states nothing."""
+"""Share of the run's CPU that evaluators may take, where the spec states no cadence."""
 CORE_SHARE = 0.2
-"""Of one core that they may take, however little the run computes: it may wait for simulators, or for a GPU."""
+"""Share of one core that they may take, however little the run computes: it may wait for simulators, or for a GPU."""
 LONGEST_S = 30.0
-"""Between two starts where that is enough, or where training has come to the goal: then a run finds out no later."""
+"""Seconds between two starts, at most, where that keeps CORE_SHARE, or where training has reached the goal."""
 
 
 class Taken(NamedTuple):
-    """From the start of one evaluation to the start of the next."""
+    """Interval between the starts of two consecutive evaluations, and what they cost."""
 
     every_s: float
     cpu_share: float | None  # of the evaluators; None: no process has reported meanwhile
 
 
 class Cadence:
-    """Time and CPU between the starts of evaluations.
+    """Schedule of evaluations, by a stated interval or by CPU time.
 
     An evaluation is paid for before the next one starts: the run computes until the CPU seconds of the evaluators since
     the last start are a tenth of all, or a fifth of one core's. So the share holds for one machine and for a cluster
@@ -35,8 +35,8 @@ class Cadence:
 
     Args:
         clock: monotonic seconds.
-        cpu: of the run by now.
-        hopeful: training has come to the goal, so that the next evaluation may end the run.
+        cpu: CPU seconds of the run so far.
+        hopeful: True if training has reached the goal, so that the next evaluation may end the run.
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class Cadence:
         self._started: tuple[float, Cpu] | None = None
         self._at_once = True
         self.taken: Taken | None = None
-        """None: this manager has not seen two evaluations start."""
+        """The newest interval; None: this manager has not seen two evaluations start."""
 
     def due(self, every_s: float | None) -> bool:
         """True if another evaluation may start now.
 
         Args:
-            every_s: as stated; None: by CPU.
+            every_s: seconds between two starts, as stated; None: by CPU.
         """
         if self._started is None or self._at_once:
             return True
@@ -64,13 +64,13 @@ class Cadence:
         spent = self._since(self._started[1])
         if spent.evaluators <= CPU_SHARE * spent.everything:
             return True
-        # asked once a second: what is not granted now is granted a second later
+        # called once a second: what is not granted now is granted a second later
         next_s = waited_s + REPORT_EVERY_S
         return next_s > LONGEST_S and (next_s > spent.evaluators / CORE_SHARE or self._hopeful())
 
     def begin(self) -> None:
-        """Start an evaluation."""
-        if self._started is not None and not self._at_once:  # one that was cut short says nothing of the cadence
+        """Record the start of an evaluation."""
+        if self._started is not None and not self._at_once:  # an evaluation that was cut short tells nothing
             at, before = self._started
             spent = self._since(before)
             share = spent.evaluators / spent.everything if spent.everything > 0 else None
@@ -78,7 +78,7 @@ class Cadence:
         self._started, self._at_once = (self._clock(), self._cpu()), False
 
     def again(self) -> None:
-        """The next may start at once: the last will not be finished, or the run is over but for its last model."""
+        """Let the next evaluation start at once: the last one will not be finished."""
         self._at_once = True
 
     def _since(self, before: Cpu) -> Cpu:

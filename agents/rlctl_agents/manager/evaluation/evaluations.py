@@ -1,4 +1,4 @@
-"""Evaluations: ordered, believed, confirmed, stored; and once more before a run ends that stops by steps or time."""
+"""Evaluations: started, stored and confirmed; and the last one, before the end of a run that stops by steps or time."""
 
 from __future__ import annotations
 
@@ -22,42 +22,43 @@ from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Recording
 from rlctl_agents.types.experience import ModelRef
 
 JOIN_S = 30.0
-"""So long after a run has done what was asked, or has lost its last evaluator since, one may still be starting; later,
-it has none."""
+"""Seconds for which an evaluator may still be starting, after the run has done what was asked or has lost its last
+evaluator; later, it has none. The modelpool that serves evaluators may be silent as long."""
 REST_S = 15.0
-"""Longest wait for the learner to rest and for its last weights to reach the modelpool; then what it holds is it."""
+"""Longest wait, in seconds, for the learner to rest and its last weights to reach the modelpool; then the modelpool's
+newest weights are the last ones."""
 MEASURE_S = 600.0
-"""Longest wait for the last evaluation, from the moment at which the run has done what was asked."""
+"""Longest wait, in seconds, for the last evaluation, after the run has done what was asked."""
 OTHER_EVERY = 5
-"""Of so many evaluations one is followed by another of the same version in the other mode."""
+"""Evaluations after which the newest version is also evaluated in the other mode."""
 LOADS = 3
-"""A model that could not be loaded so often is not tried again, until there is a better one."""
+"""Failed loads after which a model is not to be confirmed any more, until there is a better one."""
 OTHER: dict[Mode, Mode] = {"greedy": "sample", "sample": "greedy"}
 MEASURED = 16
-"""Evaluations that are remembered by version and mode."""
+"""Newest evaluations that are remembered by version and mode."""
 
 
 class Evaluations:
     """The evaluations of a run.
 
-    One mode counts: `evaluation.mode`, which the goal, the best model and the cadence are about. Now and then the same
-    version is played in the other mode as well.
+    One mode counts: `evaluation.mode`, by which the goal, the best model and the cadence are determined. Now and then
+    the same version is played in the other mode as well.
 
-    A model that reaches the goal was chosen among many for its figure, so it is measured again on fresh seeds, at once
-    and while the run goes on; what that says is what counts. It is on the volume by then, so nothing can take it away.
+    A model that reaches the goal was selected for its mean among many, so it is evaluated again on fresh seeds, at once
+    and while the run goes on; the fresh mean counts. The model is on the volume by then, so it cannot be lost.
 
-    A run that stops by steps or time has not been measured at its end. `finish` makes it wait: the learner rests, its
-    last model is published, one evaluator plays one whole quota with it, and that is the return that stays.
+    A run that stops by steps or time has not been evaluated at its end. `finish` makes it wait: the learner rests, its
+    last model is published, one evaluator plays one whole quota with it, and its mean is the final return.
 
     Args:
-        settings: of the run, as they are now.
-        state: its progress gets every whole evaluation.
-        learners: know what a model was learned from.
-        events: hear of every evaluation, and why there is no last one.
-        layout: of the run.
-        clock: where time comes from.
-        cpu: of the run by now.
-        train_return: mean of the newest episodes of training; None: there is none yet.
+        settings: current settings of the run.
+        state: stores every finished evaluation in its progress.
+        learners: know how many agent steps a model was learned from.
+        events: get every evaluation, and why there is no last one.
+        layout: folders of the run.
+        clock: source of time.
+        cpu: CPU seconds of the run so far.
+        train_return: mean return of the newest training episodes; None: there are none yet.
         stands: no other manager has taken over; may raise OSError.
     """
 
@@ -81,28 +82,28 @@ class Evaluations:
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + APART)
         self._stored = JsonLines(layout.results / "evaluations.jsonl")
         self.recordings = Recordings(layout.episodes, stands)
-        self._filmed = {one.version for one in self.recordings.episodes}  # also those of which no film came
-        self._count = 0  # of evaluations in the mode that counts, none that confirms
-        self._ordered = 0  # of these, those that this manager has had begun
+        self._filmed = {one.version for one in self.recordings.episodes}  # also versions without a film
+        self._count = 0  # evaluations in the mode that counts, without confirming ones
+        self._ordered = 0  # evaluations that this manager has started by cadence
         self._other: ModelRef | None = None  # to be played in the other mode
-        self._unloadable: ModelRef | None = None  # could not be confirmed
+        self._unloadable: ModelRef | None = None  # model that could not be loaded to be confirmed
         chosen = [one for found in self.selection.models.values() for one in (found.evaluation, found.other)]
         known = [one for one in (*chosen, progress.other, progress.evaluation) if one is not None]
         self._measured = deque([(one.ref, one.mode) for one in known], MEASURED)
         self._lived = clock.monotonic()  # when an evaluator was last alive, or first waited for
         self._held = self._lived  # when an evaluator could last get the last model, or played it
-        self._finished: float | None = None  # when the last evaluation began to be waited for
-        self._last: ModelRef | None = None  # what it is about, once that is known
+        self._finished: float | None = None  # when the wait for the last evaluation began
+        self._last: ModelRef | None = None  # model of the last evaluation, once it is known
         self.awaits = False
-        """The run may not end yet."""
+        """True while the run must not end, because its last evaluation is missing."""
         self.not_evaluated: str | None = None
         """Why there is no evaluation of the last model, in words."""
         self.undrawn: list[tuple[int, dict[str, float] | None]] = []
-        """New points of curves: steps, and an evaluation's figures by tag; None: the learner went back to there."""
+        """New points of curves: steps, and an evaluation's figures by tag; None: a learner went back to these steps."""
 
     @property
     def rests(self) -> bool:
-        """True if learners make no update any more: the model that is evaluated last is saved last."""
+        """True if learners make no more updates, so that the model evaluated last is also saved last."""
         return self._finished is not None
 
     @property
@@ -120,12 +121,12 @@ class Evaluations:
 
     @property
     def standstill(self) -> Standstill | None:
-        """Evaluators that make no steps; None: they make some."""
+        """Evaluators whose matches make no steps; None if all make steps."""
         return self._quotas.standstill
 
     @property
     def taken(self) -> Taken | None:
-        """Time from one evaluation to the next, and their share of the run's CPU."""
+        """Interval between the newest evaluations, and their share of the run's CPU."""
         return self._cadence.taken
 
     @property
@@ -134,11 +135,11 @@ class Evaluations:
         return self._stored.failure or self.selection.failure
 
     def match(self, report: Report, published: ModelRef | None, seats: int) -> Match | None:
-        """Match that the evaluator that reports has to play.
+        """Match that the reporting evaluator has to play; None: none now.
 
         Args:
-            published: newest model that the modelpool holds of which evaluators get theirs.
-            seats: of the environment.
+            published: newest model of the modelpool that serves evaluators.
+            seats: seats of the environment.
         """
         steps, plays = report.counters.get("agent_steps", 0.0), int(report.gauges.get(PLAYS, 0.0))
         self._quotas.hear(report.boot, report.model, steps, plays, int(report.gauges.get(ENVIRONMENTS, 1.0)))
@@ -147,7 +148,7 @@ class Evaluations:
         if match is None and plays:
             return None  # it has yet to leave a match that was taken from it, and may be within a reset
         for wanted in self._wanted() if match is None else ():
-            # the modelpool may have gone on: the evaluator that has just played it has its weights
+            # the modelpool may only have newer weights: the evaluator that has just played this version still has it
             if wanted.ref != self._other or report.model == wanted.ref:
                 match = match or self._quotas.open(report.boot, wanted, seats=seats, quota=self._quota(wanted, seats))
         if match is None and not self.rests:
@@ -159,15 +160,15 @@ class Evaluations:
         return match
 
     def believe(self, result: EvalResult, wall_s: float) -> Evaluation:
-        """Take the result of a quota, if it counts.
+        """Accept the result of a quota: store it, and select models by it.
 
         Args:
-            wall_s: of the run.
+            wall_s: wall time of the run, in seconds.
 
         Raises:
-            ValueError: it does not count, and why.
+            ValueError: the result does not count; the message says why.
         """
-        # not when it was ordered: a modelpool may have told of the version before its learner did
+        # not when the match was ordered: the modelpool may have reported the version before its learner did
         steps = self._learners.steps_at(result.ref)
         done = self._quotas.finish(result, steps=steps, wall_s=wall_s, unix=self._clock.unix())
         if result.recording is not None:
@@ -234,7 +235,7 @@ class Evaluations:
         self.settle()
 
     def settle(self) -> None:
-        """Make the best model the one that has reached the goal, if its figure on fresh seeds says so."""
+        """Confirm the model that has reached the goal, if the best model's mean on fresh seeds reaches it."""
         goal = self._settings().stop.eval_return
         found = self.selection.candidate(goal, self._mode)
         if goal is not None and found is not None and found.confirms:
@@ -247,7 +248,7 @@ class Evaluations:
         return self._settings().evaluation.mode
 
     def _wanted(self) -> list[Wanted]:
-        """Evaluations that are wanted whatever is due, the most urgent one first."""
+        """Evaluations to be played whatever the cadence, the most urgent first."""
         mode, confirming = self._mode, self._confirming
         found = [] if confirming is None or self._quotas.not_loaded[confirming] >= LOADS else [confirming]
         if self._last is not None:
@@ -262,12 +263,12 @@ class Evaluations:
 
     @property
     def _confirming(self) -> Wanted | None:
-        """Evaluation on fresh seeds of the model that has reached the goal, unless it has been done."""
+        """Evaluation on fresh seeds of the model that has reached the goal; None if it is done or there is none."""
         candidate = self.selection.candidate(self._settings().stop.eval_return, self._mode)
         return None if candidate is None or candidate.confirms else Wanted(candidate.ref, self._mode, confirms=True)
 
     def _tell_unloadable(self) -> None:
-        """Tell once of a model that could not be confirmed, because no evaluator could load it."""
+        """Report once that a model could not be confirmed, because no evaluator could load it."""
         wanted = self._confirming
         if wanted is None or self._quotas.not_loaded[wanted] < LOADS or self._unloadable == wanted.ref:
             return
@@ -276,7 +277,7 @@ class Evaluations:
         self._events.add("not_confirmed", text, version=wanted.ref.version)
 
     def _hopeful(self) -> bool:
-        """True if training has come to the goal."""
+        """True if the training return has reached the goal."""
         goal, found = self._settings().stop.eval_return, self._train_return()
         return goal is not None and found is not None and found >= goal
 
@@ -289,7 +290,7 @@ class Evaluations:
         return Quota(evaluation.episodes, wanted.mode, above, record)
 
     def void_from(self, steps: int) -> None:
-        """Continue the curve from there: a learner went back to a generation."""
+        """Continue the curves from these steps: a learner went back to a generation."""
         self.undrawn.append((steps, None))
 
     def drop(self, boot: str) -> None:
@@ -297,10 +298,10 @@ class Evaluations:
         self._quotas.drop(boot)
 
     def finish(self, last: ModelRef | None = None) -> None:
-        """Have the last model of a run that ends evaluated before, in both modes.
+        """Have the last model evaluated in both modes before the run ends.
 
         Args:
-            last: it is this one, which has reached the goal; None: the newest, once the learner rests.
+            last: model that has reached the goal; None: the newest one, once the learner rests.
         """
         if self._finished is None:
             self._finished, self.awaits, self._last = self._clock.monotonic(), True, last
@@ -310,18 +311,18 @@ class Evaluations:
                 self._quotas.only(self._wanted())
 
     def cancel(self) -> None:
-        """Wait for no last evaluation: more is asked of the run, and its last model is still to come."""
+        """Stop waiting for a last evaluation: more is asked of the run, and its last model is still to come."""
         self._finished, self._last, self.awaits, self.not_evaluated = None, None, False, None
 
     def turn(self, published: ModelRef | None, *, final: bool, evaluators: int, expected: int, served: bool) -> None:
-        """Go on with the last evaluation as far as possible.
+        """Advance the last evaluation as far as possible.
 
         Args:
-            published: newest model that the modelpool holds of which evaluators get theirs.
+            published: newest model of the modelpool that serves evaluators.
             final: the learner will not make a newer one.
-            evaluators: that live.
-            expected: that the spec asks for.
-            served: that modelpool lives; without it, no evaluator gets the last model.
+            evaluators: number of live evaluators.
+            expected: number of evaluators in the spec.
+            served: True if that modelpool lives; without it, no evaluator gets the last model.
         """
         if self._finished is None or not self.awaits:
             return
@@ -345,7 +346,7 @@ class Evaluations:
             self.give_up(f"no evaluator was done within {MEASURE_S:.0f} s; {fewer}")
 
     def give_up(self, why: str) -> None:
-        """End the run without its last evaluation, if that is still waited for."""
+        """End the run without its last evaluation, if the run still waits for it."""
         if self.awaits:
             self.awaits = False
             what = "the last model"
@@ -361,7 +362,7 @@ class Evaluations:
 
 
 def said(done: Evaluation) -> str:
-    """`mean 487.3 over 100 episodes (greedy, version 96)`, and whether on fresh seeds."""
+    """Evaluation in words: `mean 487.3 over 100 episodes (greedy, version 96)`, or `(greedy on fresh seeds, ...)`."""
     how = _how(done.mode, done.confirms)
     return f"mean {done.mean:.4g} over {done.episodes} episodes ({how}, version {done.ref.version})"
 
@@ -371,6 +372,6 @@ def _how(mode: str, confirms: bool) -> str:
 
 
 def every_s(settings: Spec) -> float | None:
-    """Between the starts of two evaluations; None: as CPU allows. Lock-step never depends on how fast a machine is."""
+    """Seconds between two starts; None: as CPU allows. Lock-step must not depend on how fast a machine is."""
     stated = settings.evaluation.every
     return SHORTEST_S if stated is None and settings.sync else stated

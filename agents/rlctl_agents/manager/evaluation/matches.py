@@ -1,4 +1,4 @@
-"""Matches: every seat for training, one whole quota at a time for evaluation."""
+"""Matches: in training, every seat with the newest weights; in evaluation, one quota per evaluator."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import info_numbers
 
 LARGEST_RETURN = 1e150
-"""Of one whose square is finite."""
+"""Largest absolute return that is accepted; its square is finite."""
 NEWEST = -1
-"""As version and lineage of a ModelRef: the newest of that policy, followed as it changes."""
+"""Version and lineage of a ModelRef that means the newest model of its policy, followed as it changes."""
 
 
 def training(policy: str, seats: int, seed: int) -> Match:
-    """Self-play with the newest weights, learning from every seat."""
+    """Training match: self-play with the newest weights, learning from every seat."""
     newest = ModelRef(policy, NEWEST, NEWEST)
     return Match(id=TRAINING, seats=dict.fromkeys(range(seats), newest), learn=tuple(range(seats)), seed=seed)
 
 
 LOAD_S = 5.0
-"""An evaluator that has not got the weights of its match by then, and does not say that it is at it, gets another
-one."""
+"""Seconds after which a match is taken from an evaluator that lacks its weights, and does not report that it is at this
+match."""
 PULL_S = 120.0
-"""The same while it says that it is at it: large weights take their time."""
+"""The same while it reports that it is at this match: large weights take their time."""
 STUCK_S = 30.0
-"""An evaluator that has not made a step for so long gets another match."""
+"""Seconds without a step after which a match is taken from an evaluator that has its weights."""
 PLAY_S = 600.0
-"""The same while it says that it plays this one: resets of a slow simulator, or one step of it, may take minutes.
+"""The same while it reports that it plays this match: resets of a slow simulator, or one step of it, may take minutes.
 That is for one environment; `resets_s` is added for the others."""
 
 
 class Wanted(NamedTuple):
-    """An evaluation of one version."""
+    """Requested evaluation of one version in one mode."""
 
     ref: ModelRef
     mode: Mode
@@ -50,11 +50,11 @@ class Wanted(NamedTuple):
 
 
 class Standstill(NamedTuple):
-    """Evaluators that are at their matches and make no step."""
+    """Evaluators that play their matches and make no step."""
 
-    envs: int  # of such an evaluator
-    given_up: int = 0  # matches, for that reason, since an evaluation was done
-    still_s: float = 0.0  # time without a step in a match that is not given up; 0: less than PLAY_S
+    envs: int  # environments of such an evaluator
+    given_up: int = 0  # matches given up for that reason since the newest finished evaluation
+    still_s: float = 0.0  # seconds without a step in a match that is still open; 0: less than PLAY_S
 
     @property
     def limit_s(self) -> float:
@@ -66,19 +66,19 @@ class _Open(msgspec.Struct):
     match: Match
     wanted: Wanted
     loaded: bool
-    steps: float  # that the evaluator had counted when it was last seen to move
-    moved: float  # when that was
-    envs: int = 1  # of the evaluator
+    steps: float  # total of the evaluator when it last made progress
+    moved: float  # time of that
+    envs: int = 1  # environments of the evaluator
 
 
 class Quotas:
-    """Hands out quotas, each to one evaluator, each with another pinned model.
+    """Open evaluation matches: each evaluator has at most one, and no evaluation is played twice at a time.
 
     Args:
-        seed: of the run.
+        seed: seed of the run.
         clock: monotonic seconds.
-        cadence: says when another one may start.
-        match: id of the newest match there ever was.
+        cadence: decides when another evaluation may start.
+        match: id of the newest match of the run so far.
     """
 
     def __init__(self, seed: int, clock: Callable[[], float], cadence: Cadence, *, match: int = TRAINING) -> None:
@@ -86,12 +86,12 @@ class Quotas:
         self._clock, self._cadence = clock, cadence
         self.match = max(match, TRAINING)
         self.newest: ModelRef | None = None
-        """Newest model that is measured, or was."""
+        """Newest model that is being evaluated, or was."""
         self._done: ModelRef | None = None
         self._open: dict[str, _Open] = {}  # boot of the evaluator -> what it plays
         self.not_loaded = Counter[Wanted]()
-        """So often an evaluator could not load the model."""
-        self._given_up, self._given_up_envs = 0, 1  # matches without a step, and environments of the last one
+        """Failed loads of each evaluation's model."""
+        self._given_up, self._given_up_envs = 0, 1  # matches given up without a step, and environments of the last
 
     @property
     def plays(self) -> bool:
@@ -100,7 +100,7 @@ class Quotas:
 
     @property
     def standstill(self) -> Standstill | None:
-        """None: they make steps, or did less than PLAY_S ago."""
+        """Evaluators that make no steps; None: all make steps, or did less than PLAY_S ago."""
         now = self._clock()
         still = [(now - one.moved, one.envs) for one in self._open.values() if one.loaded]
         still_s, envs = max(still, default=(0.0, 1))
@@ -109,14 +109,14 @@ class Quotas:
         return Standstill(self._given_up_envs, self._given_up) if self._given_up else None
 
     def hear(self, boot: str, model: ModelRef | None, steps: float, plays: int, envs: int = 1) -> None:
-        """Take a report of an evaluator. A match that it cannot load, because the modelpool has gone on, or does not
-        play, is taken from it.
+        """Take in a report of an evaluator. A match is taken from it if it does not play, or cannot load the weights
+        because the modelpool has only newer ones.
 
         Args:
-            model: of the weights that it has.
-            steps: its total.
+            model: model of the weights that it has.
+            steps: its total of agent steps.
             plays: id of the match that it plays; 0: none.
-            envs: environments that it plays it in.
+            envs: environments in which it plays.
         """
         mine = self._open.get(boot)
         if mine is None:
@@ -137,12 +137,12 @@ class Quotas:
             self.drop(boot)
 
     def playing(self, boot: str) -> Match | None:
-        """Match that this evaluator was given before."""
+        """Match that this evaluator was given before; None: none."""
         return self._open[boot].match if boot in self._open else None
 
     @property
     def models(self) -> set[ModelRef]:
-        """Models that are evaluated now."""
+        """Models that are being evaluated."""
         return {one.wanted.ref for one in self._open.values()}
 
     def order(
@@ -151,10 +151,10 @@ class Quotas:
         """Match that this evaluator has to play: the one it was given before, or a new one if that is due.
 
         Args:
-            ref: newest model that the modelpool holds.
-            seats: of the environment, all of which it plays.
-            every_s: between two starts; None: by CPU.
-            quota: of a new match.
+            ref: newest model of the modelpool.
+            seats: seats of the environment; the model plays all of them.
+            every_s: seconds between two starts; None: by CPU.
+            quota: quota of a new match.
         """
         if boot in self._open:
             return self._open[boot].match
@@ -165,8 +165,8 @@ class Quotas:
         return self.open(boot, Wanted(ref, quota.mode), seats=seats, quota=quota)
 
     def open(self, boot: str, wanted: Wanted, *, seats: int, quota: Quota) -> Match | None:
-        """Give an idle evaluator this to play, whatever is due; None: another one plays it. What it costs is paid for
-        before the next one that is due.
+        """Give an evaluation to an idle evaluator, whatever the cadence; None: another evaluator plays it. Its CPU time
+        delays the next evaluation by cadence.
         """
         if any(one.wanted == wanted for one in self._open.values()):
             return None
@@ -177,14 +177,14 @@ class Quotas:
         return match
 
     def finish(self, result: EvalResult, *, steps: int, wall_s: float, unix: float) -> Evaluation:
-        """Evaluation from the result of a quota.
+        """Close a match with its result, and return the evaluation.
 
         Args:
-            steps: that the weights were learned from, as far as is known by now.
-            wall_s, unix: the time.
+            steps: agent steps that the weights were learned from, as far as known.
+            wall_s, unix: wall time of the run and Unix time, in seconds.
 
         Raises:
-            ValueError: an unknown quota, not all of it, another model's, or not numbers.
+            ValueError: unknown match, wrong model, mode or number of episodes, or a return not finite or too large.
         """
         boot, mine = next(((boot, one) for boot, one in self._open.items() if one.match.id == result.match), ("", None))
         if mine is None:
@@ -224,12 +224,12 @@ class Quotas:
         )
 
     def only(self, wanted: Collection[Wanted]) -> None:
-        """Take what is not among these from its evaluator."""
+        """Take all other evaluations from their evaluators."""
         for boot in [boot for boot, one in self._open.items() if one.wanted not in wanted]:
             self.drop(boot)
 
     def drop(self, boot: str) -> None:
-        """Forget an evaluator that will not finish; its model may be evaluated again, at once."""
+        """Forget the match of an evaluator that will not finish it; its model may be evaluated again, at once."""
         mine = self._open.pop(boot, None)
         if mine is not None and mine.wanted.ref == self.newest != self._done:
             self._cadence.again()
@@ -237,7 +237,7 @@ class Quotas:
 
 
 def _seed(run_seed: int, ref: ModelRef, *, confirms: bool) -> int:
-    """Seed of an evaluation by its model, not by its number: runs in lock-step that end equal say equal returns."""
+    """Seed of an evaluation, from its model and not its number: equal runs in lock-step report equal returns."""
     text = f"rlctl evaluation {run_seed} {ref.policy} {ref.lineage} {ref.version}{' confirmed' if confirms else ''}"
     digest = hashlib.sha256(text.encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

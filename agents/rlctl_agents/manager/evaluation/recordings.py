@@ -14,7 +14,7 @@ from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Recording
 
 NEWEST = 3
-"""That are kept, beside the best."""
+"""Newest recordings that are kept, beside the best."""
 FILE = re.compile(r"[0-9]{10}-v[0-9]{12}\.gif")
 INDEX = "index.json"
 
@@ -28,35 +28,35 @@ class RecordedEpisode(msgspec.Struct, frozen=True):
     version: int  # of the model
     steps: int  # agent steps that it was learned from
     mode: str
-    returned: float  # of the episode, raw
+    returned: float  # return of the episode, raw
     length: int  # decisions
     mean: float  # of the evaluation that it belongs to
-    seconds: float  # that it lasts, looked at
+    seconds: float  # length of the film
     time: float  # unix
 
 
 class Recordings:
-    """Keeps recordings; one has its place in the index when its file is there.
+    """Stored recordings; one enters the index once its file is written.
 
     Args:
-        folder: results/episodes; made with the first.
+        folder: results/episodes; created with the first recording.
         stands: no other manager has taken over; may raise OSError.
     """
 
     def __init__(self, folder: Path, stands: Callable[[], bool]) -> None:
         self._folder, self._stands = folder, stands
         self.episodes = read_recordings(folder)
-        """The newest last."""
+        """Oldest first."""
 
     def add(self, recording: Recording, of: Evaluation, match: int) -> str:
-        """Keep a recording, and remove what is neither new nor best any more; what became of it, in words.
+        """Store a recording and remove those neither new nor best any more; returns what was done, in words.
 
         Args:
             of: evaluation that it belongs to.
-            match: its number, of which no two are alike.
+            match: unique number of the match.
 
         Raises:
-            ValueError: it is not kept, and why.
+            ValueError: it is not stored; the message says why.
         """
         if recording.fault:
             raise ValueError(recording.fault)
@@ -67,7 +67,7 @@ class Recordings:
             if not self._stands():
                 raise ValueError("another manager has taken over")
             self._folder.mkdir(mode=0o700, exist_ok=True)
-            replace_file(self._folder / name, recording.gif, durable=False)  # never tried again: nothing waits for it
+            replace_file(self._folder / name, recording.gif, durable=False)  # not retried: nothing waits for it
         except OSError as error:
             raise ValueError(refusal(error) or f"the volume takes nothing: {error.strerror}") from error
         made = RecordedEpisode(
@@ -79,14 +79,14 @@ class Recordings:
         self.episodes = [one for one in known if one is best or one in known[-NEWEST:]]
         try:
             replace_file(self._folder / INDEX, msgspec.json.encode(self.episodes), durable=False)
-        except OSError as error:  # with the next one
+        except OSError as error:  # retried with the next recording
             log.warning("cannot store which episodes are recorded: %s", refusal(error) or error)
         self._tidy()
         return f"an episode of version {made.version} is recorded: return {made.returned:.4g}, results/episodes/{name}"
 
     @staticmethod
     def best(episodes: list[RecordedEpisode]) -> RecordedEpisode | None:
-        """The episode of the evaluation with the highest mean; of equal ones the newest."""
+        """Episode of the evaluation with the highest mean; of equal ones the newest."""
         return max(reversed(episodes), key=lambda one: one.mean, default=None)
 
     def _tidy(self) -> None:
@@ -100,7 +100,7 @@ class Recordings:
 
 
 def read_recordings(folder: Path) -> list[RecordedEpisode]:
-    """Recordings of a run, oldest first; none where they cannot be read: films are no reason to end a run."""
+    """Recordings of a run, oldest first; none if they cannot be read: films are no reason to end a run."""
     try:
         data = read_file(folder / INDEX)
         found = [] if data is None else msgspec.json.decode(data, type=list[RecordedEpisode])

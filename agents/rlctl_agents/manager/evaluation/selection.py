@@ -25,26 +25,26 @@ log = logging.getLogger(__name__)
 
 
 class Selected(msgspec.Struct, frozen=True, kw_only=True):
-    """models/best.json or models/goal.json. It is written when the two files that it names are on the disk."""
+    """Content of models/best.json or models/goal.json, written once the two files that it names are on the disk."""
 
     format: int = FORMAT
     policy: str  # file beside it that describes the model: `policy.json`
-    tensors: str  # file beside it, of the weights
-    sha256: str = ""  # of `policy`, which has that of the weights; "" of releases that did not store it
-    evaluation: Evaluation  # that made it so
+    tensors: str  # file beside it that holds the weights
+    sha256: str = ""  # of `policy`, which holds that of the weights; "": from a release that did not store it
+    evaluation: Evaluation  # by which it was selected
     other: Evaluation | None = None  # of the same model, in the other mode
-    goal: float | None = None  # the return that it reached
+    goal: float | None = None  # return that it reached
 
 
 class _Described(msgspec.Struct):
-    """The part of a policy's description that is needed here."""
+    """Fields of a policy's description that are read here."""
 
     ref: ModelRef
     tensors: str
 
 
 def read_selected(folder: Path, name: Name) -> Selected | None:
-    """The selected model of that name; None where there is none, or its file is damaged.
+    """The selected model of that name; None if there is none, or its file is damaged.
 
     Args:
         folder: models/.
@@ -66,10 +66,10 @@ def reached(goal: Selected | None, mode: str) -> Evaluation | None:
 
 
 class Selection:
-    """The best model and the one that reached the goal. Evaluators have them kept; which of them stay is decided here.
+    """The best model and the one that reached the goal. Evaluators have models stored; this decides which of them stay.
 
-    The best has the highest mean in the mode that `stop.eval_return` looks at; of equal ones the first stays. That
-    figure is the highest of many, so it flatters: measured again on fresh seeds, the model has the fresh figure.
+    The best has the highest mean in the mode that `stop.eval_return` looks at; of equal ones the first stays. As the
+    maximum of many means it is biased upwards; once the model is evaluated on fresh seeds, the fresh mean counts.
 
     Args:
         folder: models/.
@@ -78,7 +78,7 @@ class Selection:
     """
 
     failure: str = ""
-    """Why something old could not be removed; "" when it could."""
+    """Why old models could not be removed; "" when they could."""
 
     def __init__(self, folder: Path, state: StateStore, stands: Callable[[], bool]) -> None:
         self._folder, self._state, self._stands = folder, state, stands
@@ -99,16 +99,16 @@ class Selection:
         return self.models.get("goal")
 
     def better_than(self, mode: str) -> float:
-        """Mean above which a model is the best."""
+        """Mean above which a model becomes the best; -inf if there is no best one in this mode."""
         best = self.best
         return best.evaluation.mean if best is not None and best.evaluation.mode == mode else -float("inf")
 
     def candidate(self, goal: float | None, mode: str) -> Evaluation | None:
-        """Evaluation of the best model, if that has reached the goal and no model is confirmed to have.
+        """Evaluation of the best model, if it has reached the goal and no model is confirmed to have reached it.
 
         Args:
-            goal: the mean to be reached; None: none is.
-            mode: that counts.
+            goal: mean to be reached; None: no goal.
+            mode: mode that counts.
         """
         confirmed = reached(self.goal, mode)
         if goal is None or self.best is None or (confirmed is not None and confirmed.mean >= goal):
@@ -117,14 +117,14 @@ class Selection:
         return found if found.mode == mode and found.mean >= goal else None
 
     def choose(self, evaluation: Evaluation, policy: str, playing: Collection[ModelRef]) -> None:
-        """Make a model the best, and remove what is neither any more.
+        """Make a model the best, and remove models that are no longer selected.
 
         Args:
-            policy: file that describes it.
-            playing: models that may just be brought.
+            policy: file that describes the model.
+            playing: models that are being evaluated, and may just be written.
 
         Raises:
-            ValueError: it is not on the volume, or another's.
+            ValueError: the model is not on the volume, or the file describes another one.
         """
         try:
             data = (self._folder / Path(policy).name).read_bytes()
@@ -138,7 +138,7 @@ class Selection:
         self._tidy(playing)
 
     def measured_again(self, evaluation: Evaluation) -> None:
-        """Take what says more of a selected model: its figure on fresh seeds, or one in the other mode."""
+        """Attach a further evaluation to a selected model: its mean on fresh seeds, or that of the other mode."""
         for name, found in list(self.models.items()):
             if found.evaluation.ref != evaluation.ref:
                 continue
@@ -148,12 +148,12 @@ class Selection:
                 self._put(name, replace(found, evaluation=evaluation))
 
     def reach(self, goal: float) -> None:
-        """Make the best model the one that has reached the goal: its figure is confirmed."""
+        """Record the best model as the one that has reached the goal: its mean is confirmed."""
         assert self.best is not None
         self._put("goal", replace(self.best, goal=goal))
 
     def store(self) -> None:
-        """Store what could not be stored before."""
+        """Retry files that could not be stored before."""
         for name in list(self._unstored):
             self._put(name, self.models[name])
 
@@ -162,7 +162,7 @@ class Selection:
         self._unstored.add(name)
         try:
             if not self._stands():
-                return  # its successor selects
+                return  # the succeeding manager selects
         except OSError:
             return
         data = msgspec.json.format(msgspec.json.encode(selected)) + b"\n"
@@ -170,17 +170,17 @@ class Selection:
             self._unstored.discard(name)
 
     def _tidy(self, playing: Collection[ModelRef]) -> None:
-        """Remove models that neither file names, and that are not just being brought."""
+        """Remove models that neither file names and that are not just being written."""
         try:
             there = {path.name for path in self._folder.iterdir()}
             own = {_file(self._folder, name).name: name for name in NAMES}
             damaged = any(file in there and name not in self.models for file, name in own.items())
-            # asked after looking: all that was there is from before a successor
+            # checked after listing: all files listed are from before a successor
             if self._unstored or damaged or not self._stands():
                 return
             kept = own.keys() | {file for one in self.models.values() for file in (one.policy, one.tensors)}
             brought = tuple(kept_name(ref, "") for ref in playing)
-            for file in sorted(there - kept):  # .json before .safetensors: weights are there whenever that is
+            for file in sorted(there - kept):  # .json before .safetensors: a description never lacks its weights
                 if not file.lstrip(".").startswith(brought):  # temporary files begin with a dot
                     (self._folder / file).unlink(missing_ok=True)
             self.failure = ""

@@ -1,4 +1,4 @@
-"""The policy that a run begins with, as its storage has it: `init` of the spec, resolved."""
+"""Initial policy of a run, as stored: `init` of the spec, resolved."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ log = logging.getLogger(__name__)
 
 
 class Beginning:
-    """Looks for the policy until it is there.
+    """Initial policy, looked up until it is stored.
 
     Args:
-        init: None: the run begins with weights of its own.
-        folder: that holds it, or will.
+        init: `init` of the spec; None: the run begins with weights of its own.
+        folder: folder that holds the policy, or will.
     """
 
     def __init__(self, init: Init | None, folder: Path) -> None:
         self._init, self._folder = init, folder
         self.found: dict[str, Any] | None = None
-        """Run, model, version, steps and sha256 of it, and the parts that are taken."""
+        """Model (RUN@MODEL), version, steps and SHA-256 of the policy, and the parts taken; None: not found."""
 
     def look(self, events: Events, *, begun: bool) -> None:
-        """Look once more, and tell what is found.
+        """Look for the policy once more, and report it when it is found.
 
         Args:
-            begun: the run has generations of its own, from which it goes on.
+            begun: the run has generations of its own, from which it resumes.
         """
         if self._init is None or self.found is not None or not (self._folder / "policy.json").is_file():
             return

@@ -1,7 +1,7 @@
-"""Finished: the last phase of a run, in which its manager gives the pods back and goes on answering on a cluster.
+"""Finished: the last phase of a run, in which its manager releases the pods and, on a cluster, keeps replying.
 
-The run folder says that the run is finished, or has failed, so a manager that is started again knows it too. A finished
-run is running again when settings come by which it would not have ended; a failed one when `up` asks for it.
+The run folder records that the run is finished, or has failed, so a restarted manager knows it too. A finished run goes
+on when settings arrive under which it would not have ended; a failed one when `up` asks for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ OVER = "the run is finished"
 FAILED = "the run has failed"
 GOES_ON = "the run that had failed goes on, with all its time again"
 PATIENCE_S = 120.0
-"""Pods that are there for so long after all were given back are given back again: longer than the grace of any role."""
+"""Seconds after which pods that are there again are released once more: longer than the grace period of any role."""
 
 STORE_S = 5.0
 
@@ -42,17 +42,17 @@ log = logging.getLogger(__name__)
 
 
 class End(msgspec.Struct):
-    """run/finished.json."""
+    """Content of run/finished.json."""
 
     at: str  # RFC 3339
-    met: str  # stop condition, or why it has failed
+    met: str  # stop condition, or why the run has failed
     term: int
-    released: bool = False  # its pods were given back
+    released: bool = False  # its pods were released
     failed: bool = False
 
 
 def finished(layout: Layout) -> End | None:
-    """End of the run; None: it has not ended.
+    """End of the run; None: it has not ended. An unreadable file counts as an end.
 
     Raises:
         OSError: the volume refuses.
@@ -66,10 +66,10 @@ def finished(layout: Layout) -> End | None:
 
 
 def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
-    """Store that the run has ended, durably.
+    """Record that the run has ended, durably.
 
     Args:
-        state: remembers what could not be stored.
+        state: remembers a failure to store it.
 
     Raises:
         OSError: the volume refuses.
@@ -83,10 +83,10 @@ def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
 
 
 def still_met(settings: Spec, layout: Layout) -> str | None:
-    """Reason in words for which the run has succeeded by these settings; None: it has not.
+    """Reason, in words, why the run has succeeded under these settings; None: it has not.
 
     Raises:
-        ValueError: how far it has come cannot be read.
+        ValueError: the progress cannot be read.
         OSError: the volume refuses.
     """
     try:
@@ -105,15 +105,15 @@ def still_met(settings: Spec, layout: Layout) -> str | None:
 
 
 class Finished:
-    """Answers for a run that is finished, where its coordinator did.
+    """Manager of a finished run, which replies in place of the coordinator.
 
     Args:
-        end: how it ended.
-        found: it was over when this process began. Pods of a failed run that join then were made by an `up`, for those
-            from before its end had been given back.
-        settings: of the run.
-        release: one that gives its pods back, each time it is asked for.
-        clock: seconds, monotonic.
+        end: end of the run.
+        found: the run was over when this process began. Pods of a failed run that join then were made by an `up`, for
+            those from before its end had been released.
+        settings: settings of the run.
+        release: makes a new release of the pods with each call.
+        clock: monotonic seconds.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class Finished:
         self._begins_again = found and end.failed
         self._over = FAILED if end.failed else OVER
         self._another, self._release = release, release()
-        self._back: tuple[float, float] | None = None  # heard of pods after all had been given back: first, last
+        self._back: tuple[float, float] | None = None  # times at which pods were heard after the release: first, last
         self._settings = settings
         self._told = ""
         self._unstored, self._again = False, Every(STORE_S, clock)
@@ -140,7 +140,7 @@ class Finished:
         self.events = Events(layout.results / "events.jsonl", time.time)
         self.status = _last_status(process, layout, end)
         self.goes_on = False
-        """By other settings the run has not ended."""
+        """True if the run has not ended under other settings, and goes on."""
         try:
             self.term = max(end.term, read_term(layout.run))
         except TornTerm:
@@ -152,9 +152,9 @@ class Finished:
         return self.goes_on or self._stop.is_set()
 
     def begin(self) -> None:
-        """Judge by the settings of now, which may be others; and give the pods back.
+        """Judge the end by the present settings, which may have changed, and release the pods.
 
-        A failed run whose pods were not given back goes on: they may be those of an `up` after a `down`.
+        A failed run whose pods were not released goes on: they may be those of an `up` after a `down`.
         """
         if self._end.failed:
             judged = self._begins_again and not self._end.released
@@ -169,7 +169,7 @@ class Finished:
             self._release.start()
 
     def turn(self) -> None:
-        """Do all that is due."""
+        """Run all tasks that are due."""
         self.events.settle()
         said = self._release.said
         if said and said != self._told and not self.goes_on:
@@ -189,10 +189,10 @@ class Finished:
         self._release.cancel()
 
     def answer(self, request: msgspec.Struct) -> msgspec.Struct:
-        """Tell processes that still run to stop; their log lines are kept. Anything else comes too late.
+        """Reply to processes that still run: they must stop; their log lines are stored. Other requests are too late.
 
         Raises:
-            ValueError: no process joins, or learns in a group, any more.
+            ValueError: no process can join, or learn in a group, any more.
         """
         match request:
             case Report():
@@ -211,7 +211,7 @@ class Finished:
         """Carry out an order of the control API.
 
         Raises:
-            ValueError: it comes too late.
+            ValueError: it comes too late, or cannot be carried out.
         """
         if what == "/reload":
             self._judge(self._settings.reload(body.get("live")))
@@ -226,7 +226,7 @@ class Finished:
             self._back = (now if self._back is None else self._back[0], now)
 
     def _give_back_again(self) -> None:
-        """Release workloads once more that were scaled up, but not by settings by which the run would go on."""
+        """Release workloads once more that were scaled up, but not by settings under which the run would go on."""
         now = self._clock()
         if self._back is None or self.goes_on or now - self._back[0] < PATIENCE_S:
             return
@@ -264,7 +264,7 @@ class Finished:
 
 
 def workloads_of(arguments: Arguments) -> str:
-    """Names of the run's other workloads: from the file beside live.json, which a change reaches while we run."""
+    """Names of the run's other workloads: from the file beside live.json, which may change while this process runs."""
     if arguments.live is not None:
         try:
             return arguments.live.with_name("workloads").read_text().strip()

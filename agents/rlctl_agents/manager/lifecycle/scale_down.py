@@ -1,7 +1,7 @@
 """Release of the pods of a finished run: its manager scales every other workload to 0, and does no more.
 
-The API server is asked over plain HTTPS with the pod's service account, which may patch the scale of exactly these
-workloads. As long as it may not, or where there is no service account, the run stays as it is until `rlctl down`.
+It sends plain HTTPS requests to the API server with the pod's service account, which may patch the scale of exactly
+these workloads. While that is denied, or there is no service account, the run stays as it is until `rlctl down`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 FIELD_MANAGER = "rlctl-scale"
-"""Owns `spec.replicas` of every workload, and nothing else."""
+"""Field manager that owns `spec.replicas` of every workload, and nothing else."""
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 TIMEOUT_S = 10.0
 AGAIN_S = 15.0
 DENIED_AGAIN_S = 60.0
-"""Between two tries while the API server denies it: one that starts denies for a moment what it grants later."""
+"""Seconds between two tries while the API server denies them: one that starts denies at first what it grants later."""
 TOLD_AFTER = 4
-"""Tries in a row that fail before it is said."""
+"""Failed tries in a row after which the delay is reported."""
 CANCEL_S = 3.0
-"""Longest wait for a request that is under way when nothing shall be scaled any more."""
+"""Longest wait, in seconds, for a request in flight when the release is cancelled."""
 _WORKLOAD = re.compile(r"(deployments|statefulsets)/([a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)")
 
 log = logging.getLogger(__name__)
@@ -46,14 +46,14 @@ class Workload(NamedTuple):
 
 
 class Denied(OSError):
-    """The service account may not do this now."""
+    """The service account lacks this permission now."""
 
 
 def workloads(text: str) -> list[Workload]:
-    """Read `deployments/a,statefulsets/b`.
+    """Parse `deployments/a,statefulsets/b`.
 
     Raises:
-        ValueError: something in it is no workload.
+        ValueError: an entry is not a workload.
     """
     found = []
     for entry in filter(None, (part.strip() for part in text.split(","))):
@@ -66,10 +66,10 @@ def workloads(text: str) -> list[Workload]:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The API server as a pod sees it.
+    """API server, as reached from a pod.
 
     Args:
-        account: folder of the service account; its token is read again each time, for it changes every hour.
+        account: folder of the service account; its token is read again each time, because it changes every hour.
     """
 
     host: str
@@ -79,7 +79,7 @@ class Cluster:
 
     @classmethod
     def found(cls, environment: Mapping[str, str] = os.environ, account: Path = ACCOUNT) -> Cluster | None:
-        """The cluster that this process runs on with a service account; None where there is none."""
+        """The cluster on which this process runs with a service account; None: none."""
         host, port = environment.get("KUBERNETES_SERVICE_HOST", ""), environment.get("KUBERNETES_SERVICE_PORT", "443")
         try:
             namespace = (account / "namespace").read_text().strip()
@@ -89,7 +89,7 @@ class Cluster:
         return cls(host, int(port), namespace, account) if host and port.isdigit() and namespace else None
 
     def connect(self) -> http.client.HTTPConnection:
-        """A connection that has not been made yet.
+        """Create a connection that is not open yet.
 
         Raises:
             OSError: the cluster's certificate cannot be read.
@@ -98,10 +98,10 @@ class Cluster:
         return http.client.HTTPSConnection(self.host, self.port, timeout=TIMEOUT_S, context=context)
 
     def scale_to_zero(self, workload: Workload, connect: Callable[[], http.client.HTTPConnection]) -> bool:
-        """Want no replicas of a workload; False when there is no such workload.
+        """Scale a workload to 0 replicas; False if there is no such workload.
 
         Raises:
-            OSError: the API server was not reached, or could not do it now; Denied where we may not.
+            OSError: the API server was not reached, or failed; Denied if the service account lacks the permission.
         """
         path = f"/apis/apps/v1/namespaces/{quote(self.namespace)}/{workload.kind}/{workload.name}/scale"
         body = {
@@ -136,13 +136,13 @@ class Cluster:
 
 
 class Release:
-    """Scales workloads to 0 in a thread of its own, until it has done so.
+    """Thread that scales workloads to 0, and retries until it has done so.
 
     Args:
         wanted: all workloads of the run but the manager's.
-        cluster: None: this process is on none.
-        connect: for another way to the API server.
-        sleep: waits so many seconds; True ends it.
+        cluster: cluster of this process; None: none.
+        connect: replaces the connection to the API server.
+        sleep: waits for a number of seconds; returns True to end the thread.
     """
 
     def __init__(
@@ -158,22 +158,22 @@ class Release:
         self._connect = connect or (cluster.connect if cluster is not None else None)
         self._thread = threading.Thread(target=self.run, name="release", daemon=True)
         self.said = ""
-        """Its outcome in a sentence, once that is known; or that it does not come to its end."""
+        """Outcome in a sentence, once it is known, or why it is delayed; "" before."""
         self.done = False
         """Every workload has been scaled."""
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def cancel(self) -> None:
-        """Scale no more workloads; a request that is under way has come to its end, if that does not take too long."""
+        """Scale no more workloads; waits CANCEL_S at most for a request in flight."""
         self._cancelled.set()
         if self._thread.is_alive():
             self._thread.join(CANCEL_S)
 
     def run(self) -> None:
-        """Try until it is known how it went."""
+        """Retry until every workload is scaled, or the release is cancelled or impossible."""
         if not self._left:
             return
         if self._cluster is None or self._connect is None:
@@ -218,7 +218,7 @@ class Release:
 
 
 def _message(said: bytes) -> str:
-    """Message of an answer of the API server."""
+    """Message in a reply of the API server."""
     try:
         return str(json.loads(said).get("message", ""))[:500]
     except (ValueError, AttributeError):

@@ -1,4 +1,4 @@
-"""Stop: the state machine by which a run, or one life of its manager, comes to its end.
+"""Stop: the state machine by which a run, or only its manager, ends.
 
     running ──stop condition, or on request──> saving ──> telling ──> over     the run is finished
        │  ^                                      │
@@ -25,38 +25,38 @@ from rlctl_agents.manager.timing import REPORT_EVERY_S, Clock
 from rlctl_agents.runtime.process import UserFault
 
 SAVE_S = {"finish": 60.0, "leave": 5.0}
-"""Longest wait for the last generation, from the last evaluation on: a learner that was killed meanwhile comes back
-within that, and says what it has. A manager that was asked to leave has ten seconds in all."""
+"""Longest wait, in seconds, for the last generation, after the last evaluation: a learner that was killed meanwhile
+comes back within that, and reports its steps. A manager that was asked to leave has ten seconds in all."""
 TELL_S = 8.0
-"""Longest wait for all processes to hear and to go; a learner saves once more when it goes."""
+"""Longest wait, in seconds, for all processes to hear of it and exit; a learner saves once more when it exits."""
 
 Phase = Literal["running", "saving", "telling", "over"]
 How = Literal["finish", "leave"]
 
 
 class TooLate(ValueError):
-    """The run ends, and does no more what is asked of it."""
+    """The run is ending, and the request comes too late."""
 
 
 class InVain(UserFault):
-    """`stop.wall_time` is over, and nothing was ever learned from: the run has failed."""
+    """`stop.wall_time` is over, and nothing was ever learned: the run has failed."""
 
 
 class Met(NamedTuple):
-    """A stop condition that holds."""
+    """Stop condition that holds."""
 
     condition: Literal["eval_return", "agent_steps", "wall_time"]
     why: str  # in words
 
 
 def met(stop: Stop, *, goal: Evaluation | None, steps: int, wall_s: float, learned: bool) -> Met | None:
-    """The stop condition by which the run has succeeded; None: not yet.
+    """Stop condition by which the run has succeeded; None: none holds yet.
 
     Args:
-        goal: confirming evaluation of the model that reached the goal: the only thing that says how good a policy is.
-        steps: that the weights were learned from.
-        wall_s: over all ups.
-        learned: something was ever learned from; time alone is no success.
+        goal: confirming evaluation of the model that reached the goal: the only measure of how good a policy is.
+        steps: agent steps that the weights were learned from.
+        wall_s: wall time in seconds, over all ups.
+        learned: something was ever learned; time alone is no success.
     """
     if stop.eval_return is not None and goal is not None and goal.mean >= stop.eval_return:
         text = (
@@ -72,13 +72,13 @@ def met(stop: Stop, *, goal: Evaluation | None, steps: int, wall_s: float, learn
 
 
 def require_measurable(stop: Stop, seats: int) -> None:
-    """Check that an evaluation can say whether `stop.eval_return` is reached.
+    """Check that an evaluation can measure whether `stop.eval_return` is reached.
 
     Args:
-        seats: of the environment.
+        seats: seats of the environment.
 
     Raises:
-        ValueError: it cannot, and what to do instead.
+        ValueError: it cannot; the message says what to do instead.
     """
     if stop.eval_return is not None and seats > 1:
         raise ValueError(
@@ -89,7 +89,7 @@ def require_measurable(stop: Stop, seats: int) -> None:
 
 
 def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]) -> str | None:
-    """Reason in words for which the run has failed; None: it has not.
+    """Reason, in words, why the run has failed; None: it has not.
 
     Args:
         joined: roles of which a process has joined.
@@ -102,7 +102,7 @@ def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]
 
 
 class Phases:
-    """The present phase of an end, and the transitions that time makes; time is passed in.
+    """Phase of a stop, and its transitions; the time is passed in.
 
     finish: the run is done, all roles end. leave: only the manager ends; another one may go on.
     """
@@ -118,7 +118,7 @@ class Phases:
         return self.phase == "telling"
 
     def begin(self, how: How, now: float) -> None:
-        """Start to end; said again it changes nothing. Asked to leave while it finishes, it saves no longer, and the
+        """Start to stop; a repeated call changes nothing. Asked to leave while it finishes, it stops saving, and the
         run is not finished unless the roles were told so already.
         """
         if self.phase == "running":
@@ -129,20 +129,20 @@ class Phases:
             self.phase = "over"
 
     def hold(self, now: float) -> None:
-        """Begin the time for saving anew, while something else is waited for."""
+        """Restart the timeout of saving, while something else is waited for."""
         self._since = now
 
     def cancel(self) -> None:
-        """Run again, as long as no process was told to stop."""
+        """Return to running, which is possible as long as no process was told to stop."""
         assert self.phase in ("running", "saving"), "a process that was told to stop ends"
         self.phase, self.how = "running", "leave"
 
     def advance(self, now: float, *, saved: bool, all_gone: bool) -> None:
-        """Go on as far as possible.
+        """Advance as far as possible.
 
         Args:
-            saved: nothing is wanted that a learner could still save.
-            all_gone: all live processes have heard that they must stop, and gone silent.
+            saved: no generation is wanted that a learner could still save.
+            all_gone: all live processes have heard that they must stop, and are silent since.
         """
         if self.phase == "saving" and (saved or now - self._since >= SAVE_S[self.how]):
             self.phase, self._since = ("telling" if self.how == "finish" else "over"), now
@@ -151,12 +151,12 @@ class Phases:
 
 
 class RunStop(Phases):
-    """The end of a run, as one life of its manager decides it. Steps and evaluations count only as long as the weights
-    behind them exist, and the run ends with these weights saved.
+    """Stop of a run, or of its manager only. Steps and evaluations count only as long as the weights behind them exist,
+    and the run ends with these weights saved.
 
     Args:
-        state: gets why the run is finished.
-        events: hear of every decision.
+        state: stores why the run is finished.
+        events: get every decision.
     """
 
     def __init__(
@@ -172,9 +172,9 @@ class RunStop(Phases):
         super().__init__()
         self._state, self._members, self._learners = state, members, learners
         self._checkpoints, self._evaluations, self._events, self._clock = checkpoints, evaluations, events, clock
-        self._proof: Met | None = None  # why it ends, unless on request
-        self._claimed: dict[str, int] = {}  # policy -> steps, when the run began to end
-        self._told: set[str] = set()  # boots
+        self._proof: Met | None = None  # why the run ends; None: on request
+        self._claimed: dict[str, int] = {}  # policy -> steps, when the stop began
+        self._told: set[str] = set()  # boots that were told to stop
 
     @property
     def unsaved(self) -> str:
@@ -190,7 +190,7 @@ class RunStop(Phases):
         return "; ".join(texts)
 
     def stop_steps(self, holder: Holder, stop: Stop) -> int:
-        """Agent steps after which a learner makes no update: those of the first policy count; 0: no limit."""
+        """Agent steps after which a learner makes no more updates; 0: no limit. `stop` limits the first policy only."""
         if holder.role != "learner":
             return 0
         if self._evaluations.rests:
@@ -205,11 +205,11 @@ class RunStop(Phases):
         return self.tells
 
     def finish(self, why: str, found: Met | None = None) -> None:
-        """End every role in good order: the run has reached its goal, or was asked to stop.
+        """End every role in good order: the run has met a stop condition, or was asked to stop.
 
         Args:
-            found: the condition that holds, after which the last model is evaluated first; None: it was asked to stop,
-                and does not wait for that.
+            found: condition that holds, after which the last model is evaluated first; None: stopped on request,
+                without that evaluation.
 
         Raises:
             TooLate: this manager is leaving.
@@ -230,7 +230,7 @@ class RunStop(Phases):
         self._begin("finish")
 
     def leave(self) -> None:
-        """End this manager only; the run is not finished by it, unless all were told already that it is."""
+        """End this manager only; that does not finish the run, unless all processes were told already that it is."""
         if self.how == "finish" and self.phase == "saving":
             self._state.progress.met = self._proof = None
             self._evaluations.cancel()  # another manager makes up for it
@@ -238,7 +238,7 @@ class RunStop(Phases):
         self._begin("leave")
 
     def goes_on(self, before: Stop, stop: Stop) -> bool:
-        """True if other stop conditions ask for more of a run that has reached its goal.
+        """True if other stop conditions ask for more of a run that is finishing.
 
         Raises:
             TooLate: they do, and processes were told to stop already, or the run was stopped on request.
@@ -249,7 +249,7 @@ class RunStop(Phases):
         return more
 
     def go_on(self, why: str) -> None:
-        """Let the run go on after all."""
+        """Let the run continue after all."""
         self._state.progress.met = self._proof = None
         self._evaluations.cancel()
         self.cancel()
@@ -260,12 +260,12 @@ class RunStop(Phases):
         """Finish the run if a stop condition holds.
 
         Args:
-            seats: of the environment.
+            seats: seats of the environment.
             joined: roles of which a process has joined.
 
         Raises:
-            InVain: the time is over, and nothing was ever learned from.
-            UserFault: what is asked cannot be judged.
+            InVain: the time is over, and nothing was ever learned.
+            UserFault: the stop condition cannot be measured.
         """
         self._evaluations.settle()
         try:
@@ -284,8 +284,8 @@ class RunStop(Phases):
             raise InVain(fault)
 
     def require_weights(self, stop: Stop) -> None:
-        """Hold on to the weights that the run ends for: a learner that was killed meanwhile, and came back with an
-        older generation, learns the rest again. Generations that are missing are ordered.
+        """Protect the weights for which the run ends: if a learner was killed meanwhile and resumed from an older
+        generation, it learns the rest again. Missing generations are ordered.
         """
         if self.phase != "saving" or self.how != "finish":
             return
@@ -299,10 +299,10 @@ class RunStop(Phases):
                 self._state.save_progress()
 
     def turn(self, speaking: Sequence[Holder]) -> None:
-        """Go on as far as possible.
+        """Advance as far as possible.
 
         Args:
-            speaking: live processes that have been heard lately.
+            speaking: live processes that have reported lately.
         """
         now = self._clock.monotonic()
         if self._evaluations.awaits:
@@ -319,7 +319,7 @@ class RunStop(Phases):
 
     @property
     def _steps(self) -> int:
-        """Agent steps that the weights which exist for sure were learned from."""
+        """Agent steps of the weights that surely exist."""
         return self._learners.sure_steps(self._learners.policies[0])
 
     def _met(self, stop: Stop) -> Met | None:
@@ -328,17 +328,17 @@ class RunStop(Phases):
         return met(stop, goal=goal, steps=steps, wall_s=self._state.wall_s, learned=learned)
 
     def _lost(self, stop: Stop) -> bool:
-        """True if the weights for which the run ends are gone: their learner was killed and came back without. A model
-        that has reached the goal is kept.
+        """True if the weights for which the run ends are lost: their learner was killed and resumed without them. A
+        model that has reached the goal is stored.
         """
         if self._proof is None or self._proof.condition == "eval_return":
             return False
         return self._steps == 0 if self._proof.condition == "wall_time" else self._steps < (stop.agent_steps or 0)
 
     def _unsaved(self) -> list[str]:
-        """Policies with a newest generation that holds less than the run claims to have learned. A model that reached
-        the goal is kept, and until learners rest they go on: in both cases all that they had learned before the run
-        began to end counts.
+        """Policies whose newest usable generation holds fewer steps than the run claims to have learned. A model that
+        reached the goal is stored, and learners that do not rest yet go on: in both cases only the steps that were
+        learned before the stop began are claimed.
         """
         found = []
         reached = self._proof is not None and self._proof.condition == "eval_return"

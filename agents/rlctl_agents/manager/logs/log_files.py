@@ -1,4 +1,4 @@
-"""Kept log lines as files: one JSON object a line, a file for each role, hour and life of the manager."""
+"""Files of stored log lines: one JSON object per line, one file per role, hour and life of the manager."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from rlctl.spec.base import ROLES
 from rlctl_agents.runtime.logs import stamp
 
 LONGEST_LINE = 64 * 1024
-"""Characters; what a line has beyond is dropped."""
+"""Characters of a line, at most; the rest is dropped."""
 
 HEAD = re.compile(
     rb'\{"ts": "([0-9T:.-]{19,26}Z)", "level": "([A-Z]+)", "run": "[^"]*", "role": "([a-z]+)", '
     rb'"id": "([^"]*)", "boot": "([^"]*)", '
 )
-"""Every kept line begins like this: moment, level, role, process, boot."""
+"""Start of every stored line: time, level, role, process, boot."""
 _NAME = re.compile(r"([a-z]+)-(\d{8}T\d{2})-(\d{10,})-([0-9a-f]{8})-(\d{4,})\.jsonl")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LogFile:
-    """The name of a file; sorted by age within a role."""
+    """Name of a log file; sorted by age within a role."""
 
     role: str
-    hour: str  # 20261121T19, UTC, in which its lines came
-    began: int  # unix time at which the manager began to keep lines
-    boot: str  # first eight digits of the manager's
+    hour: str  # UTC hour in which its lines came: 20261121T19
+    began: int  # Unix time at which the manager began to store lines
+    boot: str  # first eight digits of the manager's boot
     part: int
 
     @property
@@ -47,7 +47,7 @@ class LogFile:
 
     @classmethod
     def parse(cls, name: str) -> LogFile | None:
-        """None when it is the name of something else."""
+        """Parse the name of a file; None if it is not that of a log file."""
         match = _NAME.fullmatch(name)
         if match is None or match[1] not in ROLES:
             return None
@@ -69,7 +69,7 @@ def files(folder: Path, role: str | None = None) -> Iterator[LogFile]:
 
 
 def hour(unix: float) -> str:
-    """Hour of a moment, as in a name."""
+    """Hour of a Unix time, as in the name of a file."""
     return datetime.fromtimestamp(unix, UTC).strftime("%Y%m%dT%H")
 
 

@@ -1,4 +1,4 @@
-"""`GET /logs` of the control API: kept lines of all processes, and new ones as they come."""
+"""`GET /logs` of the control API: stored lines of all processes, and new ones as they come."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from rlctl_agents.runtime.logs import stamp
 
 TIMEOUT_S = 25.0
 AT_ONCE = 2
-"""Searches; one where a manager with two of them might not fit: each may take MEMORY_BYTES."""
+"""Concurrent searches; one where a manager with two of them might not fit: each may take MEMORY_BYTES."""
 NAMES = ("process", "since", "until", "grep", "level", "tail", "previous", "page", "after")
 
 Search = Callable[[Query], tuple[int, bytes, str]]
-"""Exit code, stdout, stderr."""
+"""Function that runs a query; returns exit code, stdout and stderr."""
 
 
 class LogQueries:
-    """Answers from files that `store` writes, and with newer lines from `lines`.
+    """Replies to log queries, from files that `store` writes, and with newer lines from `lines`.
 
     Args:
         folder: logs/.
-        store: None: nothing is kept here, the newest lines are all there is.
-        boot: of the manager.
-        search: as `in_a_process`.
-        memory_mib: of this machine that this process may use.
+        store: None: no lines are stored, only the newest are available.
+        boot: boot of the manager.
+        search: runs a query; None: `in_a_process`.
+        memory_mib: memory of this machine that this process may use; None: as measured.
     """
 
     def __init__(
@@ -58,10 +58,10 @@ class LogQueries:
         self._free = threading.BoundedSemaphore(self._at_once)
 
     def answer(self, asked: Mapping[str, str]) -> Response:
-        """`{"lines": [...], "next": N, "page": ..., "lost": N}`; lines are as their processes wrote them, oldest first.
+        """Reply `{"lines": [...], "next": N, "page": ..., "lost": N}`; lines as their process wrote them, oldest first.
 
-        `after=N` gives what came after the answer with `"next": N`; without it, what was kept. An answer with a `page`
-        is not all: the same question with `page=...` goes on.
+        `after=N` gives the lines after the reply with `"next": N`; without it, the stored ones. A reply with a `page`
+        is incomplete: the same query with `page=...` continues it. A wrong query gets status 400, a failed search 503.
         """
         try:
             return self._memory(asked) if "after" in asked or self._store is None else self._kept(asked)
@@ -116,7 +116,7 @@ class LogQueries:
 
 
 def in_a_process(query: Query) -> tuple[int, bytes, str]:
-    """Search in a process of its own, which is bounded."""
+    """Run a query in a process of its own, within bounds of time and memory."""
     command = [sys.executable, "-m", "rlctl_agents.manager.logs.log_search", msgspec.json.encode(query).decode()]
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TIMEOUT_S, check=False)
@@ -138,7 +138,7 @@ def _process(asked: Mapping[str, str]) -> tuple[str | None, int | None]:
 
 
 def _moment(asked: Mapping[str, str], name: str) -> str:
-    """Moment as lines are stamped, so that texts can be compared."""
+    """Time as lines are stamped, so that texts can be compared."""
     text = asked.get(name, "")
     if not text:
         return ""

@@ -1,4 +1,4 @@
-"""Searches kept log lines, in a process of its own: a regular expression that never comes to an end, or half a gigabyte
+"""Search of stored log lines, in a process of its own: a regular expression that never ends, or half a gigabyte
 of lines, must not hold up the manager. Started by `log_queries`; prints one JSON object.
 """
 
@@ -20,20 +20,20 @@ from rlctl_agents.manager.logs.log_files import HEAD, LogFile, files
 
 CPU_S = 20
 MEMORY_BYTES = 1 << 30
-"""Address space of a search, at most."""
+"""Bytes of address space of a search, at most."""
 MOST_LINES = 20_000
 MOST_BYTES = 4 << 20
 LATE = timedelta(hours=1)
-"""Lines may lie in the files of a later hour: their process could not reach the manager before."""
+"""Longest time by which a line may be in a later file: its process could not reach the manager before."""
 EARLY = timedelta(minutes=10)
-"""Or of an earlier one: its clock is ahead."""
+"""Longest time by which a line may be in an earlier file: the clock of its process is ahead."""
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 WRONG = 2
 """Exit code: the query cannot be answered at all."""
 
 
 class Query(msgspec.Struct, frozen=True):
-    """Query for log lines. Moments are RFC 3339 in UTC with six digits behind the second, as in the lines."""
+    """Query for log lines. Times are RFC 3339 in UTC with six digits behind the second, as in the lines."""
 
     folder: str
     role: str | None = None
@@ -41,24 +41,24 @@ class Query(msgspec.Struct, frozen=True):
     since: str = ""
     until: str = ""
     grep: str = ""  # regular expression over the whole line
-    level: str = ""  # at least
-    tail: int | None = None  # only the last so many that match
+    level: str = ""  # least level
+    tail: int | None = None  # number of last matches; None: all matches
     previous: bool = False  # the boot before the newest of each process
-    page: str = ""  # goes on where the answer with this `page` ended
-    boot: str = ""  # manager that writes now; of its files only what `sizes` says is read
+    page: str = ""  # continues where the reply with this `page` ended
+    boot: str = ""  # manager that writes now; of its files only as many bytes as in `sizes` are read
     sizes: dict[str, int] = {}
-    cpu_s: int = CPU_S  # then the process that searches is ended
+    cpu_s: int = CPU_S  # CPU seconds after which the searching process is killed
 
 
 class Found(msgspec.Struct):
-    """The answer."""
+    """Result of a search."""
 
     lines: list[str]  # oldest first
-    page: str = ""  # not "": there are more, behind these
+    page: str = ""  # not "": more lines follow
 
 
 def search(query: Query) -> Found:
-    """Answer a query; at most MOST_LINES lines or MOST_BYTES bytes at once.
+    """Run a query; at most MOST_LINES lines or MOST_BYTES bytes at once.
 
     Raises:
         re.error: `grep` is no regular expression.
@@ -69,7 +69,7 @@ def search(query: Query) -> Found:
     if query.tail is not None:
         return Found(_last(wanted, sorted(roles), min(query.tail, MOST_LINES)))
     places = dict(entry.split("=") for entry in query.page.split(",")) if query.page else {}
-    # moment, text, role, file and position where the line begins; those of one role in the order of its files
+    # time, text, role, and places (file and position) of and behind each line; in a role, in the order of its files
     streams = [_stream(wanted, role, places.get(role, "")) for role in sorted(roles)]
     found: list[tuple[bytes, bytes]] = []
     size = 0
@@ -110,7 +110,7 @@ class Filter:
         ]
 
     def lines(self, file: LogFile, offset: int = 0) -> Iterator[tuple[int, bytes, bytes]]:
-        """Position behind it, moment, and text of each line that is wanted, from a position on."""
+        """Position behind, time and text of each matching line, from a position on."""
         size = self._query.sizes.get(file.name)
         for after, line in _lines(self._folder / file.name, offset, size):
             head = HEAD.match(line)
@@ -130,14 +130,14 @@ class Filter:
         )
 
     def _whole(self, file: LogFile) -> bool:
-        """True if a file was not begun after the moment that the sizes are of."""
+        """True if a file was not begun after the sizes were taken."""
         if not self._query.boot or file.boot != self._query.boot[:8] or file.name in self._query.sizes:
             return True
         parts = [known.part for name in self._query.sizes if (known := LogFile.parse(name)) and known.role == file.role]
         return file.part < max(parts, default=0)
 
     def _boots_wanted(self) -> frozenset[bytes]:
-        """Lives of the process that is asked for, or the one before the newest of each process."""
+        """Boots of the process in the query, or the boot before the newest of each process."""
         lives: dict[bytes, dict[bytes, None]] = {}  # process -> boots in order
         for file in self.files():
             for _, line in _lines(self._folder / file.name, 0, self._query.sizes.get(file.name)):
@@ -150,10 +150,10 @@ class Filter:
 
 
 def _stream(wanted: Filter, role: str, place: str) -> Iterator[tuple[bytes, bytes, str, str, str]]:
-    """Moment and text of each line of a role that is wanted, the role, and the places of the line and behind it.
+    """Time and text of each matching line of a role, the role, and the places of the line and behind it.
 
     Args:
-        place: file and position from where on; "": from the oldest.
+        place: file and position to start from; "": from the oldest line.
     """
     name, _, offset = place.partition(":")
     first = LogFile.parse(name)
@@ -211,7 +211,7 @@ def address_space(left: int) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer the query that is the one argument, as JSON; within bounds of time and memory."""
+    """Run the query given as the only argument, within bounds of time and memory, and print the result as JSON."""
     query = msgspec.json.decode(arguments[0], type=Query)
     resource.setrlimit(resource.RLIMIT_CPU, (query.cpu_s, query.cpu_s + 1))
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()  # by what was imported

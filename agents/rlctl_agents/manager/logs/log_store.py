@@ -1,7 +1,7 @@
-"""Log lines of all processes of a run, kept on the volume by the manager: pods go, and their logs go with them.
+"""Log lines of all processes of a run, stored on the volume by the manager: pods go, and their logs go with them.
 
-Lines come with reports and are written by a thread, a batch for each role every second. A full disk costs lines, which
-are counted, and never the run; more than the thread can write costs the oldest lines that wait.
+Lines come with reports and are written by a thread, in a batch per role each second. A full disk costs lines, which are
+counted, and never the run; lines that come faster than the thread can write cost the oldest waiting ones.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rlctl_agents.runtime.storage import append
 BATCH_S = 1.0
 BATCH_CHARACTERS = 64 * 1024
 FILE_BYTES = 16 << 20
-"""Then another file begins."""
+"""Bytes of a file, at most; then another file begins."""
 ROLE_BYTES = 512 << 20
-"""Of all files of one role; the oldest are removed."""
+"""Bytes of all files of one role, at most; the oldest are removed."""
 WAITING_CHARACTERS = 16 << 20
 
 log = logging.getLogger(__name__)
@@ -35,18 +35,18 @@ log = logging.getLogger(__name__)
 class Mark:
     """Extent of the lines that have been written."""
 
-    number: int = 0  # of the newest line
+    number: int = 0  # number of the newest line
     sizes: Mapping[str, int] = field(default_factory=dict)  # name -> bytes, of the files that are being written
 
 
 class LogStore:
-    """Keeps lines; from any thread.
+    """Store of log lines. Thread-safe.
 
     Args:
         folder: logs/; it exists.
-        boot: of the manager.
-        unix: unix time.
-        file_bytes, role_bytes, waiting_characters: bounds.
+        boot: boot of the manager.
+        unix: Unix time in seconds.
+        file_bytes, role_bytes, waiting_characters: bounds of a file, of a role's files, and of lines not written yet.
     """
 
     def __init__(
@@ -71,16 +71,16 @@ class LogStore:
         self._sizes: dict[str, int] = {}  # name -> bytes
         self._thread = threading.Thread(target=self._run, name="logs", daemon=True)
         self.lost = 0
-        """Lines that were not kept."""
+        """Lines that could not be stored."""
         self.failure = ""
-        """Why the newest were not."""
+        """Why the newest lines could not be stored; "" if they were."""
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread that writes."""
         self._thread.start()
 
     def add(self, role: str, lines: Sequence[str]) -> None:
-        """Keep lines of a process of that role, oldest first. Does not wait."""
+        """Queue lines of a process of that role, oldest first. Does not block."""
         if role not in ROLES:
             return
         with self._turn:
@@ -94,10 +94,10 @@ class LogStore:
                 self._turn.notify()
 
     def flush(self, lines: Lines | None = None) -> Mark:
-        """Write waiting lines: the files, as far as the mark says, hold the lines up to its number, and no others.
+        """Write waiting lines. As far as the mark says, the files hold the lines up to its number, and no others.
 
         Args:
-            lines: what adds lines here, and numbers them.
+            lines: source of the lines, which numbers them.
         """
         with self._writing:
             waiting, number = (self._take(), 0) if lines is None else lines.frozen(self._take)
@@ -109,7 +109,7 @@ class LogStore:
             return Mark(number, dict(self._sizes))
 
     def close(self) -> None:
-        """Write waiting lines, and stop."""
+        """Write waiting lines, and stop the thread."""
         with self._turn:
             self._stop = True
             self._turn.notify()
@@ -154,7 +154,7 @@ class LogStore:
             self.failure = ""
 
     def _file_of(self, role: str, now: float, room: int) -> LogFile:
-        """The file of a role in which there is so much room."""
+        """File of a role with so many bytes of room."""
         present = self._current.get(role)
         if present is not None and present.hour == hour(now) and self._sizes[present.name] + room <= self._file_bytes:
             return present
@@ -167,7 +167,7 @@ class LogStore:
         return file
 
     def _trim(self, role: str) -> None:
-        """Remove the oldest files of a role beyond its share; another manager may be removing them too."""
+        """Remove the oldest files of a role beyond its bound; another manager may be removing them too."""
         with suppress(OSError):
             sized = [(file, _size(self._folder / file.name)) for file in files(self._folder, role)]
             over = sum(size for _, size in sized) + self._file_bytes - self._role_bytes

@@ -15,23 +15,23 @@ from rlctl_agents.types.control import Hello, Origin
 from rlctl_agents.wire.log_throttle import LogThrottle
 
 LEASED_S = 120.0
-"""At least so long a learner gives credit to a boot that the manager does not hear of any more."""
+"""Seconds, at least, for which a learner gives credit to a boot that the manager does not hear of any more."""
 TOLD_AGAIN_S = 60.0
-"""The same refusal is an event no more often."""
+"""Seconds between two events of the same refusal, at least."""
 
 
 class MustWait(Exception):
-    """A process may not come in yet; the text says why."""
+    """A process may not join yet; the text says why."""
 
 
 class LeaseAdmission:
-    """Grants leases and tickets, or refuses.
+    """Admission of processes: grants leases and tickets, or refuses.
 
     Args:
-        run, uid: of the run.
-        members: get the leases.
-        ticket: proof for learners that a boot was leased at a unix time; "" where there are no keys.
-        admit: is asked about each hello, and whether its boot is known; raises ValueError for one too many.
+        run, uid: name and uid of the run.
+        members: registry that holds the leases.
+        ticket: makes the proof for learners that a boot was leased at a Unix time; "" where there are no keys.
+        admit: called with each hello, and whether its boot is known; raises ValueError for one too many.
     """
 
     def __init__(
@@ -53,18 +53,18 @@ class LeaseAdmission:
         self.joined: set[str] = set()
         """Roles of which a process has joined."""
         self.refusal: tuple[str, float] | None = None
-        """Newest refused hello, and when."""
+        """Newest refused hello, and its time in monotonic seconds."""
         self._waits: tuple[float, float] | None = None  # since when a learner waits for others, and its newest hello
 
     def grant(self, hello: Hello, *, closed: bool) -> LeaseGrant:
-        """The lease of a process that introduces itself.
+        """Grant a lease to a process that introduces itself.
 
         Args:
-            closed: the run takes no new processes any more.
+            closed: the run takes no more new processes.
 
         Raises:
-            ValueError: it does not belong here, and why.
-            MustWait: it may not come in yet, and why.
+            ValueError: it does not belong here; the message says why.
+            MustWait: it may not join yet; the message says why.
         """
         leases = self._members.leases
         self._admit(hello, leases.known(hello.boot))
@@ -72,12 +72,12 @@ class LeaseAdmission:
         if closed and not leases.alive(hello.boot):
             raise ValueError("the run is finished and takes no new process")
         if leases.refused(hello.boot):
-            leases.grant(hello.role, hello.boot, hello.prefer)  # says why not
+            leases.grant(hello.role, hello.boot, hello.prefer)  # raises, with the reason
         self._require_alike(hello)
         if self.experience.hear(hello):
             what = "segments have to look like" if hello.role == "learner" else "the environment looks like"
             self._events.add("experience", f"{hello.role} says what {what}", role=hello.role)
-        # on several machines only a process that listens has an index of its own, which goes with its name
+        # across machines only a process that listens has a fixed index, which belongs to its name
         prefer = hello.prefer if self._members.addresses.one_machine or hello.role in CHANNELS else None
         grant = leases.grant(hello.role, hello.boot, prefer)
         self.joined.add(grant.holder.role)
@@ -95,14 +95,14 @@ class LeaseAdmission:
         return self._waits[0]
 
     def _require_alike(self, hello: Hello) -> None:
-        """Require that no other learner has another run file or image.
+        """Require that no other learner has a different run file or image.
 
-        Learners that step together must make the same step: a StatefulSet replaces one after the other, so one waits
-        until those that learn have left. The last of them saves its weights before it has left, and those that come in
-        then begin with these. One of a release that knows no waiting comes in.
+        Learners that step together must make the same step. A StatefulSet replaces one after the other, so a new one
+        waits until the old ones have left. The last of these saves its weights before it leaves, and the new ones
+        resume from them. A learner of a release that cannot wait is admitted.
 
         Raises:
-            MustWait: another one has, or has not said hello to this manager yet.
+            MustWait: another learner has, or has not said hello to this manager yet.
         """
         leases, known = self._members.leases, self._members.origins
         if hello.role != "learner" or not hello.origin.settings or leases.alive(hello.boot):
@@ -122,7 +122,7 @@ class LeaseAdmission:
         raise MustWait(why)
 
     def refuse(self, role: str, why: str) -> None:
-        """Note a refused hello: said over and over again, each reason is told once a minute."""
+        """Note a refused hello; each reason is reported once a minute."""
         if self._refusals.due(why):
             self._events.add("refused", why, role=role)
         self.refusal = (why, self._clock.monotonic())
@@ -132,8 +132,8 @@ class LeaseAdmission:
         return self._ticket(holder.boot, int(self._clock.unix())) if holder.role == "actor" else ""
 
     def leased_since_s(self, holder: Holder) -> int:
-        """Unix time of the oldest ticket that a receiver believes; 0 for other roles, and as long as a live actor may
-        not have had a ticket of this manager yet.
+        """Unix time of the oldest ticket that a receiver accepts; 0 for other roles, and while a live actor may not
+        have a ticket of this manager yet.
         """
         window_s = max(LEASED_S, 2 * timing.expires_s(len(self._members.leases)))
         if holder.role not in RECEIVERS or self._clock.monotonic() - self._began < window_s:
@@ -142,5 +142,5 @@ class LeaseAdmission:
 
 
 def _unlike(one: Origin, other: Origin) -> bool:
-    """Whether two processes are of different images or run files, as far as both say."""
+    """True if two processes have different images or run files, as far as both report them."""
     return one.image != other.image or (one.settings != other.settings and bool(one.settings))

@@ -1,6 +1,6 @@
-"""Spec of a run's experience: the first process with the simulator states it, all others must mean the same.
+"""Spec of a run's experience: stated by the first process that has the simulator; all others must match it.
 
-The form of its segments is the learner's to state where actors of a former spec still have another.
+Where actors of a former spec still have another segment schema, the learner's counts.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ LARGEST_INDEX = 1_000_000
 
 
 def require_ours(hello: Hello, run: str, uid: str) -> None:
-    """Check that a hello is of a process of this run.
+    """Check that a hello is from a process of this run.
 
     Raises:
-        ValueError: it is not, or it is not well-formed.
+        ValueError: it is not, or it is malformed.
     """
     if hello.run != uid:
         raise ValueError(f"this is the manager of run {run} ({uid[:8]}), not of {hello.run[:8] or 'no run'}")
@@ -31,14 +31,14 @@ def require_ours(hello: Hello, run: str, uid: str) -> None:
 
 
 class ExperienceSpec:
-    """The experience of a run.
+    """Experience of a run, on which all its processes agree.
 
-    The first one's counts. An evaluator's segments are never sent, so of its experience only the spaces and the frames
-    of a step matter. The agreement ends with the last live process that carries it: then all have been restarted
-    with other settings, and the next one's counts.
+    The first statement counts. An evaluator's segments are never sent, so of its experience only the spaces and the
+    frame skip matter. The agreement ends with the last live process that carries it: then all have been restarted
+    with other settings, and the next statement counts.
 
-    A learner that reads segments of another form replaces that part of it. Deployments end an actor of a former spec
-    only once one of the new spec is ready, so on a cluster neither the first nor the last one could decide.
+    A learner that reads segments of another schema replaces that part. Deployments end an actor of a former spec only
+    once one of the new spec is ready, so on a cluster neither the first nor the last statement could decide.
 
     Args:
         alive: whether a boot holds a lease.
@@ -48,13 +48,13 @@ class ExperienceSpec:
         self._alive = alive
         self._agreed: Experience | None = None
         self._figures: tuple[str, ...] = ()
-        self._whole = False  # an actor has spoken, so the schema counts
+        self._whole = False  # an actor has stated it, so the schema counts
         self._carriers: dict[str, str] = {}  # boot -> name; an evaluator carries the spaces alone
-        self._outdated: set[str] = set()  # actors with segments that the learner has replaced
+        self._outdated: set[str] = set()  # actors with a schema that the learner has replaced
 
     @property
     def experience(self) -> Experience | None:
-        """Experience as agreed; None as long as no actor has spoken."""
+        """Experience as agreed; None until an actor has stated it."""
         return self._agreed if self._whole else None
 
     @property
@@ -64,7 +64,7 @@ class ExperienceSpec:
 
     @property
     def figures(self) -> tuple[str, ...]:
-        """Figures that actors report of their episodes, in order; () as long as no actor has spoken."""
+        """Names of the figures of episodes that actors report, in order; () until an actor has stated them."""
         return self._figures if self._whole else ()
 
     def outdated(self, boot: str) -> bool:
@@ -77,10 +77,10 @@ class ExperienceSpec:
         self._outdated.discard(boot)
 
     def hear(self, hello: Hello) -> bool:
-        """Take a hello; whether the experience is new or another one now.
+        """Take in a hello; True if the experience is new or has changed.
 
         Raises:
-            ValueError: this process means something else than a live one, both named.
+            ValueError: its experience contradicts that of a live process; the message names both.
         """
         said = hello.experience
         if said is None:
@@ -107,7 +107,7 @@ class ExperienceSpec:
         return changed
 
     def _replace_schema(self, boot: str, name: str, wanted: Experience) -> bool:
-        """Take the segments that a learner reads; False where they are agreed, or of spaces that are not any more."""
+        """Adopt the segment schema that a learner reads; False if it is agreed, or its spaces are outdated."""
         agreed = self.experience
         if agreed is None or _difference(wanted, agreed, schema=False) or not _difference(wanted, agreed, schema=True):
             return False
@@ -123,7 +123,7 @@ class ExperienceSpec:
 
 
 def _difference(one: Experience, other: Experience, *, schema: bool) -> str:
-    """Difference in words, the first one's first; "" without any."""
+    """Difference in words, that of `one` first; "" without any."""
     if one.spaces != other.spaces:
         return f"spaces {short_json(one.spaces)} instead of {short_json(other.spaces)}"
     if one.frame_skip != other.frame_skip:

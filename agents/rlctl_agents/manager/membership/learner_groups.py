@@ -12,13 +12,13 @@ from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.types.control import Enlist, Note, Noted, Place
 
 FIRST_S = 30.0
-"""So long the first learners of a run wait for the others that the spec names."""
+"""Seconds for which the first learners of a run wait for the others in the spec."""
 AGAIN_S = 3.0
-"""So long survivors wait for each other; one that comes later makes another group necessary."""
+"""Seconds for which survivors wait for each other; a later one makes another group necessary."""
 ASKS_S = 3.0
-"""A learner asks for a place several times a second; one that has been silent for so long has died meanwhile."""
+"""Seconds of silence after which a learner that asks for a place has died; it asks several times a second."""
 NOTES = 4096
-"""Most keys that a group may leave here, of 64 KiB at most each. gloo needs one a member."""
+"""Keys that a group may leave here, at most, of 64 KiB at most each. gloo needs one per member."""
 
 
 class _Asker(NamedTuple):
@@ -29,25 +29,25 @@ class _Asker(NamedTuple):
 
     @property
     def age(self) -> tuple[bool, int, int]:
-        """Larger is newer. Weights learned in a group are newer than those a fresh process read from a generation; the
-        lineage of a fresh one says only when it came."""
+        """Sort key; larger is newer. Weights learned in a group are newer than those a fresh process read from a
+        generation; the lineage of a fresh one tells only when it came."""
         learned, ref = self.ask.learned, self.ask.ref
         return learned, ref.lineage if learned else 0, ref.version
 
 
 class Groups:
-    """Places of the learners of one policy. Groups are numbered; the newest is the only one that counts.
+    """Places of the learners of one policy. Groups are numbered; only the newest counts.
 
-    A group is over as soon as one of its members asks for a place again, or one asks that has none: then all are
-    told to leave it, and the next one is formed of all that ask. Ranks follow the indexes of the leases. The newest
+    A group is over as soon as one of its members asks for a place again, or a learner without a place asks: then all
+    are told to leave it, and the next one is formed of all that ask. Ranks follow the indexes of the leases. The newest
     weights seed the new group; nothing is read from the volume as long as one learner lives.
 
-    What was learned is never left behind by newcomers: a group without a survivor is formed only where no other learner
-    has weights of a group, however late it asks. A manager that has just started learns from reports which ones do.
+    Learned weights are never dropped for newcomers: a group without a survivor is formed only if no other learner has
+    weights of a group, however late it asks. A manager that has just started knows from reports which ones do.
 
     Args:
         clock: monotonic seconds.
-        tell: hears of each group that is formed: kind of event, text, facts.
+        tell: called for each group that is formed, with kind of event, text and facts.
     """
 
     def __init__(self, clock: Callable[[], float], tell: Callable[..., None]) -> None:
@@ -60,12 +60,12 @@ class Groups:
 
     @property
     def wanted(self) -> int:
-        """Number of the group that is being formed, for which older ones are left; 0: none is."""
+        """Number of the group that is being formed, for which older ones are left; 0: none."""
         now = self._clock()
         return self._number + 1 if any(now - one.newest < ASKS_S for one in self._asked.values()) else 0
 
     def hear(self, boot: str, number: int | None) -> None:
-        """Note the group in which a learner steps, by its report; None: in none."""
+        """Note the group in which a learner steps, from its report; None: none."""
         if number is not None:
             self._number = max(self._number, number)
             self._learned.add(boot)
@@ -74,15 +74,15 @@ class Groups:
         """Give a place to a learner that asks for one.
 
         Args:
-            live: learners of the policy with a lease, it among them.
-            expected: how many there should be.
+            live: learners of the policy with a lease, this one included.
+            expected: number of learners in the spec.
 
         Returns:
-            Its place; one of number 0 as long as there is none.
+            Its place; one of number 0 while there is none.
         """
         placed = self._placed.get(ask.boot)
         if placed is not None and ask.left < placed.number:
-            return placed  # as before: the answer was lost
+            return placed  # as before: the reply was lost
         now, indexes = self._clock(), {one.boot: one.index for one in live if not one.leaving}
         if ask.boot not in indexes:
             return Place(0)
@@ -99,10 +99,10 @@ class Groups:
         return self._placed[ask.boot]
 
     def note(self, note: Note) -> Noted:
-        """Store or read a note of a member of the newest group.
+        """Set, add to, read, count or delete notes of the newest group, a key-value store of its members.
 
         Raises:
-            ValueError: it is no member, or there is too much.
+            ValueError: the boot is no member, the number of keys is not 1, or there are too many notes.
         """
         place = self._placed.get(note.boot)
         if place is None or place.number != note.group:

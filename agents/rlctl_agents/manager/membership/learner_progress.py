@@ -11,20 +11,20 @@ from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
 
 PAIRS = 512
-"""Versions of a lineage that are remembered with their steps; every second one goes when there are more."""
+"""Versions of a lineage that are remembered with their steps, at most; beyond that, every second one is dropped."""
 LINEAGES = 8
-"""Lineages of which versions are remembered."""
+"""Lineages whose versions are remembered."""
 
 
 class Learners:
-    """Agent steps behind the weights, over all boots of a policy's learner: they go back when it resumes.
+    """Agent steps that weights were learned from, over all boots of a policy's learner: they fall when it resumes.
 
     Args:
-        populations: policy -> members, in the order in which learners are numbered.
-        batch_size: of a policy: steps of an update, until its learners have told of two versions. The manager's part of
-            the spec has none, so that it is the default.
-        progress: gets the steps, and from where a learner resumed.
-        generations: of a policy, newest first: what a learner may have resumed from.
+        populations: policy -> size of its population, in the order in which learners are numbered.
+        batch_size: agent steps per update of a policy, used until its learners have reported two versions. It is not in
+            the manager's part of the spec, so this is its default.
+        progress: stores the steps, and from where a learner resumed.
+        generations: generations of a policy, newest first, from which a learner may have resumed.
         clock: monotonic seconds.
     """
 
@@ -37,16 +37,16 @@ class Learners:
         clock: Callable[[], float],
     ) -> None:
         self.policies = list(populations)
-        """Of the run; steps of the first one count for `stop`."""
+        """Policies of the run; steps of the first one count for `stop`."""
         self._members = [policy for policy, count in populations.items() for _ in range(count)]
         self._batch_steps = batch_size
         self._progress = progress
         self._generations = generations
         self._clock = clock
-        self._offered: dict[str, Sequence[Generation]] = {}  # boot -> what it can resume from, newest first
+        self._offered: dict[str, Sequence[Generation]] = {}  # boot -> generations that it can resume from, newest first
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
         self._newest: dict[str, Report] = {}  # policy -> of its learner
-        self._said: set[str] = set()  # boots with a beginning that is known
+        self._said: set[str] = set()  # boots whose start is known
         self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> steps, ascending
         for policy in populations:
             for one in reversed(generations(policy)):
@@ -61,7 +61,7 @@ class Learners:
         return self._progress.steps.get(policy, 0)
 
     def learned(self, policy: str) -> int:
-        """The same, each step as often as an optimizer step was made from it."""
+        """Agent steps of `steps`, each counted once per optimizer step made from it."""
         return self._progress.learned.get(policy, self.steps(policy))
 
     def updates(self, policy: str) -> int:
@@ -69,33 +69,33 @@ class Learners:
         return self._progress.versions.get(policy, 0)
 
     def sure_steps(self, policy: str) -> int:
-        """Agent steps behind weights that exist: told to this manager by its learner, or held by a generation. Progress
-        that an older manager stored is no proof: the learner may have died with it.
+        """Agent steps behind weights that surely exist: reported to this manager by their learner, or held by a
+        generation. Progress stored by an older manager is no proof: the learner may have died with it.
         """
         if policy in self._newest:
             return self.steps(policy)
         return min(self.steps(policy), self.saved_steps(policy))
 
     def saved_steps(self, policy: str) -> int:
-        """Agent steps of the newest generation that can be used; 0: there is none."""
+        """Agent steps of the newest usable generation; 0: there is none."""
         newest = next(iter(self.usable(policy)), None)
         return newest.steps if newest is not None else 0
 
     def join(self, boot: str, generations: Sequence[Generation]) -> None:
-        """Note the generations that a new learner was given, newest first."""
+        """Note the generations that were offered to a new learner, newest first."""
         if generations:
             self._offered[boot] = generations
 
     def hear(self, index: int, report: Report) -> Resumed | None:
-        """Take a report; from where the learner went on, when this is the first to tell. Rank 0 speaks for all
-        learners that step together.
+        """Take in a report; returns from where the learner resumed, if this is the first to report it. Rank 0 reports
+        for all learners that step together.
         """
         if int(report.counters.get("consumed_steps", 0)) > 0:
             self._progress.started = True
             self._since.setdefault(report.boot, self._clock())
         rank = report.gauges.get(RANK, 0.0)
         if rank > 0 or report.gauges.get(SEEDED, 0.0) > 0:
-            self._said.add(report.boot)  # rank 0 has said it, or it did not go on from a generation
+            self._said.add(report.boot)  # rank 0 reports it, or its weights are not from a generation
         if rank != 0:
             return None
         policy, offered = self.policy_of(index), self._offered.get(report.boot, ())
@@ -126,8 +126,8 @@ class Learners:
 
     @property
     def resumed(self) -> Resumed | None:
-        """From where the newest learner went on; None until it has reported to this manager: the stored one may be of
-        the life before."""
+        """Generation from which the newest learner resumed; None until it has reported to this manager: the stored one
+        may be of an earlier boot."""
         joined = {report.boot for report in self._newest.values()}
         return self._progress.resumed if self._progress.resumed_boot in joined else None
 
@@ -136,16 +136,16 @@ class Learners:
         return self._clock() - self._since.get(boot, float("inf"))
 
     def usable(self, policy: str) -> tuple[Generation, ...]:
-        """Committed generations of a policy, newest first, without those that a learner passed over."""
+        """Committed generations of a policy, newest first, without those that a learner could not use."""
         return tuple(one for one in self._generations(policy) if one.number not in self._progress.unusable)
 
     def unusable(self) -> list[int]:
-        """Committed generations that a learner could not go on from."""
+        """Committed generations that a learner could not resume from."""
         kept = {one.number for policy in self._members for one in self._generations(policy)}
         return [number for number in self._progress.unusable if number in kept]
 
     def know(self, ref: ModelRef, steps: int) -> None:
-        """Note the exact number of steps that a version was learned from."""
+        """Record the exact number of agent steps that a version was learned from."""
         pairs = self._pairs.setdefault((ref.policy, ref.lineage), {})
         ascending = not pairs or ref.version > next(reversed(pairs))
         pairs[ref.version] = steps
@@ -171,12 +171,12 @@ class Learners:
             return fewer + round((more - fewer) * (ref.version - before) / (after - before))
         if not versions:
             return self.steps(ref.policy) or round(ref.version * self.steps_of_update(ref.policy))
-        # newer than what was heard of, or made before this manager began
+        # newer than all that were reported, or made before this manager began
         known = versions[min(at, len(versions) - 1)]
         return max(pairs[known] + round((ref.version - known) * self.steps_of_update(ref.policy)), 0)
 
     def steps_of_update(self, policy: str) -> float:
-        """Agent steps of an update in the mean, as its learners have told of the newest lineage."""
+        """Mean agent steps per update, as reported by the learners of the newest lineage."""
         lineage = max((number for name, number in self._pairs if name == policy), default=0)
         pairs = self._pairs.get((policy, lineage), {})
         if len(pairs) < 2:

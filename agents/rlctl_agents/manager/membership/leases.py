@@ -1,4 +1,4 @@
-"""Leases: indexes of replicas handed out by hello, kept by reports, taken back by silence."""
+"""Leases: indexes of replicas, granted by hello, kept by reports, lost by silence."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 import msgspec
 
 LEAVING_S = 3.0
-"""A process that said that it is ending and has been silent for so long has ended."""
+"""Seconds of silence after which a process that reported its end has ended."""
 BURIED_AFTER_S = 120.0
-"""A boot that lost its lease and was not heard of for so long never comes back; its books can be closed."""
+"""Seconds of silence after which a boot without a lease never comes back; its books can be closed."""
 MAX_BURIED = 100_000
-"""More than any receiver has accounts of, so no rows are counted twice."""
+"""Buried boots that are remembered: more than any receiver has accounts of, so no rows are counted twice."""
 
 
 class Holder(msgspec.Struct):
-    """One process and the replica that it is. Times are monotonic seconds of the manager's clock."""
+    """Holder of a lease: a process and the replica that it is. Times are monotonic seconds of the manager's clock."""
 
     role: str
     index: int
@@ -28,15 +28,15 @@ class Holder(msgspec.Struct):
 
 
 class LeaseGrant(NamedTuple):
-    """Answer to a hello."""
+    """Lease granted in reply to a hello."""
 
     holder: Holder
-    new: bool  # this boot was not known, neither by a lease nor by name
-    replaced: Holder | None  # holder of the index before
+    new: bool  # this boot was not known, neither by a lease nor by others that named it
+    replaced: Holder | None  # former holder of the index
 
 
 class StoredLeases(msgspec.Struct):
-    """Leases as they outlive the manager, without times, because the clock starts anew."""
+    """Leases, as stored for the next manager: without times, because its clock starts anew."""
 
     holders: list[tuple[str, int, str]] = []  # role, index, boot
     buried: list[str] = []
@@ -44,15 +44,15 @@ class StoredLeases(msgspec.Struct):
 
 
 class Leases:
-    """Indexes of every role, from 0.
+    """Leases of every role, with indexes from 0.
 
     - The same boot gets the same index, as often as it asks.
-    - `prefer` names an index of which the former holder is surely gone: it is taken from it; without, the lowest free.
+    - `prefer` names an index whose former holder is surely gone: it loses the index. Without, the lowest free is given.
     - A process that is silent for `expires_s` loses its lease, and gets it back by hello if the index is still free.
-    - One that was replaced, or is buried, is refused: it may live on behind a broken network, but not as that replica.
+    - A boot that was replaced or buried is refused: it may live on behind a broken network, but not as that replica.
 
     Args:
-        expires_s: of silence.
+        expires_s: seconds of silence after which a lease expires.
         clock: monotonic seconds.
     """
 
@@ -62,15 +62,15 @@ class Leases:
         self._holders: dict[str, Holder] = {}  # by boot
         self._at: defaultdict[str, dict[int, Holder]] = defaultdict(dict)  # role -> index -> holder
         self._free: dict[str, int] = {}  # role -> index below which none is free
-        self._gone: dict[str, Holder] = {}  # lost their lease, not buried; `heard` is when
+        self._gone: dict[str, Holder] = {}  # boot -> its lost lease; `heard`: when lost, or heard since
         self._replaced: set[str] = set()
         self._buried: dict[str, None] = {}
 
     def grant(self, role: str, boot: str, prefer: int | None) -> LeaseGrant:
-        """Answer a hello.
+        """Grant a lease in reply to a hello.
 
         Raises:
-            ValueError: this boot may not come back, or speaks for another role than before.
+            ValueError: this boot may not come back, or had another role before.
         """
         if boot in self._buried or boot in self._replaced:
             raise ValueError(
@@ -102,12 +102,12 @@ class Leases:
         return LeaseGrant(holder, new=former is None, replaced=replaced)
 
     def holder(self, boot: str, role: str = "") -> Holder | None:
-        """The lease of a boot; None where it has none, or is of another role than the one named."""
+        """Lease of a boot; None if it has none, or one of another role than the given one."""
         found = self._holders.get(boot)
         return found if found is not None and role in ("", found.role) else None
 
     def hear(self, boot: str, *, leaving: bool) -> Holder | None:
-        """Note a report; its holder, or None: the process must say hello (again)."""
+        """Note a report; returns its holder, or None if the process must say hello (again)."""
         holder = self._holders.get(boot)
         if holder is not None:
             holder.heard, holder.leaving = self._clock(), leaving
@@ -116,17 +116,17 @@ class Leases:
         return holder
 
     def excuse(self, seconds: float) -> None:
-        """Do not count a time in which the manager did not listen as silence of processes."""
+        """Do not count seconds in which the manager did not listen as silence of processes."""
         now = self._clock()
         for holder in (*self._holders.values(), *self._gone.values()):
             holder.heard = min(holder.heard + seconds, now)
 
     def refused(self, boot: str) -> bool:
-        """True if `grant` would refuse a boot, which should end."""
+        """True if `grant` would refuse a boot, so that its process should end."""
         return boot in self._replaced or boot in self._buried
 
     def expire(self) -> list[Holder]:
-        """Take their leases from silent processes; returns these holders."""
+        """Expire the leases of silent processes; returns their holders."""
         now = self._clock()
         ended = [
             holder
@@ -138,7 +138,7 @@ class Leases:
         return ended
 
     def to_bury(self) -> list[str]:
-        """Boots without a lease that were not heard of for long enough."""
+        """Boots without a lease that have been silent for BURIED_AFTER_S."""
         now = self._clock()
         return [boot for boot, holder in self._gone.items() if now - holder.heard >= BURIED_AFTER_S]
 
@@ -154,7 +154,7 @@ class Leases:
         return len(self._holders)
 
     def live(self, role: str | None = None) -> list[Holder]:
-        """Holders of a lease, by role and index."""
+        """Holders of leases, sorted by role and index."""
         roles = sorted(self._at) if role is None else [role]
         return [holder for one in roles if one in self._at for _, holder in sorted(self._at[one].items())]
 
@@ -175,26 +175,26 @@ class Leases:
         return boot in self._holders or boot in self._gone
 
     def mention(self, boot: str) -> None:
-        """Note a process that others speak of and that was never heard: it counts as one that lost its lease."""
+        """Note a boot that others name and that was never heard itself: it counts as one that lost its lease."""
         if not self.known(boot) and boot not in self._buried:
             now = self._clock()
             self._gone[boot] = Holder("", -1, boot, since=now, heard=now)
 
     def name(self, boot: str) -> str:
-        """ "actor/3"; the boot itself when we do not know."""
+        """Name of a boot, such as "actor/3"; the boot itself if its role is not known."""
         holder = self._holders.get(boot) or self._gone.get(boot)
         return f"{holder.role}/{holder.index}" if holder is not None and holder.role else boot
 
     def store(self) -> StoredLeases:
-        """Leases for the next manager, without those of processes that end in good order."""
+        """Leases for the next manager, without those of processes that are leaving."""
         stay = [(one.role, one.index, one.boot) for one in self.live() if not one.leaving]
         return StoredLeases(stay, list(self._buried), sorted(self._replaced))
 
     def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:
-        """Go on from what another manager stored: all holders have `expires_s` from now to be heard.
+        """Resume the leases that another manager stored: all holders have `expires_s` from now to report.
 
         Args:
-            more: boots of which books are open; those without a lease count as gone.
+            more: boots with open books; those without a lease count as gone.
         """
         now = self._clock()
         for role, index, boot in stored.holders:

@@ -1,4 +1,4 @@
-"""New boots of actors by the address that they come from: a single pod cannot become a crowd."""
+"""Limit on new boots of actors per address: a single pod cannot pose as many actors."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from ipaddress import ip_address
 from statistics import median
 
 MOST = 4
-"""Boots that one address may bring within `WITHIN_S`: an actor that crashes at once is started no more often."""
+"""New boots of one address within WITHIN_S, at most: an actor that crashes at once is restarted no more often."""
 WITHIN_S = 120.0
 OTHERS, EACH = 3, 2
-"""Addresses stand for actors as soon as so many others are known, half of them with at most so many boots. Behind a
-translation of addresses, or a proxy, they do not, and then nothing is refused."""
+"""Addresses are taken to tell actors apart once OTHERS other ones are known, half of them with at most EACH boots.
+Behind address translation or a proxy they do not, and then nothing is refused."""
 REMEMBERED = 200_000
 ADDRESSES = 4096
-"""Known at a time; the oldest makes room."""
+"""Addresses that are remembered, at most; the oldest is dropped."""
 
 
 class Newcomers:
-    """Judges the first hello of each boot.
+    """Limiter of new boots per address.
 
     Args:
         clock: monotonic seconds.
@@ -32,13 +32,13 @@ class Newcomers:
         self._usual: dict[str, int] = {}  # address -> most boots that it has had at a time, the newest last
 
     def admit(self, boot: str, address: str, *, known: bool = False) -> None:
-        """Admit a boot that says hello, maybe again.
+        """Admit the hello of a boot, maybe a repeated one.
 
         Args:
-            known: it has had a lease before, also from an earlier manager: it is not judged.
+            known: it has had a lease before, also from an earlier manager: it always passes.
 
         Raises:
-            ValueError: its address brings too many.
+            ValueError: its address has brought too many new boots.
         """
         now = self._clock()
         while self._came and now - next(iter(self._came.values()))[1] >= WITHIN_S:
@@ -67,7 +67,7 @@ class Newcomers:
 
 
 def _tells(address: str) -> bool:
-    """True if the address is not one that several processes of a machine share."""
+    """True if the address can tell processes apart: an IP address other than loopback."""
     try:
         return not ip_address(address).is_loopback
     except ValueError:

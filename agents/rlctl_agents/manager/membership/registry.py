@@ -38,13 +38,13 @@ RECEIVERS = ("learner", "replay")
 """Roles that receive rows of actors."""
 
 MOST_GAUGES = 1000
-"""Of one process, under names of at most LONGEST_NAME characters; of its histograms and averages as well."""
+"""Gauges of one process, at most, with names of at most LONGEST_NAME characters; and of its histograms and averages."""
 
 log = logging.getLogger(__name__)
 
 
 class StoredMembers(msgspec.Struct):
-    """results/ledger.json: the totals of every boot, by its own count."""
+    """Content of results/ledger.json: the totals of every boot, by its own count."""
 
     format: int = FORMAT
     leases: StoredLeases = msgspec.field(default_factory=StoredLeases)
@@ -53,7 +53,7 @@ class StoredMembers(msgspec.Struct):
 
 
 def load_members(folder: Path) -> StoredMembers:
-    """Members as the last manager left them; none where they cannot be read: processes say them again."""
+    """Members as the last manager stored them; none if they cannot be read: processes report their totals again."""
     path = folder / "ledger.json"
     try:
         data = read_file(path)
@@ -67,10 +67,10 @@ def load_members(folder: Path) -> StoredMembers:
 
 
 class Members:
-    """Leases, addresses and accounts of every process. Called by one thread; others may read `lines`.
+    """Leases, addresses and books of every process. Called by one thread; others may read `lines`.
 
     Args:
-        stored: by an earlier manager.
+        stored: members stored by an earlier manager.
         clock: monotonic seconds.
     """
 
@@ -90,40 +90,40 @@ class Members:
         """Boot -> its newest report to this manager, without its books."""
         self._groups: dict[str, int] = {}  # boot of a learner in `seen` -> group in which it steps, 0: in none
         self.origins: dict[str, Origin] = {}
-        """Boot -> where it runs, or ran, of all that have said hello to this manager."""
+        """Boot -> where it runs, or ran; of all boots that have said hello to this manager."""
 
     @property
     def report_every_s(self) -> float:
-        """Between two reports of each actor."""
+        """Seconds between two reports of each actor."""
         return timing.report_every_s(len(self.leases))
 
     def reports(self, role: str) -> list[Report | None]:
-        """Newest report of each holder of a lease, by index; None: this manager has not heard of it yet."""
+        """Newest report of each holder of a lease, by index; None: it has not reported to this manager yet."""
         return [self.seen.get(one.boot) for one in self.leases.live(role)]
 
     def heard(self, role: str) -> list[Report]:
-        """Newest report of each holder of a lease that this manager has heard of, by index."""
+        """Newest report of each holder of a lease that has reported to this manager, by index."""
         return [one for one in self.reports(role) if one is not None]
 
     @property
     def root(self) -> Holder | None:
-        """The modelpool to which learners bring weights, and of which evaluators get them; None: it does not live."""
+        """Modelpool that gets weights from learners, and from which evaluators get theirs; None: it does not live."""
         return next((one for one in self.leases.live("modelpool") if one.index == 0), None)
 
     @property
     def published(self) -> ModelRef | None:
-        """Newest model that it holds."""
+        """Newest model of that modelpool; None: none."""
         report = self.seen.get(self.root.boot) if self.root is not None else None
         return None if report is None else report.model
 
     @property
     def rested(self) -> bool:
-        """No newer model will be published: the learner rests and the modelpool holds its weights, or none learns."""
+        """True if no newer model will be published: all learners rest and the modelpool has their weights."""
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 
     def playing(self, match: Callable[[Holder], Match | None]) -> list[ActorEpisodes]:
-        """Live actors that have a match, and their episodes by their own count."""
+        """Live actors that have a match, and the moments of their episodes, as they report them."""
         found = []
         for one in self.leases.live("actor"):
             seen, plays = self.seen.get(one.boot), match(one)
@@ -133,12 +133,12 @@ class Members:
         return found
 
     def cpu(self) -> Cpu:
-        """CPU seconds of the run so far, by the count of its processes, and those of its evaluators."""
+        """CPU seconds of the run so far, as its processes report them, and those of its evaluators."""
         each = {role: self.totals.sum(role, "cpu_seconds") for role in self.totals.roles()}
         return Cpu(each.get("evaluator", 0.0), sum(each.values()))
 
     def train_return(self) -> float | None:
-        """Mean raw return of the newest episodes of training, over actors; None: none has ended yet."""
+        """Mean raw return of the newest training episodes, over actors; None: none has ended yet."""
         told = [one.gauges["train_return"] for one in self.heard("actor") if "train_return" in one.gauges]
         return sum(told) / len(told) if told else None
 
@@ -146,7 +146,7 @@ class Members:
         """Enter a report of a process in the books.
 
         Returns:
-            Boot of each sender that is quarantined by it and was not before -> the fault in its values.
+            Boot of each sender that this process has newly quarantined -> the fault in its values.
         """
         boot, quarantined, counters = report.boot, dict[str, str](), sound(report.counters)
         self.totals.hear(report.role, boot, counters)
@@ -158,7 +158,7 @@ class Members:
             faults = {sender: one.fault for sender, one in report.accounts.items() if one.fault}
             before = self.ledger.quarantined() if faults else {}
             self.ledger.hear_receiver(boot, report.accounts, self.leases.is_buried)
-            # what comes late, of a learner that was replaced, begins nothing; a replay's rows are of no life
+            # a late report of a replaced learner begins no life, nor does one of a replay shard
             if report.role == "learner" and report.gauges.get(RANK, 0.0) >= 0.0 and self.leases.alive(boot):
                 base = report.gauges.get(BASE_ROWS)
                 self.ledger.begin(boot, None if base is None else int(base), self._together(report))
@@ -167,7 +167,7 @@ class Members:
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
         self.lines.add(report.log, report.role)
-        learns, model = report.role == "learner", report.model  # of the others none averages
+        learns, model = report.role == "learner", report.model  # only learners average
         if learns:
             self._groups[boot] = group_of(report) or 0
         self.seen[boot] = msgspec.structs.replace(
@@ -179,14 +179,14 @@ class Members:
         return quarantined
 
     def place(self, boot: str) -> str:
-        """A process and where it runs: "actor/3 (node n7, image sha256:...)"."""
+        """Name of a process and where it runs: "actor/3 (node n7, image sha256:...)"."""
         return printable(f"{self.leases.name(boot)} ({self.origins.get(boot, Origin())})")
 
     def quarantined(self) -> dict[str, str]:
-        """ "actor/3" -> the fault in the values that it sends, or sent, in words.
+        """Quarantined processes: "actor/3" -> the fault in the values that it sends, or sent, in words.
 
-        A quarantined process that has ended is named as long as its books are open, so that one that is started anew
-        again and again is seen although the present one has not sent anything yet.
+        A quarantined process that has ended is listed as long as its books are open, so that one that is restarted
+        again and again is seen although its present boot has not sent anything yet.
         """
         by_name: dict[str, list[tuple[str, str]]] = {}
         for boot, fault in self.ledger.quarantined().items():
@@ -203,41 +203,41 @@ class Members:
         return found
 
     def _together(self, report: Report) -> set[str]:
-        """Boots of the learners that step together with this one, as they say."""
+        """Boots of the learners that step together with this one, as they report."""
         group = group_of(report) or 0
         others = (boot for boot, number in self._groups.items() if number == group > 0)
         return {report.boot, *others}
 
     def forget(self, boot: str) -> None:
-        """Drop figures of the last seconds of a boot that lost its lease. Its books stay open."""
+        """Drop the recent figures of a boot that lost its lease. Its books stay open."""
         self.rates.forget(boot)
         self.lag.forget(boot)
         self.seen.pop(boot, None)
         self._groups.pop(boot, None)
 
     def expire(self) -> list[Holder]:
-        """Take the leases of the silent, as their number allows; the former holders."""
+        """Expire the leases of silent processes, with a timeout that grows with their number; returns their holders."""
         self.leases.expires_s = timing.expires_s(len(self.leases))
         self.rates.window_s = max(WINDOW_S, 3.0 * self.report_every_s)
         return self.leases.expire()
 
     def bury(self) -> list[str]:
-        """Close the books of boots that have been gone for long enough; these boots."""
+        """Close the books of boots that have been gone for long enough; returns these boots."""
         buried = []
         for boot in self.leases.to_bury():
             if self.ledger.close(boot, self.leases.alive, self.leases.is_buried):
                 self.totals.close(boot)
                 self.leases.bury(boot)
                 self.origins.pop(boot, None)
-                self.forget(boot)  # of a report that came after it had lost its lease
+                self.forget(boot)  # a report may have come after it lost its lease
                 buried.append(boot)
         return buried
 
     def store(self) -> StoredMembers:
-        """For the next manager."""
+        """The members, for the next manager."""
         return StoredMembers(FORMAT, self.leases.store(), self.ledger.store(), self.totals.store())
 
 
 def _bounded(values: Mapping[str, T]) -> dict[str, T]:
-    """The first MOST_GAUGES with a name that a process has."""
+    """The first MOST_GAUGES values whose names are not too long."""
     return dict(islice(((name, one) for name, one in values.items() if len(name) <= LONGEST_NAME), MOST_GAUGES))

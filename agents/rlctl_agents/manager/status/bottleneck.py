@@ -10,15 +10,15 @@ import msgspec
 from rlctl.spec.words import number
 
 WORTH_SAYING = 0.2
-"""A share of time below this is not what holds a run back."""
+"""Smallest share of waiting that counts as a bottleneck."""
 CORES_FULL = 0.9
 STALLED_S = 8.0
 """Seconds without an update after which a run is stalled if its processes report no waiting."""
 MOST_AT_ONCE = 4
-"""Suggest at most so many times the present number."""
+"""Largest factor by which more actors are suggested."""
 
 SHARD_FULL = 0.9
-"""A shard that computes for so much of its time is itself what its clients wait for."""
+"""Share of its time from which a computing shard is itself the bottleneck."""
 
 Kind = Literal[
     "starting",
@@ -41,15 +41,15 @@ class Waits(msgspec.Struct, frozen=True):
     actor_model: float  # actors wait for weights
     learner_model: float = 0.0  # the learner waits for the modelpool
     simulator: float = 0.0  # actors are inside the environment's step
-    learner_draw: float = 0.0  # of learner_data: rows may be drawn, and are not here yet, or no shard answers
+    learner_draw: float = 0.0  # part of learner_data: rows may be drawn, but have not arrived, or no shard replies
     shard: float = 0.0  # the busiest shard of the replay computes
     samples_per_insert: float = (
-        0.0  # by which the replay lets learner and actors wait for each other; no share; 0: none
+        0.0  # ratio by which the replay lets learner and actors wait for each other; not a share; 0: none
     )
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Verdict as it stands in the status."""
+    """Verdict, as shown in the status."""
 
     kind: Kind
     text: str
@@ -69,21 +69,21 @@ def judge(
 ) -> Verdict:  # fmt: skip
     """Name the slow side: the cause, not the side that waits because of it.
 
-    A modelpool that is slow stops the learner, so that actors wait for credit too; a simulator that is slow starves the
-    learner. So shares are followed to where time is really spent. By the samples per insert of a replay the faster side
-    waits: a learner that may not draw waits for actors, and actors without credit for the learner, unless a shard
-    computes all the time.
+    A slow modelpool stops the learner, so that actors wait for credit too; a slow simulator starves the learner. So
+    shares are traced to where time is really spent. With a limit on samples per insert, the faster side waits: a
+    learner that may not draw waits for actors, and actors without credit for the learner, unless a shard computes all
+    the time.
 
     Args:
         started: the learner has learned for some seconds.
-        actors: that live.
+        actors: number of live actors.
         cores_busy: CPU seconds per second over all roles.
-        cores: of the machine that the manager may use.
+        cores: cores of the machine that the manager may use.
         one_machine: all roles share its cores.
-        run: its name, for the command.
-        learners: that live.
+        run: name of the run, for the command.
+        learners: number of live learners.
         again: updates were made before these learners, or this manager, began.
-        idle_s: since the last update, less what the actors take for a batch.
+        idle_s: seconds since the last update, minus those that the actors take for a batch.
 
     Example:
         A learner that waits for data 60 % of the time, two actors, half the machine idle: actor-bound, and
@@ -116,7 +116,7 @@ def judge(
 
 
 def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
-    """Kind and sentence while shares of time say nothing yet."""
+    """Kind and sentence before shares of time are meaningful."""
     who = "no actor" if actors == 0 else "no learner" if learners == 0 else ""
     if who:
         return ("stalled", f"stalled: {who} reports") if again else ("starting", f"starting: {who} has reported yet")
@@ -125,8 +125,8 @@ def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
 
 
 def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | None]:
-    """Kind, sentence, and how many actors would be better; None: no other number."""
-    if waits.learner_model >= max(WORTH_SAYING, waits.learner_data):  # it takes nothing: credit runs out by that
+    """Kind, sentence, and a better number of actors; None: no other number."""
+    if waits.learner_model >= max(WORTH_SAYING, waits.learner_data):  # it takes no rows then, so credit runs out
         text = f"modelpool-bound: the learner waits to publish {_percent(waits.learner_model)} of the time"
         return "modelpool-bound", text, None
     largest = max(waits.learner_data, waits.actor_credit, waits.actor_model)

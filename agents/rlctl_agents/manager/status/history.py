@@ -1,7 +1,7 @@
-"""History of a run for its curves, in bounded space: samples of its status, evaluations, marks of what happened.
+"""History of a run for its curves, in bounded space: samples of its status, evaluations, and marks of events.
 
-Samples are kept here and stored as results/history.json. Evaluations and marks are read from the files that have them
-anyway, evaluations.jsonl and events.jsonl, so they survive a manager that was killed, whatever release began the run.
+Samples are stored as results/history.json. Evaluations and marks are read from evaluations.jsonl and events.jsonl,
+which hold them anyway, so they survive a manager that was killed, whatever release began the run.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from rlctl_agents.runtime.storage import read_file
 FORMAT = 1
 FILE = "history.json"
 FINEST_S = 5.0
-"""A row of samples is the mean over so many seconds; of a long run over twice, four times ... as many."""
+"""Seconds over which a row of samples is the mean; doubled as often as a long run needs it."""
 ROWS = 720
-"""Then two rows become one: 360 to 720 rows, an hour at 5 s, a day at 160 s, a week at 20 minutes."""
+"""Rows at which pairs are merged: 360 to 720 rows, an hour at 5 s, a day at 160 s, a week at 20 minutes."""
 NAMES = 96
 """Curves that are sampled, at most; 700 KB of JSON at the most, 150 KB as a rule."""
 POINTS = 400
-"""Evaluations of a mode, and marks of a kind; when there are more, every second one goes."""
+"""Evaluations of a mode, and marks of a kind, at most; beyond that, every second one is dropped."""
 LONGEST_TEXT = 200
 MOST_READ = 64 << 20
-"""Bytes of either file: with thousands of actors that come and go for months, events.jsonl grows to gigabytes."""
+"""Bytes read of either file, at most: with thousands of actors that come and go for months, events.jsonl grows to
+gigabytes."""
 
 MarkKind = Literal["generation", "restart", "failure", "change"]
 KINDS: Mapping[str, MarkKind] = {
@@ -41,7 +42,7 @@ KINDS: Mapping[str, MarkKind] = {
     "lock_step": "failure", "not_evaluated": "failure", "not_recorded": "failure", "unreadable": "failure",
     "reload": "change",
 }  # fmt: skip
-"""Kind of an event -> that of its mark; `gone` is a failure unless the process had said that it would end."""
+"""Kind of an event -> kind of its mark; `gone` is a failure unless the process had reported its end."""
 
 T = TypeVar("T")
 
@@ -49,17 +50,17 @@ log = logging.getLogger(__name__)
 
 
 class CurveRows(msgspec.Struct):
-    """results/history.json: rows of samples, oldest first, each column as long as the others."""
+    """Content of results/history.json: rows of samples, oldest first; all columns have the same length."""
 
     format: int = FORMAT
-    every_s: float = FINEST_S  # of a row
-    unix: list[float] = []  # at its end
-    running_s: list[float] = []  # the same, without the time in which no manager ran
-    steps: list[int] = []  # agent steps that the weights were learned from, at its end
-    values: dict[str, list[float | None]] = {}  # curve -> its mean over the row; None: it had no value
+    every_s: float = FINEST_S  # seconds per row
+    unix: list[float] = []  # Unix time at the end of each row
+    running_s: list[float] = []  # the same, in seconds without the time in which no manager ran
+    steps: list[int] = []  # agent steps that the weights were learned from, at the end of each row
+    values: dict[str, list[float | None]] = {}  # curve -> its mean over each row; None: no value
 
     def add(self, unix: float, running_s: float, steps: int, values: Mapping[str, float]) -> None:
-        """Add a row; of too many, two become one."""
+        """Add a row; when there are ROWS, pairs are merged."""
         count = len(self.unix)
         self.unix.append(unix)
         self.running_s.append(running_s)
@@ -76,7 +77,7 @@ class CurveRows(msgspec.Struct):
 
     @property
     def sound(self) -> bool:
-        """True if columns are as long as each other, and rows and columns are no more than there may be."""
+        """True if all columns have the same length, and rows and columns are within their bounds."""
         columns: list[Sequence[Any]] = [self.running_s, self.steps, *self.values.values()]
         few = len(self.unix) < ROWS and len(self.values) <= NAMES and self.every_s >= FINEST_S
         return few and all(len(column) == len(self.unix) for column in columns)
@@ -99,17 +100,17 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 class RunMark(NamedTuple):
-    """Event that a curve shows."""
+    """Event that a curve shows as a mark."""
 
     kind: MarkKind
     unix: float
-    steps: int  # that the weights were learned from by then
+    steps: int  # agent steps that the weights were learned from by then
     running_s: float
     text: str
 
 
 class HistoryView(NamedTuple):
-    """History as pages read it, from any thread: nothing of it is changed any more."""
+    """Immutable snapshot of the history, for readers in any thread."""
 
     rows: CurveRows
     evaluations: Mapping[str, Sequence[Measured]]  # by mode, oldest first
@@ -120,13 +121,13 @@ EMPTY = HistoryView(CurveRows(), {}, ())
 
 
 class _Event(msgspec.Struct, frozen=True):
-    """Line of events.jsonl, as far as a mark needs it."""
+    """Fields of a line of events.jsonl that a mark needs."""
 
     kind: str
     time: float
     text: str
     steps: int | None = None
-    lost: bool = False  # of `gone`: it had not said that it would end
+    lost: bool = False  # of `gone`: the process had not reported its end
     term: int = 0
 
     @property
@@ -137,7 +138,7 @@ class _Event(msgspec.Struct, frozen=True):
 
 
 class RunHistory:
-    """History of a run, by one thread.
+    """History of a run, used by one thread.
 
     Args:
         folder: results/.
@@ -153,12 +154,12 @@ class RunHistory:
         self._marked: dict[MarkKind, list[_Event]] = {}
         self._ran_s = self._rows.running_s[-1] if self._rows.running_s else 0.0
         """Running seconds before this life of the manager, as far as the stored rows reach."""
-        self._sums: dict[str, tuple[float, int]] = {}  # of the row that is not whole yet
+        self._sums: dict[str, tuple[float, int]] = {}  # sum and count of each curve, for the row that is not complete
         self._view: HistoryView | None = None
         self.look()
 
     def look(self) -> None:
-        """Read evaluations and events that have been written since the last time."""
+        """Read the evaluations and events written since the last call."""
         for one in self._evaluations.new():
             _keep(self._measured.setdefault(one.mode, []), one)
             self._view = None
@@ -168,10 +169,10 @@ class RunHistory:
                 self._view = None
 
     def sample(self, unix: float, life_s: float, steps: int, values: Mapping[str, float]) -> None:
-        """Take a sample of the status; some seconds of them make a row.
+        """Add a sample of the status; the mean of those of some seconds becomes a row.
 
         Args:
-            life_s: since this life of the manager began.
+            life_s: seconds since this life of the manager began.
             values: finite numbers, by the name of their curve.
         """
         self.look()
@@ -184,11 +185,11 @@ class RunHistory:
             self._sums, self._view = {}, None
 
     def store(self, state: StateStore) -> bool:
-        """Store the samples; says whether it could."""
+        """Store the samples; False if they cannot be stored."""
         return state.save(self._file, msgspec.json.encode(self._rows), durable=False)
 
     def view(self) -> HistoryView:
-        """The history so far; the same object until something is added."""
+        """Snapshot of the history; the same object until something is added."""
         if self._view is None:
             rows = msgspec.structs.replace(
                 self._rows, unix=[*self._rows.unix], running_s=[*self._rows.running_s], steps=[*self._rows.steps],
@@ -201,7 +202,7 @@ class RunHistory:
         found = []
         sampled = rows.unix[0] if rows.unix else math.inf
         before = [(one.time, one.steps) for of in self._measured.values() for one in of if one.time < sampled]
-        # an evaluation is of weights of a while ago: where there are samples, these are nearer to what had been
+        # an evaluation's steps are those of older weights: where there are samples, these are nearer
         known = [*sorted(before), *zip(rows.unix, rows.steps, strict=True)]
         times = [unix for unix, _ in known]
         for kind, events in self._marked.items():
@@ -213,7 +214,7 @@ class RunHistory:
 
 
 def _running_s(rows: CurveRows, unix: float) -> float:
-    """Running time at a moment: between two rows in proportion."""
+    """Running time in seconds at a Unix time, interpolated between two rows."""
     at = bisect_right(rows.unix, unix)
     if at == len(rows.unix):
         return rows.running_s[-1] if at else 0.0
@@ -224,14 +225,14 @@ def _running_s(rows: CurveRows, unix: float) -> float:
 
 
 class _Tail(Generic[T]):
-    """Lines of a file that grows, one JSON object each; those of another form are left out, and what lies more than
-    MOST_READ before its end when it is first looked at."""
+    """New lines of a growing file, one JSON object each. Lines of another form are skipped, as are those that lie more
+    than MOST_READ before its end at the first read."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self._path, self._read = path, 0
         with suppress(OSError):
             self._read = max(path.stat().st_size - MOST_READ, 0)
-        self._within = self._read > 0  # of a line, perhaps
+        self._within = self._read > 0  # perhaps within a line
         self._decoder = msgspec.json.Decoder(kind)
 
     def new(self) -> Iterator[T]:
@@ -259,7 +260,7 @@ class _Tail(Generic[T]):
 
 
 def _load(path: Path) -> CurveRows:
-    """Rows as the last manager left them; none where they cannot be read: curves are no reason to end a run."""
+    """Rows as the last manager stored them; none if they cannot be read: curves are no reason to end a run."""
     try:
         data = read_file(path)
         rows = CurveRows() if data is None else msgspec.json.decode(data, type=CurveRows)
@@ -272,14 +273,14 @@ def _load(path: Path) -> CurveRows:
 
 
 def _keep(kept: list[T], one: T) -> None:
-    """Add one; of too many, every second goes, the newest stays."""
+    """Append an item; beyond POINTS, every second one is dropped, but never the newest."""
     kept.append(one)
     if len(kept) > POINTS:
         del kept[-2::-2]
 
 
 def _halved(column: Sequence[float | None]) -> list[float | None]:
-    """Means of pairs."""
+    """Means of pairs of values, without missing ones."""
     pairs = zip(column[::2], column[1::2], strict=True)
     known = [[one for one in pair if one is not None] for pair in pairs]
     return [float(f"{sum(of) / len(of):.5g}") if of else None for of in known]

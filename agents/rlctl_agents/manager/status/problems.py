@@ -11,28 +11,28 @@ SILENT_S = 8.0
 NO_UPDATE_S = 30.0
 ABSENT_S = 60.0
 SLOW_STEP_S = 0.1
-"""A simulator that takes so long for a step is what a learner without data waits for."""
+"""Seconds per step from which a simulator is slow: a learner without data waits for it."""
 STALE_SHARE = 0.1
 LATE_GENERATION_S = 60.0
 LATE_PARTS_S = 200.0
-"""The same of one that waits for a replay's parts, which may be large; two thirds of `checkpoint.every` where that is
-more."""
+"""Seconds after which a generation that waits for a replay's parts, which may be large, is late; two thirds of
+`checkpoint.every` where that is more."""
 ROLLS_S = 180.0
-"""Time for one learner after the other to be replaced."""
+"""Seconds in which learners are replaced one after the other, at most."""
 LOST_S = 600.0
-"""So long after its start a manager says that it began from older progress; the event stays."""
+"""Seconds for which a manager reports that it began from older progress; the event stays."""
 ENDLESS_STEPS = 200_000
 MAX_PROBLEMS = 20
 MAX_NAMED = 5
 NO_ROOM = ("No space left", "the volume is full", "quota of the volume", "quota exceeded")
-"""Of the words of the system, and of ours."""
+"""Phrases of a failure that mean a full volume: the system's and ours."""
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts that problems are found from, over the last seconds where it is a rate."""
+    """Facts from which problems are found; rates are over the last seconds."""
 
-    now_s: float  # since the manager's start
+    now_s: float  # seconds since the manager's start
     silent: Mapping[str, float] = field(default_factory=dict)  # "actor/3" -> seconds since its last report
     live: Mapping[str, int] = field(default_factory=dict)  # role -> how many hold a lease
     absent: Mapping[str, float] = field(
@@ -41,15 +41,15 @@ class Facts:
     behind: Mapping[str, float] = field(
         default_factory=dict
     )  # modelpool with older weights -> seconds without new ones
-    idle_s: float = 0.0  # since the last update
-    batch_s: float = 0.0  # that the actors take for a batch, as fast as they are; 0: not known
-    env_step_s: float = 0.0  # that one step of one environment takes, in the slowest actor; 0: not known
+    idle_s: float = 0.0  # seconds since the last update
+    batch_s: float = 0.0  # seconds that the actors take for a batch at their present rate; 0: not known
+    env_step_s: float = 0.0  # seconds per step of one environment, in the slowest actor; 0: not known
     started: bool = False  # something was learned
     nonfinite: float = 0.0  # updates left out since the learner's start
     ledger_faults: Iterable[str] = ()
-    quarantined: Mapping[str, str] = field(default_factory=dict)  # "actor/3" -> what is wrong with its values, in words
+    quarantined: Mapping[str, str] = field(default_factory=dict)  # "actor/3" -> fault in its values, in words
     residuals: Iterable[tuple[str, str]] = ()  # outliers among actors, in words, and a process of each
-    stale_share: float = 0.0  # of rows that reach the learner
+    stale_share: float = 0.0  # share of stale rows among those that reach the learner
     rejected_per_s: Mapping[tuple[str, str], float] = field(default_factory=dict)  # (role, reason)
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
     late_parts: Sequence[str] = ()  # processes that have yet to add a part: the learner's own is there
@@ -57,25 +57,25 @@ class Facts:
     damaged: Iterable[str] = ()  # manifests
     unreadable: Mapping[str, int] = field(default_factory=dict)  # shard -> parts that it could not use when it began
     rows_unsaved: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
-    """Shard -> the newest generation that has its rows, None: none has, and why the two newest have not."""
-    unusable: Iterable[int] = ()  # generations that a learner passed over
+    """Shard -> newest generation that has its rows (None: none has), and why the two newest lack them."""
+    unusable: Iterable[int] = ()  # generations that a learner could not use
     lost: str = ""  # why the manager began from older progress than was stored
     disk: str = ""  # why something could not be stored
     unsaved: str = ""  # the run ends, and no generation holds its last model
-    refused: str = ""  # newest refused hello, if it was lately
-    learner_waited_s: float = 0.0  # for those of another spec or image to leave
-    broken: tuple[str, str] | None = None  # lock-step: how, and the process
+    refused: str = ""  # newest refused hello, if it is recent
+    learner_waited_s: float = 0.0  # seconds for which a learner has waited for those of another spec or image to leave
+    broken: tuple[str, str] | None = None  # how lock-step was broken, and the process
     starved: Iterable[str] = ()  # learners that get no segments: the others go on without them
-    apart: tuple[int, int] | None = None  # learners that step together, of how many that the spec names
-    endless_steps: float = 0.0  # of an evaluator, in each environment, without any episode's end
-    standstill: Standstill | None = None  # of evaluators
+    apart: tuple[int, int] | None = None  # learners that step together, and their number in the spec
+    endless_steps: float = 0.0  # steps of an evaluator in each environment, without the end of any episode
+    standstill: Standstill | None = None  # evaluators that make no steps
 
 
 def find(facts: Facts, run: str) -> list[dict[str, str]]:
-    """Every problem: `text` and `next`; the likeliest cause of others first.
+    """Problems, at most MAX_PROBLEMS, each with `text` and `next`; the likeliest cause of others first.
 
     Args:
-        run: its name, which every command carries: a user may have several runs.
+        run: name of the run, which every command carries: a user may have several runs.
     """
     found = [*_disk(facts), *_processes(facts), *_experience(facts), *_learning(facts), *_books(facts)]
     return [
@@ -123,7 +123,7 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"{more} more processes have said nothing for {SILENT_S:.0f} s", "rlctl status -o wide"
 
     def too_long(absent_s: float) -> bool:
-        """Those that this manager has not heard yet load what they need, at first and when a run goes on."""
+        """True if an absence is a problem. Processes that this manager has not heard yet may still be loading."""
         return absent_s >= (SILENT_S if facts.started and absent_s < facts.now_s - 1.0 else ABSENT_S)
 
     for role in ("modelpool", "replay", "learner", "actor"):
@@ -174,7 +174,8 @@ def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.stale_share >= STALE_SHARE:
         share = f"{facts.stale_share * 100:.0f} % of the rows"
         yield (
-            f"{share} are too old when they reach the learner: fewer actors, or a larger algorithm.max_lag_versions",
+            f"{share} are too old when they reach the learner: fewer actors, or a larger algorithm.max_lag_versions;"
+            " with ppo, environments whose copies all step together",
             "rlctl status -o json",
         )
 
@@ -211,7 +212,7 @@ def _books(facts: Facts) -> Iterable[tuple[str, str]]:
         if per_s > 0 and reason == "disk":
             yield f"{role} cannot keep models: the volume takes nothing", "df -h"
         elif reason == "term" and facts.now_s < ABSENT_S:
-            continue  # what was on its way when this manager took over
+            continue  # messages in flight when this manager took over
         elif per_s > 0 and not (reason == "values" and facts.quarantined):  # a quarantined sender asks again and again
             why = f" ({reason})" if reason else ""
             yield f"{role} rejects messages{why}: {per_s:.3g} a second", f"rlctl logs {role} --level WARNING"

@@ -18,14 +18,14 @@ STORED = ("inserted", "overwritten")
 
 
 def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
-    """The replay as the status shows it.
+    """Figures of the replay, as shown in the status.
 
-    Rows, bytes and capacity are those of the shards that live; dropped are those that were in others when they ended.
-    What was inserted and sampled counts from the beginning of the run, that of dead shards too, as the limit of samples
-    per insert does.
+    Rows, bytes and capacity are those of live shards; dropped rows were those in other shards when they ended. Inserted
+    and sampled rows count from the beginning of the run, with those of dead shards, as the limit of samples per insert
+    does.
 
     Args:
-        shards: that hold a lease.
+        shards: shards that hold a lease.
     """
     members, boots = view.members, [one.boot for one in shards]
     gauges = [seen.gauges for boot in boots if (seen := members.seen.get(boot)) is not None]
@@ -63,7 +63,7 @@ def _stored(counters: Mapping[str, float]) -> int:
 
 
 def wanted_ratio(view: RunView, boots: Iterable[str]) -> float:
-    """`replay.samples_per_insert`, as the shards have it; 0: no limit, or not known."""
+    """`replay.samples_per_insert`, as reported by the shards; 0: no limit, or not known."""
     known = [seen.gauges for boot in boots if (seen := view.members.seen.get(boot)) is not None]
     return max((one.get("samples_per_insert", 0.0) for one in known), default=0.0)
 

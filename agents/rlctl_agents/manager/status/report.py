@@ -1,4 +1,4 @@
-"""Status of a run: shown by `rlctl status`, stored, drawn as curves."""
+"""Status of a run: shown by `rlctl status`, stored, and drawn as curves."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ API_VERSION = "rlctl/v1"
 ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
 LEARNING = {"consumed_steps": "learner", "learned_steps": "learner", "updates": "learner"}
 COUNTED = ACTING | LEARNING
-"""Total -> the role that counts it."""
+"""Total -> role that counts it."""
 SETTLED_S = 5.0
-"""After so long from its first updates, shares of waiting begin to mean something."""
+"""Seconds after a learner's first update from which its shares of waiting are meaningful."""
 RECENT_EPISODES = 100
-"""That an actor's training return is the mean of, at most."""
+"""Episodes of which an actor's training return is the mean, at most."""
 REFUSED_S = 30.0
 LISTED = 100
-"""Members of a role that are listed one by one."""
+"""Members of a role that are listed one by one, at most."""
 UNWELL = 50
-"""Of these, at most so many because they are silent, when there are more members than that."""
+"""Silent members listed first among LISTED, at most."""
 
 
 class StatusBuilder:
-    """Makes the status from the view of a run.
+    """Builder of the status, from the view of a run.
 
     Args:
-        cores: of this machine that this process may use.
+        cores: cores of this machine that this process may use.
     """
 
     def __init__(self, view: RunView, *, cores: float | None = None) -> None:
@@ -50,15 +50,15 @@ class StatusBuilder:
         self._cores = cores or Machine.here().cores
         self._updates = view.members.totals.sum("learner", "updates")
         self._updated = view.clock.monotonic()
-        self._heard: dict[str, float] = {}  # role -> when one of it was heard last
+        self._heard: dict[str, float] = {}  # role -> when one of its processes was last heard
         self._held: dict[str, tuple[ModelRef | None, float]] = {}  # modelpool's boot -> its newest model, since when
         self._trained: dict[str, Any] = {}  # figures of the last seconds, as they were shown last
 
     def build(self, *, finished: bool = False) -> dict[str, Any]:
-        """The status now; call it about once a second, for its figures of the last seconds.
+        """Build the present status; to be called about once a second, for its figures of the last seconds.
 
         Args:
-            finished: this is the last one of a run that has done what was asked.
+            finished: this is the last status of a run that has done what was asked.
         """
         view = self._view
         known = view.members
@@ -107,7 +107,7 @@ class StatusBuilder:
         return {key: clean(value) for key, value in status.items()}
 
     def _note(self, live: dict[str, list[Holder]], rows: dict[str, Rows]) -> None:
-        """Note when there was an update last, and how fast rows come to their fates."""
+        """Note the time of the last update, and the rates at which rows reach their fates."""
         view, known = self._view, self._view.members
         updates = known.totals.sum("learner", "updates")
         # a run that ends makes no update; that is no problem
@@ -119,7 +119,7 @@ class StatusBuilder:
             )
 
     def _roles(self) -> tuple[str, ...]:
-        """Roles that are told with their members, in the order in which they are shown."""
+        """Roles whose members are shown, in that order."""
         replay = ("replay",) if self._view.settings.roles.replay is not None else ()
         return ("modelpool", *replay, "learner", "actor", "evaluator")
 
@@ -146,7 +146,7 @@ class StatusBuilder:
         }
 
     def _selected(self, name: Name) -> dict[str, Any] | None:
-        """Kept model of that name: its evaluations, and its files below the folder of the run."""
+        """Selected model of that name: its evaluations, and its files below the folder of the run."""
         found = self._view.evaluations.selection.models.get(name)
         if found is None:
             return None
@@ -196,8 +196,8 @@ class StatusBuilder:
         )
 
     def _totals(self) -> dict[str, int]:
-        """Totals of all actors, and of all that the present weights have learned from: not of updates by a learner that
-        died before it was saved, which the ledger tells of.
+        """Totals of all actors, and of all that the present weights were learned from: without updates of a learner
+        that died before it was saved, which are in the ledger.
         """
         view = self._view
         found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
@@ -224,7 +224,7 @@ class StatusBuilder:
         return {"mean": mean, "episodes": sum(min(int(one), RECENT_EPISODES) for one in episodes)}
 
     def _train_info(self) -> dict[str, float]:
-        """Numbers that environments tell at the end of episodes: means over actors, each over its newest episodes."""
+        """Numbers that environments report at the end of episodes: means over actors, each over its newest episodes."""
         told: dict[str, list[float]] = {}
         for one in self._view.members.heard("actor"):
             found = {name.removeprefix(INFO): mean for name, mean in one.gauges.items() if name.startswith(INFO)}
@@ -272,8 +272,8 @@ class StatusBuilder:
         return shown
 
     def _silent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
-        """Boots that have not been heard for too long, and for how long, less the usual time between reports. What
-        another manager heard, and this one not yet, is no news."""
+        """Boots that have been silent for too long -> seconds, minus the usual time between reports. Boots that only an
+        earlier manager has heard do not count."""
         view, found = self._view, dict[str, float]()
         for role, members in live.items():
             since = view.clock.monotonic() - 3.0 * (report_every_s(len(view.members.leases), role) - 1.0)
@@ -283,7 +283,7 @@ class StatusBuilder:
 
     def _absent(self, live: dict[str, list[Holder]]) -> dict[str, float]:
         """Seconds since each role without a process, modelpool/0 and each missing shard was last heard, or since this
-        manager began to listen; none once the run ends."""
+        manager began to listen; {} once the run ends."""
         view = self._view
         if view.stop.phase != "running":
             return {}
@@ -306,7 +306,7 @@ class StatusBuilder:
         return {one: now - self._heard[one] for one in absent}
 
     def _behind(self, pools: list[Holder]) -> dict[str, float]:
-        """Modelpools with older weights than the first one, and for how long they have had no new ones."""
+        """Modelpools with older weights than the first one -> seconds without new ones."""
         members, now = self._view.members, self._view.clock.monotonic()
         newest, held, found = members.published, dict[str, tuple[ModelRef | None, float]](), dict[str, float]()
         for one in pools:
@@ -340,7 +340,7 @@ class StatusBuilder:
         return found
 
     def _batch_s(self, actors: list[Holder]) -> float:
-        """Seconds that the actors take for the largest batch, as fast as they are; 0: not known."""
+        """Seconds that the actors take for the largest batch at their present rate; 0: not known."""
         view = self._view
         per_s = view.members.rates.sum(_boots(actors), "agent_steps")
         batch = max(view.learners.steps_of_update(name) for name in view.learners.policies)
@@ -427,17 +427,17 @@ class StatusBuilder:
 
 
 def listed(members: Sequence[Holder], silent: Container[str]) -> list[Holder]:
-    """The members of a role that are shown, by index.
+    """Members of a role that are shown, sorted by index: LISTED at most, UNWELL silent ones among them.
 
     Args:
         members: all of them, by index.
-        silent: boots that have not been heard for too long.
+        silent: boots that have been silent for too long.
     """
     if len(members) <= LISTED:
         return list(members)
     shown = {one.index: one for one in [one for one in members if one.boot in silent][:UNWELL]}
     room = LISTED - len(shown)
-    for number in range(room):  # evenly over all of them
+    for number in range(room):  # uniformly over all of them
         one = members[number * len(members) // room]
         shown.setdefault(one.index, one)
     return [shown[index] for index in sorted(shown)]
@@ -449,10 +449,10 @@ def counts(members: Sequence[Holder], silent: Container[str]) -> dict[str, int]:
 
 
 def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float]:
-    """Curves of one status, by tag.
+    """Curves of a status: tag -> value.
 
     Args:
-        gauges: of the learner: `loss.policy` becomes `loss/policy`.
+        gauges: gauges of the learner: `loss.policy` becomes `loss/policy`.
     """
     found: dict[str, Any] = {f"throughput/{name}": value for name, value in status["throughput"].items()}
     found |= {f"lag/{name}": value for name, value in status["lag"].items()}
@@ -473,7 +473,7 @@ def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float
 
 
 def clean(value: Any) -> Any:
-    """Value as valid JSON: not-a-number and infinities become null."""
+    """Replace NaN and infinities by None, so that the value is valid JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
@@ -494,7 +494,7 @@ def _process_of(part: str) -> str:
 
 
 def _step_s(counters: Mapping[str, float]) -> float:
-    """Seconds that a step of one environment takes."""
+    """Seconds per step of one environment; 0: not known."""
     steps = counters.get("env_steps", 0.0)
     return counters.get("env_seconds", 0.0) / steps if steps else 0.0
 
@@ -504,5 +504,5 @@ def _share(value: float) -> float:
 
 
 def _whole(value: float | None) -> int | None:
-    """A gauge as a whole number; None where a process reports none, or no number."""
+    """Integer value of a gauge; None if a process reports none, or not a number."""
     return int(value) if value is not None and abs(value) < 2.0**63 else None

@@ -18,7 +18,7 @@ from rlctl_agents.manager.timing import Clock
 
 
 class ManagerLife(NamedTuple):
-    """One life of a run's manager."""
+    """Identity of one life of a run's manager."""
 
     run: str
     uid: str
@@ -27,21 +27,21 @@ class ManagerLife(NamedTuple):
 
 
 class RunView(Protocol):
-    """Coordinator, as others read it."""
+    """Read-only view of the coordinator."""
 
     @property
     def life(self) -> ManagerLife: ...
 
     @property
     def run(self) -> str:
-        """Name."""
+        """Name of the run."""
 
     @property
     def term(self) -> int: ...
 
     @property
     def wall_s(self) -> float:
-        """Over all ups."""
+        """Wall time in seconds, over all ups."""
 
     @property
     def settings(self) -> Spec:
@@ -79,4 +79,4 @@ class RunView(Protocol):
 
     @property
     def disk(self) -> str:
-        """Failure to store or remove something, in words; empty without one."""
+        """Failure to store or remove something, in words; "" without one."""

@@ -13,21 +13,21 @@ from typing import Any
 from rlctl_agents.manager.trackers.base import Outcome, Point, Tracker, said
 
 ROOM = 1000
-"""Points that wait, at most: over an hour of curves."""
+"""Points in the queue, at most: over an hour of curves."""
 RETRY_S = 30.0
-"""Between two attempts to open a tracker."""
+"""Seconds between two attempts to open a tracker."""
 
 log = logging.getLogger(__name__)
 
 
 class Background:
-    """A tracker behind a bounded queue. What does not fit, or is refused, is counted and lost.
+    """Tracker behind a bounded queue. Points that do not fit, or are refused, are counted and lost.
 
     Args:
-        name: of the tracker.
-        open_run: opens it; may take long, and is tried again when it fails.
-        room: of the queue.
-        retry_s: between two attempts to open it.
+        name: name of the tracker.
+        open_run: opens it; may take long, and is retried when it fails.
+        room: points in the queue, at most.
+        retry_s: seconds between two attempts to open it.
     """
 
     def __init__(
@@ -36,16 +36,16 @@ class Background:
         self.name = name
         self._open_run, self._room, self._retry_s = open_run, room, retry_s
         self._waiting: deque[Point] = deque()
-        self._config: Mapping[str, Any] | None = None  # that it does not know yet
+        self._config: Mapping[str, Any] | None = None  # spec that the tracker has not taken yet
         self._refused: Mapping[str, Any] | None = None
         self._changed = threading.Condition()
-        self._outcome: Outcome | None = None  # set when no more is to come
+        self._outcome: Outcome | None = None  # set when no more points come
         self._failure = ""
         self._told: set[str] = set()
         self.where = ""
-        """Place of the run there; "" until it is open."""
+        """Location of the run at the tracker; "" until it is open."""
         self.lost = 0
-        """Points."""
+        """Points that were lost."""
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
@@ -56,8 +56,8 @@ class Background:
         return f"tracker {self.name}: {self._failure}{lost}" if self._failure else ""
 
     def news(self) -> list[str]:
-        """New messages, each given once in the life of this manager: where the run is, and that points are lost
-        or the tracker cannot be opened. The problem goes on telling how many.
+        """New messages, each given once per life of this manager: where the run is, and that points are lost or the
+        tracker cannot be opened. `problem` keeps reporting how many.
         """
         now = {"where": f"tracker {self.name}: {self.where}" if self.where else "", "problem": self.problem}
         found = {kind: text for kind, text in now.items() if text and kind not in self._told}
@@ -65,13 +65,13 @@ class Background:
         return list(found.values())
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Have another resolved spec taken: with the next point if it fails. Never waits."""
+        """Queue another resolved spec; if it fails, it is retried with the next point. Never blocks."""
         with self._changed:
             self._config = config
             self._changed.notify()
 
     def put(self, item: Point) -> None:
-        """Have a point added. Never waits."""
+        """Queue a point. Never blocks."""
         with self._changed:
             if len(self._waiting) < self._room:
                 self._waiting.append(item)
@@ -81,18 +81,18 @@ class Background:
                 self._failure = f"it is slow: {self._room} points wait for it"
 
     def close(self, outcome: Outcome) -> None:
-        """Let nothing more come; what waits is still sent."""
+        """Accept nothing more; queued points are still sent."""
         with self._changed:
             self._outcome = outcome
             self._changed.notify()
 
     def ended(self, within_s: float) -> bool:
-        """Wait for the end of a closed tracker."""
+        """Wait for the end of a closed tracker; True if it has ended."""
         self._thread.join(within_s)
         return not self._thread.is_alive()
 
     def give_up(self) -> None:
-        """Count what waits as lost."""
+        """Discard queued points, and count them as lost."""
         with self._changed:
             self.lost += len(self._waiting)
             self._waiting.clear()
@@ -116,7 +116,7 @@ class Background:
             self._attempt(tracker.end, self._outcome)
 
     def _open(self) -> Tracker | None:
-        """The tracker; None: it could not be opened until the end."""
+        """Open the tracker, with retries; None: it was closed before."""
         while True:
             try:
                 tracker = self._open_run()
@@ -130,7 +130,7 @@ class Background:
                     return None
 
     def _waits(self) -> bool:
-        """Wait until there is something to send; False: there is nothing, and nothing will come."""
+        """Wait until there is something to send; False: nothing is left, and nothing will come."""
         with self._changed:  # a spec that was refused comes again with the next point
             self._changed.wait_for(
                 lambda: self._waiting or self._config is not self._refused or self._outcome is not None
@@ -153,11 +153,11 @@ class Background:
 
 
 def await_end(trackers: list[Background], allowed_s: Callable[[], float], beat: Callable[[], None]) -> None:
-    """Wait for closed trackers.
+    """Wait for the end of closed trackers.
 
     Args:
-        allowed_s: for all of them together, from now on; falls once the process is told to leave.
-        beat: says that this process is alive.
+        allowed_s: seconds for all of them together, from now on; fewer once the process is told to leave.
+        beat: sends a heartbeat of this process.
     """
     until = math.inf
     for tracker in trackers:

@@ -1,4 +1,4 @@
-"""Interface of a tracker that is a package of its own, and what one is told of a run."""
+"""Interface of trackers that are packages of their own, and the data that they get."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 Outcome = Literal["finished", "failed", "stopped", "replaced"]
-"""Of one life of the manager. stopped: the run may go on; replaced: another manager already goes on with it."""
+"""How one life of the manager ended. stopped: the run may go on; replaced: another manager has taken over."""
 SECRETS = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
-"""Variables of the environment with values that no message may hold."""
+"""Environment variables whose values no message may hold."""
 _CREDENTIALS = re.compile(r"//[^/\s@]+@")
 _MOST_CHARACTERS = 300
 
@@ -40,22 +40,22 @@ class Point:
 
 
 class Tracker(Protocol):
-    """An opened tracker: called by one thread of its own, where it may wait and raise what it likes.
+    """Open tracker, called by one thread of its own, in which it may block and raise any error.
 
-    A module has `open_run(section, run)`, which goes on with the run that an earlier manager began there.
+    A module has `open_run(section, run)`, which resumes the run that an earlier manager began there.
     """
 
     where: str
-    """Place of the run there, without secrets."""
+    """Location of the run at the tracker, without secrets."""
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take another resolved spec."""
+        """Replace the resolved spec."""
 
     def add(self, point: Point) -> None:
         """Add a point to each curve."""
 
     def end(self, outcome: Outcome) -> None:
-        """Tell how this manager has ended, and close."""
+        """Report the outcome of this manager, and close."""
 
 
 def flat(config: Mapping[str, Any], above: str = "") -> dict[str, str]:
@@ -75,7 +75,7 @@ def flat(config: Mapping[str, Any], above: str = "") -> dict[str, str]:
 
 
 def said(error: BaseException) -> str:
-    """First line of a foreign error, without what is secret in this environment."""
+    """First line of a foreign error, without the secrets of this environment."""
     text = " ".join(f"{type(error).__name__}: {error}".split("\n")[0].split())
     for name in SECRETS:
         if secret := os.environ.get(name):

@@ -1,4 +1,4 @@
-"""Curves of a run: to TensorBoard, and to every tracker that its spec names."""
+"""Curves of a run: for TensorBoard, and for every tracker in its spec."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 WENT_BACK = "learner/went_back"
 """Curve with a point wherever a learner went back to a generation: only TensorBoard can hide what came after it."""
 CLOSE_S, LEAVE_S = 30.0, 5.0
-"""For trackers to take what waits: at the end of a run, and when the manager is told to leave."""
+"""Seconds for trackers to send what is queued: at the end of a run, and when the manager is told to leave."""
 
 
 class Missing(Exception):
@@ -27,15 +27,15 @@ class Missing(Exception):
 
 
 class Curves:
-    """Writers of a run's curves, closed with the block.
+    """Writers of a run's curves: a context manager that closes them.
 
     Args:
-        tensorboard: is written at once.
-        trackers: are told of the same.
-        config: the resolved spec as it is now.
-        gave_up: another process has ended the run as failed.
-        hurry: the manager is told to leave.
-        beat: says that this process is alive.
+        tensorboard: written at once.
+        trackers: get the same points through their queues.
+        config: the present resolved spec.
+        gave_up: True if another process has ended the run as failed.
+        hurry: True once the manager is told to leave.
+        beat: sends a heartbeat of this process.
     """
 
     def __init__(
@@ -75,13 +75,13 @@ class Curves:
             tracker.put(Point(steps, self._unix(), values))
 
     def void_from(self, steps: int) -> None:
-        """Hide points from there on, or mark the place: a learner went back to a generation."""
+        """Hide points from these steps on, or mark the place: a learner went back to a generation."""
         self._tensorboard.void_from(steps)
         for tracker in self._trackers:
             tracker.put(Point(steps, self._unix(), {WENT_BACK: 1.0}))
 
     def turn(self) -> list[str]:
-        """Tell trackers of another spec; what they have to say, in words."""
+        """Pass a changed spec to the trackers; returns their news, in words."""
         if self._trackers and (config := self._config()) and config != self._told:
             self._told = config
             for tracker in self._trackers:
@@ -90,7 +90,7 @@ class Curves:
 
     @property
     def losses(self) -> list[str]:
-        """Points that trackers have not got, in words."""
+        """Points that trackers have lost, in words."""
         return [f"tracker {one.name}: {one.lost} points are lost" for one in self._trackers if one.lost]
 
     @property
@@ -102,7 +102,7 @@ class Curves:
 
 
 def opened_trackers(asked: Trackers, run: TrackedRun) -> list[Background]:
-    """Every tracker that the spec names, opened in a thread of its own."""
+    """Open every tracker in the spec, each in a thread of its own."""
     return [Background(name, partial(_open, name, section, run)) for name, section in asked.asked.items()]
 
 
@@ -120,7 +120,7 @@ def _open(name: str, section: object, run: TrackedRun) -> Tracker:
 
 
 def config_of(file: Path) -> dict[str, Any]:
-    """The resolved spec that lies beside what applies live; {} where it cannot be read just now."""
+    """The resolved spec, from the file beside live.json; {} if it cannot be read just now."""
     try:
         found = json.loads(file.read_bytes())
     except (OSError, ValueError):

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is told to others than the run's own server
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nothing is sent to others than the run's own server
 
-# a server that is away is told of within minutes, and tried again by us: MLflow's own are 8 tries of 120 s, and pauses
+# a server that is down is reported within minutes, and retried by us: MLflow's own are 8 tries of 120 s, and pauses
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
 
@@ -26,22 +26,22 @@ from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat
 UID = "rlctl.uid"
 """Tag by which a run is found again."""
 CHANGED = "changed."
-"""Before the path of a value of the spec that is not as it was: MLflow's parameters never change, so a tag tells it."""
+"""Prefix of the tag of a spec value that has changed: MLflow's parameters never change."""
 STATUS = {"finished": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
 BATCH = 100
-"""Parameters or tags that MLflow takes at once."""
+"""Parameters or tags in one request to MLflow, at most."""
 
 
 class MlflowRun:
-    """A run at MLflow, opened.
+    """Open run at MLflow.
 
     Args:
-        section: of the spec.
-        run: that is tracked.
+        section: section of the spec.
+        run: run that is tracked.
     """
 
     def __init__(self, section: Mlflow, run: TrackedRun) -> None:
-        for name in ("mlflow", "alembic"):  # of a new database they tell every table
+        for name in ("mlflow", "alembic"):  # they log every table of a new database
             logging.getLogger(name).setLevel(logging.WARNING)
         uri = section.uri or f"sqlite:///{run.storage / 'mlflow.db'}"
         self._client = MlflowClient(uri)
@@ -61,7 +61,7 @@ class MlflowRun:
         self.where = f"run {self._id} of experiment {section.experiment}, {uri}"
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take another resolved spec: what is new as parameters, what has changed as tags."""
+        """Log another resolved spec: new values as parameters, changed ones as tags."""
         wanted, known = flat(config), self._client.get_run(self._id).data
         new = [Param(key, value) for key, value in wanted.items() if key not in known.params]
         for at in range(0, len(new), BATCH):
@@ -81,7 +81,7 @@ class MlflowRun:
         self._client.log_batch(self._id, metrics=metrics)
 
     def end(self, outcome: Outcome) -> None:
-        """Tell how this manager has ended."""
+        """Report the outcome of this manager."""
         if outcome != "replaced":
             self._client.set_terminated(self._id, STATUS[outcome])
 
@@ -92,12 +92,12 @@ class MlflowRun:
 
 
 def open_run(section: Mlflow, run: TrackedRun) -> MlflowRun:
-    """Begin, or go on with, the run at MLflow."""
+    """Create or resume the run at MLflow."""
     return MlflowRun(section, run)
 
 
 def _artifacts(uri: str) -> str | None:
-    """Folder of an experiment's files, beside a database in a file; None: as its server says."""
+    """Folder of an experiment's files, beside the SQLite database; None: as its server decides."""
     parts = urlsplit(uri)
     return str(Path(unquote(parts.path)[1:]).with_name("mlartifacts")) if parts.scheme == "sqlite" else None
 

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard: one writer for a run, one file for each life of the manager."""
+"""Curves for TensorBoard: one writer per run, one file per life of the manager."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 
 
 class CurveWriter:
-    """Scalars by consumed steps, into a new file, whole records only.
+    """Scalars by agent steps learned from, appended to a new file in whole records.
 
     Args:
-        folder: results/tensorboard/; made.
-        term: of the manager, in the name of the file.
-        unix: unix time.
+        folder: results/tensorboard/; created.
+        term: term of the manager, in the name of the file.
+        unix: Unix time in seconds.
 
     Raises:
         OSError: the volume refuses.
@@ -37,16 +37,16 @@ class CurveWriter:
         name = f"events.out.tfevents.{int(unix()):010d}.{socket.gethostname()}.{os.getpid()}.{term}"
         self._file = (folder / name).open("ab", buffering=0)
         self.failure = ""
-        """Why the newest is not in the file."""
+        """Why the newest points are not in the file; "" if they are."""
         self._write([Event(wall_time=unix(), file_version="brain.Event:2")])
 
     def add(self, steps: int, values: Mapping[str, float]) -> None:
-        """Add a point to each curve, out of this process's hands when this returns."""
+        """Add a point to each curve; it is in the file when this returns, or `failure` says why not."""
         summary = Summary(value=[Summary.Value(tag=tag, simple_value=value) for tag, value in sorted(values.items())])
         self._write([Event(wall_time=self._unix(), step=steps, summary=summary)])
 
     def void_from(self, steps: int) -> None:
-        """Hide points from there on: a learner went back to a generation."""
+        """Hide points from these steps on: a learner went back to a generation."""
         session = SessionLog(status=SessionLog.START)
         self._write([Event(wall_time=self._unix(), step=steps, session_log=session)])
 

@@ -12,24 +12,24 @@ from rlctl.spec.schema import Wandb
 from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun
 
 STEPS = "agent_steps"
-"""The x-axis of all curves: points of evaluations are older than those before them, which W&B's own step never is."""
+"""The x-axis of all curves: points of evaluations may lie before earlier points, which W&B's own step never does."""
 LIFE = 10_000_000
-"""More points than a manager makes. W&B's own step of point n in the life of term t is t * LIFE + n: a run that goes on
-offline does not know how far it was, and overwrites nothing when it is synchronised."""
+"""More points than one manager makes. W&B's own step of point n in term t is t * LIFE + n: a run that resumes offline
+does not know its last step, and overwrites nothing when it is synchronised."""
 EXIT_CODES = {"finished": 0, "failed": 1, "stopped": 255, "replaced": 0}
 FINISH_S = 20
 
 
 class WandbRun:
-    """A run at Weights & Biases, opened.
+    """Open run at Weights & Biases.
 
     Args:
-        section: of the spec.
-        run: that is tracked.
+        section: section of the spec.
+        run: run that is tracked.
     """
 
     def __init__(self, section: Wandb, run: TrackedRun) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nothing is told to others than the run's own server
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # nothing is sent to others than the run's own server
         settings = wandb.Settings(
             console="off", silent=True, x_disable_stats=True, x_disable_meta=True, x_disable_machine_info=True,
             x_save_requirements=False, disable_git=True, disable_code=True, disable_job_creation=True,
@@ -48,7 +48,7 @@ class WandbRun:
         self.where = f"run {run.uid} of project {section.project}, {place}"
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Take another resolved spec."""
+        """Log another resolved spec."""
         self._run.config.update(dict(config), allow_val_change=True)
 
     def add(self, point: Point) -> None:
@@ -57,12 +57,12 @@ class WandbRun:
         self._step += 1
 
     def end(self, outcome: Outcome) -> None:
-        """Tell how this manager has ended, and close."""
+        """Report the outcome of this manager, and close."""
         if outcome != "replaced":
             self._run.summary["state"] = outcome
         self._run.finish(exit_code=EXIT_CODES[outcome])
 
 
 def open_run(section: Wandb, run: TrackedRun) -> WandbRun:
-    """Begin, or go on with, the run at Weights & Biases."""
+    """Create or resume the run at Weights & Biases."""
     return WandbRun(section, run)

@@ -1,7 +1,7 @@
-"""Charts as inline SVG that need no script: axes with ticks at round numbers, units, legend, marks, values on hover.
+"""Charts as inline SVG without scripts: axes with ticks at round numbers, units, legend, marks, values on hover.
 
 Text keeps its size in a window of any width: places are shares of the plot, and only lines, in an SVG of their own
-within it, are stretched. What a pointer is over is a column of the plot, which shows its values.
+within it, are stretched. The pointer selects a column of the plot, which shows its values.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from rlctl.spec.words import clock
 from rlctl_agents.manager.web.rendering import ENGINE, number
 
 MOST_POINTS = 150
-"""Of a line: those that lie beside each other become one."""
+"""Points of a line, at most; neighbouring ones are merged."""
 CHARACTER_PX = 6.0
-"""Width of a character of 11 pixels in a wide font: of the paper below values."""
+"""Width in pixels of a character of 11 pixels in a wide font, for the background of values."""
 COLUMNS = 25
-"""That answer to a pointer: as wide as the style sheet says."""
+"""Columns of a plot that react to the pointer; their width is in the style sheet."""
 MOST_MARKS, LONGEST_MARK = 20, 100
-"""Of a kind with a text of their own, in a large chart, and its characters; marks within 1 % of the plot are one."""
+"""Marks of a kind with a text in a large chart, and its characters, at most; marks within 1 % of the plot are one."""
 UNITS_S: Sequence[tuple[float, float, str]] = (
     (120, 1, "s"),
     (7200, 60, "min"),
     (172_800, 3600, "h"),
     (1e99, 86_400, "d"),
 )
-"""Of an axis of time: up to so many seconds, seconds of the unit, its name."""
+"""Units of an axis of time: longest axis in seconds, seconds of the unit, its name."""
 _LARGE = ((1e9, 1e9, "G"), (1e6, 1e6, "M"), (1e4, 1e3, "k"))
-"""From where on, divided by what, and its sign."""
+"""Units of large numbers: least value, divisor, sign."""
 _SIXTIES = (5.0, 10.0, 15.0, 30.0, 60.0)
-"""Round numbers of seconds and minutes."""
+"""Round steps of seconds and minutes."""
 _INNER = 1000
-"""Side of the square in which lines are drawn before they are stretched."""
+"""Side in pixels of the square in which lines are drawn before they are stretched."""
 
 
 class Point(NamedTuple):
-    """Value of a curve."""
+    """Point of a curve."""
 
     x: float
     y: float
-    low: float | None = None  # of its spread
-    high: float | None = None
+    low: float | None = None  # lower bound of its spread
+    high: float | None = None  # upper bound
     told: str = ""  # shown in place of the value; in the legend without what follows a comma
 
 
@@ -52,13 +52,13 @@ class Line(NamedTuple):
     """Curve of a chart."""
 
     name: str
-    points: Sequence[Point]  # in the order of time; where x falls, a learner went back
+    points: Sequence[Point]  # in the order of time; x falls where a learner went back
     dots: bool = False
     colour: int = 1  # 1 to 6
 
 
 class ChartMark(NamedTuple):
-    """Moment at which something happened."""
+    """Event that is marked on the x axis."""
 
     kind: str
     x: float
@@ -80,15 +80,15 @@ class Chart(NamedTuple):
     x: XAxis
     lines: Sequence[Line]
     marks: Sequence[ChartMark] = ()
-    floor: float | None = None  # the y axis begins here at the latest
-    ceiling: float | None = None  # and ends here at the earliest
+    floor: float | None = None  # the y axis begins here or below
+    ceiling: float | None = None  # and ends here or above
 
 
 def drawn(chart: Chart, *, large: bool = False) -> Markup:
-    """A figure; empty where no line has a point.
+    """Draw a chart; empty if no line has a point.
 
     Args:
-        large: the chart that the others are beside.
+        large: the chart is the main one of the page.
     """
     lines = [line._replace(points=[one for one in line.points if math.isfinite(one.x) and math.isfinite(one.y)])
              for line in chart.lines]  # fmt: skip
@@ -113,7 +113,7 @@ def drawn(chart: Chart, *, large: bool = False) -> Markup:
 
 
 class _Scale(NamedTuple):
-    """From values to shares of the plot, in per cent."""
+    """Map from values to shares of the plot, in per cent."""
 
     low: float
     high: float
@@ -141,11 +141,11 @@ class _Scale(NamedTuple):
         return cls(low, high, size, unit)
 
     def share(self, value: float) -> float:
-        """Of the plot that lies below a value."""
+        """Share of the plot below a value, in per cent."""
         return round(100 * (value - self.low) / (self.high - self.low), 2)
 
     def ticks(self, most: int) -> list[tuple[float, str]]:
-        """Round values within the scale, and how they are written."""
+        """Round values within the scale, and their labels."""
         low, high = self.low / self.size, self.high / self.size
         power = 10.0 ** math.floor(math.log10((high - low) / most))
         round_ones = sorted(
@@ -160,7 +160,7 @@ class _Scale(NamedTuple):
 
 
 def _written(value: float, step: float) -> str:
-    """Tick between others that are a step away."""
+    """Label of a tick, with ticks a step apart."""
     if value == 0 or abs(value) < step / 2:
         return "0"
     if step < 1e-4:
@@ -192,7 +192,7 @@ def _shown(line: Line, x: _Scale, y: _Scale) -> dict[str, object]:
 
 
 def _thinned(points: list[Point], together: int) -> list[Point]:
-    """Means of so many points beside each other, from the first place to the last."""
+    """Means of `together` neighbouring points, from the first place to the last."""
     if together == 1:
         return points
     first, *others = [_mean(points[at : at + together]) for at in range(0, len(points), together)]
@@ -211,7 +211,7 @@ def _mean(points: Sequence[Point]) -> Point:
 
 
 def _standing(points: Sequence[Point]) -> tuple[list[Point], list[list[Point]]]:
-    """Points that still hold, and stretches of those that were learned and lost: a smaller x follows."""
+    """Points that still hold, and stretches of points that were learned and lost: a smaller x follows them."""
     kept: list[Point] = []
     void: list[list[Point]] = []
     least, broken = math.inf, True
@@ -228,8 +228,8 @@ def _standing(points: Sequence[Point]) -> tuple[list[Point], list[list[Point]]]:
 
 
 def _columns(lines: Sequence[Line], axis: XAxis, x: _Scale) -> list[dict[str, Any]]:
-    """Columns of the plot with their values, the last of each line in it: those of either half, with values shown in
-    the other."""
+    """Columns of the plot, each with the last value of each line in it; the values of either half are shown in the
+    other."""
     found: dict[int, dict[int, Point]] = {}
     for at, line in enumerate(lines):
         for one in _standing(line.points)[0]:
@@ -248,7 +248,7 @@ def _columns(lines: Sequence[Line], axis: XAxis, x: _Scale) -> list[dict[str, An
 
 
 def _marks(marks: Sequence[ChartMark], x: _Scale, *, told: bool) -> list[dict[str, Any]]:
-    """Of each kind: a path of all its marks, and the newest with their texts."""
+    """Marks of each kind: a path of all, and the newest with their texts."""
     found: dict[str, dict[int, list[ChartMark]]] = {}
     for mark in marks:
         found.setdefault(mark.kind, {}).setdefault(int(x.share(mark.x)), []).append(mark)
@@ -267,5 +267,5 @@ def _marks(marks: Sequence[ChartMark], x: _Scale, *, told: bool) -> list[dict[st
 
 
 def by_name(lines: Mapping[str, Sequence[Point]]) -> list[Line]:
-    """Lines of these names, each in a colour of its own."""
+    """Lines with these names, each in a colour of its own, while there are at most six."""
     return [Line(name, points, colour=at % 6 + 1) for at, (name, points) in enumerate(lines.items())]

@@ -1,18 +1,18 @@
-"""Control API of the manager: questions and orders of the command line, over a Unix socket or the loopback address.
+"""Control API of the manager: queries and orders of the command line, over a Unix socket or the loopback address.
 
     GET  /status                the newest status
     GET  /events?since=N        {"events": [...], "next": N}
-    GET  /logs?...              {"lines": [...], "next": N, ...}: what all processes have said; see `log_queries`
+    GET  /logs?...              {"lines": [...], "next": N, ...}: log lines of all processes; see `log_queries`
     GET  /checkpoints           {"generations": [...], "wanted": {policy: number}}
     GET  /files?folder=...      names, or a piece of one: of models, generations and evaluations; see `stored_files`
-    GET  /profiles?id=...       what `POST /profile` has led to, with the flame graph once it is there
+    GET  /profiles?id=...       result of `POST /profile`, with the flame graph once it is there
     POST /reload                read live.json again, or take {"live": {...}} instead; {"changes": [...]}
     POST /checkpoint            order a generation; {"number": N}
-    POST /profile               {"role", "index" or null, "seconds"}: look what a process does; {"id", "process", ...}
-    POST /init                  a piece of the policy that the run begins with; see `initial_policy`
+    POST /profile               {"role", "index" or null, "seconds"}: profile a process; {"id", "process", ...}
+    POST /init                  a piece of the run's initial policy; see `initial_policy`
     POST /stop                  finish the run in good order
 
-Reads are answered from what is there; orders wait for the manager's main loop, which alone changes anything.
+Reads are answered from what is there; orders wait for the manager's main loop, which alone changes state.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.http_server import HttpListener, Request, Response, is_count
 
 ORDER_S = 5.0
-"""Longest wait for the main loop."""
+"""Longest wait for the main loop, in seconds."""
 
 Answer = Callable[[dict[str, str]], Response]
-"""To a query."""
+"""Handler of a query."""
 
 READS = ("/status", "/events", "/logs", "/checkpoints", "/files", "/profiles")
 ORDERS = ("/reload", "/checkpoint", "/profile", "/stop")
 TAKES = ("/init",)
-"""Posted as orders are, but not for the main loop."""
+"""Posted like orders, but not carried out by the main loop."""
 
 log = logging.getLogger(__name__)
 
 
 class ControlOrder(NamedTuple):
-    """Order to the main loop, its body, and its answer once it was carried out."""
+    """Order to the main loop, its body, and its result once it was carried out."""
 
     what: str
     body: dict[str, Any]
@@ -53,11 +53,11 @@ class ControlOrder(NamedTuple):
 
 
 class ControlApi:
-    """Serves the API until it is closed.
+    """HTTP server of the control API, until it is closed.
 
     Args:
         address: `unix:/path` or `tcp:127.0.0.1:port`.
-        logs: answers /logs, given the query; called in several threads.
+        logs: handler of /logs, given the query; called in several threads.
         files: the same for /files.
         initial: the same for POST /init, given the request.
 
@@ -71,9 +71,9 @@ class ControlApi:
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}
         """Generations on the volume and those that are ordered; replaced as a whole by the main loop."""
         self.events: Events | None = None
-        """Replaced as a whole when the run begins, rests or goes on; read from any thread."""
+        """Events of the run; replaced as a whole when it begins, ends or goes on; read from any thread."""
         self.profiles: Profiles | None = None
-        """Replaced as a whole when the run begins or goes on; read from any thread."""
+        """Profiles of the run; replaced as a whole when it begins or goes on; read from any thread."""
         self._of_query = {"/logs": logs, "/files": files}
         self._orders: queue.Queue[ControlOrder] = queue.Queue(maxsize=16)
         self._initial = initial
@@ -81,7 +81,7 @@ class ControlApi:
         self.address = self._listener.address
 
     def answer(self, request: Request) -> Response:
-        """Answer a request, in a thread of the listener."""
+        """Reply to a request, in a thread of the listener."""
         if request.path in READS:
             if request.method not in ("GET", "HEAD"):
                 return Response.refusal(405, f"{request.path} is read with GET")
@@ -93,10 +93,10 @@ class ControlApi:
         return Response.refusal(404, f"there is no {request.path}; here are {', '.join(READS + ORDERS + TAKES)}")
 
     def carry_out(self, do: Callable[[str, dict[str, Any]], Any]) -> None:
-        """Carry out all orders since the last call; by the main loop.
+        """Carry out all orders since the last call; called by the main loop.
 
         Args:
-            do: gets the path and the body and returns the answer; a ValueError is a refusal. Any other error fails the
+            do: called with path and body; returns the reply. A ValueError refuses the order; any other error fails the
                 order and not the run, as with requests of processes.
         """
         while True:
@@ -114,7 +114,7 @@ class ControlApi:
                 order.done.set_exception(fault)
 
     def close(self) -> None:
-        """Stop listening; orders that wait are refused."""
+        """Stop listening; waiting orders are refused."""
         while not self._orders.empty():
             done = self._orders.get_nowait().done
             if done.set_running_or_notify_cancel():

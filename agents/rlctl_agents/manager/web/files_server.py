@@ -1,7 +1,7 @@
-"""`python -m rlctl_agents files`: hands out files of a run that is over, in a pod that `rlctl` makes beside its volume.
+"""`python -m rlctl_agents files`: serves files of a run that is over, in a pod that `rlctl` makes beside its volume.
 
-Reads the run's folder, writes nothing, needs no keys and calls no process. It listens on the loopback alone, where a
-forwarded port of the API server ends.
+Reads the run's folder, writes nothing, needs no keys and connects to no process. It listens on the loopback address
+only, where a forwarded port of the API server ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM; returns the exit code.
 
     Args:
-        arguments: after the word `files`.
+        arguments: arguments after the word `files`.
     """
     parser = argparse.ArgumentParser(f"rlctl_agents {NAME}", description="Hand out files of a run that is over.")
     parser.add_argument("--run-dir", type=Path, required=True, metavar="PATH", help="the run's folder on the volume")
@@ -45,10 +45,10 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def answers(folder: Path) -> Callable[[Request], Response]:
-    """Answers of the listener: GET /files, as a run's manager does, and nothing else.
+    """Handler of the listener: GET /files, as of a run's manager, and nothing else.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
     """
     files = StoredFiles(Layout(folder))
 

@@ -1,6 +1,6 @@
-"""Stacks as files: a flame graph that any browser shows, and collapsed stacks, which speedscope and others read.
+"""Stacks as files: a flame graph for any browser, and collapsed stacks for speedscope and others.
 
-No library draws one from stacks without bringing a viewer of megabytes or Perl along; this is one page of SVG.
+No library draws one from stacks without a viewer of megabytes or Perl; this is one page of SVG.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from rlctl_agents.manager.web.rendering import ENGINE
 from rlctl_agents.runtime.profiling import MAIN
 
 WIDTH, ROW, TOP, CHARACTER = 1200.0, 17.0, 44.0, 6.6
-"""Pixels: of the page, of a row, above the first row, of a letter."""
+"""Pixels: width of the page, height of a row, space above the first row, width of a character."""
 NARROWEST = 0.0005
-"""Of the whole; what is narrower cannot be seen, and is not drawn."""
+"""Smallest width that is drawn, as a share of the whole: narrower boxes cannot be seen."""
 _UNFIT = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")  # for XML
 
 
 class _Box(NamedTuple):
     name: str
     depth: int
-    start: int  # microseconds, as the width
+    start: int  # microseconds, as `value`
     value: int
 
     def drawn(self, whole: int) -> dict[str, str]:
-        """Boxes and their places in pixels, for a graph as wide as so many microseconds."""
+        """Template values of the box: its place in pixels in a graph of `whole` microseconds, its colour and texts."""
         x, width, y = WIDTH * self.start / whole, WIDTH * self.value / whole, TOP + ROW * self.depth
         room = int((width - 6) / CHARACTER)
         name = _UNFIT.sub("?", self.name)
@@ -46,16 +46,16 @@ class _Node:
 
 
 def collapsed(stacks: Mapping[tuple[str, ...], int]) -> str:
-    """One line a stack: names joined by semicolons, outermost first, and microseconds."""
+    """One line per stack: names joined by semicolons, outermost first, and microseconds."""
     return "".join(f"{';'.join(stack)} {us}\n" for stack, us in sorted(stacks.items(), key=_main_first))
 
 
 def svg(stacks: Mapping[tuple[str, ...], int], title: str) -> str:
-    """A flame graph from the top down: width is time, a function stands below its caller; a click enlarges it.
+    """Flame graph from the top down: width is time, a function is below its caller; a click enlarges it.
 
     Args:
         stacks: thread, outermost function, ..., innermost -> microseconds.
-        title: stands above it.
+        title: text above it.
     """
     boxes = list(_boxes(_tree(stacks), "all threads", 0, 0, 0))
     whole = max(boxes[0].value, 1)
@@ -87,7 +87,7 @@ def _boxes(node: _Node, name: str, depth: int, start: int, least: int) -> Iterat
 
 
 def _colour(name: str) -> str:
-    """The same function has the same one, in every graph."""
+    """Colour of a function's file, the same in every graph."""
     number = hashlib.sha256(name.partition(" (")[2].partition(":")[0].encode()).digest()
     return f"hsl({10 + number[0] * 50 // 256},{60 + number[1] * 30 // 256}%,{68 + number[2] * 12 // 256}%)"
 

@@ -1,4 +1,4 @@
-"""The policy that a run begins with, taken from the command line in pieces, where that has no way to the volume."""
+"""Initial policy of a run, uploaded by the command line in pieces, where that has no access to the volume."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from rlctl_agents.runtime.http_server import Request, Response
 from rlctl_agents.runtime.storage import refusal
 
 BODY_BYTES: Final = 2**20
-"""Of a request."""
+"""Bytes of a request, at most."""
 LARGEST_BYTES: Final = 2**36
-"""Of a file."""
+"""Bytes of a file, at most."""
 _NAME = re.compile(r"policy\.json|policy\.safetensors|run\.json")
 
 
 class InitialPolicy:
-    """Answers /init; called in several threads.
+    """Handler of /init; called in several threads.
 
     POST /init {"name": "policy.json", "offset": 0, "data": base64}    {"bytes": of the file so far}
-    POST /init {"whole": {"policy.json": sha256, ...}}                 {"there": true}: from now on it stays as it is
+    POST /init {"whole": {"policy.json": sha256, ...}}                 {"there": true}: from now on it never changes
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -35,11 +35,11 @@ class InitialPolicy:
         self._lock = threading.Lock()
 
     def answer(self, request: Request) -> Response:
-        """Take a piece, or all of them as whole."""
+        """Store a piece, or complete the policy from its pieces."""
         try:
             body = json.loads(request.body)
             with self._lock:
-                if self._to.exists():  # brought by another command meanwhile, or by this one, which has not heard so
+                if self._to.exists():  # completed by another command, or by this one, whose reply was lost
                     return Response.of({"there": True})
                 return Response.of(self._complete(body["whole"]) if "whole" in body else self._take(body))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, binascii.Error) as error:
@@ -69,7 +69,7 @@ class InitialPolicy:
                 os.fsync(file.fileno())
         if "policy.json" not in digests:
             raise ValueError("there is no policy.json")
-        for path in self._unfinished.iterdir():  # of a command that was killed
+        for path in self._unfinished.iterdir():  # left by a command that was killed
             if path.name not in digests:
                 path.unlink()
         sync_folder(self._unfinished)

@@ -1,4 +1,4 @@
-"""The manager's /metrics: all roles of a run on one page, so that Prometheus need not ask thousands of processes."""
+"""The manager's /metrics: all roles of a run on one page, so that Prometheus scrapes one process, not thousands."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _of_roles(view: RunView) -> Iterator[Metric]:
 
 
 def _summed(told: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
-    """Histograms of several processes, one for each name; one of other bounds than the first is left out."""
+    """Sum the histograms of several processes by name; one with other bounds than the first is left out."""
     sums: dict[str, Histogram] = {}
     for name, one in ((name, one) for histograms in told for name, one in histograms.items()):
         known = sums.setdefault(name, Histogram(one.bounds, [0] * len(one.counts)))

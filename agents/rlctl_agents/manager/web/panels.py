@@ -29,7 +29,7 @@ from rlctl_agents.runtime.process import (
 
 STEPS_AXIS, TIME_AXIS = XAxis("agent steps learned from"), XAxis("running time", time=True)
 MOST_LEARNING, MOST_TOLD = 12, 5
-"""Charts of a section; the others are named."""
+"""Charts of a section, at most; the others are named."""
 NAMED: Mapping[str, tuple[str, str, float | None, float | None]] = {
     "loss/policy_loss": ("Policy loss", "loss", None, None),
     "loss/value_loss": ("Value loss", "loss", 0.0, None),
@@ -40,7 +40,7 @@ NAMED: Mapping[str, tuple[str, str, float | None, float | None]] = {
     "learner/grad_norm": ("Norm of the gradient", "norm", 0.0, None),
     "learner/lr": ("Learning rate", "per step", 0.0, None),
 }
-"""Curve -> title, unit, and bounds that the axis holds; in the order in which they are shown. Others follow."""
+"""Curve -> title, unit, and bounds that the y axis includes; in the order in which they are shown. Others follow."""
 INNER = frozenset(
     f"learner/{name}"
     for name in (
@@ -48,14 +48,14 @@ INNER = frozenset(
         STARVED, MEMORY, "queue_rows", "shards",
     )
 )  # fmt: skip
-"""Gauges of a learner that say nothing about learning."""
+"""Gauges of a learner that are not about learning: they are not drawn."""
 
 
 class Section(NamedTuple):
     """Charts of one subject."""
 
     charts: Sequence[Markup]
-    left_out: Sequence[str] = ()  # names of more
+    left_out: Sequence[str] = ()  # names of charts that are not drawn
 
 
 class Panels(NamedTuple):
@@ -64,27 +64,27 @@ class Panels(NamedTuple):
     returns: Markup
     learning: Section
     speed: Section
-    told: Section  # numbers of the environment's own
+    told: Section  # numbers that the environment reports
 
 
 def of_history(view: HistoryView, mode: str) -> Panels:
     """Charts of a run.
 
     Args:
-        mode: that counts; it is drawn first.
+        mode: mode that counts; it is drawn first.
     """
     modes = sorted(view.evaluations, key=lambda one: (one != mode, one))
     return Panels(_returns(view, modes), _learning(view), _speed(view), _told(view, modes))
 
 
 class PanelCache:
-    """Cache of the newest history's charts, drawn at the first request after a change. Any thread may call it."""
+    """Cache of the newest history's charts, drawn at the first request after a change. Thread-safe."""
 
     def __init__(self) -> None:
         self._made: tuple[HistoryView, str, Panels] | None = None
 
     def of(self, view: HistoryView, mode: str) -> Panels:
-        """As `of_history`."""
+        """Charts as of `of_history`."""
         made = self._made
         if made is None or made[0] is not view or made[1] != mode:
             made = self._made = (view, mode, of_history(view, mode))
@@ -156,7 +156,7 @@ def _told(view: HistoryView, modes: Sequence[str]) -> Section:
 
 
 def _marks(view: HistoryView, axis: XAxis) -> list[ChartMark]:
-    """Marks of all charts: not of generations, of which there are many."""
+    """Marks on all charts but that of returns: no generations, of which there are many."""
     shown: tuple[MarkKind, ...] = ("restart", "failure", "change")
     return [
         ChartMark(one.kind, one.running_s if axis.time else one.steps, one.text)

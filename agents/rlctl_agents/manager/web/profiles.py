@@ -1,4 +1,4 @@
-"""Profiles of a run: ordered through the control API, made by a process of the run, kept by the manager."""
+"""Profiles of a run: ordered through the control API, made by a process of the run, stored by the manager."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from rlctl_agents.types.control import Sampled, Sampling
 LONGEST_S = 600.0
 DEFAULT_S = 10.0
 KEPT = 8
-"""In memory, for the client that asked; the files stay."""
+"""Profiles in memory, at most, for the client that asked; the files stay."""
 
 
 class Profile(msgspec.Struct):
-    """One look at one process."""
+    """One profile of one process."""
 
     id: str
     process: str  # "actor/7"
     boot: str
     seconds: float
-    until: float  # monotonic seconds: then it has failed
+    until: float  # monotonic seconds after which it has failed
     state: Literal["waiting", "done", "failed"] = "waiting"
-    why: str = ""  # it failed, or its files are not on the volume
+    why: str = ""  # why it failed, or why its files are not on the volume
     samples: int = 0
     threads: dict[str, float] = {}
     files: list[str] = []  # below the folder of the run
@@ -43,12 +43,12 @@ class Profile(msgspec.Struct):
 
 
 class Profiles:
-    """Profiles of processes: ordered by the main loop, taken in their own thread, read by any.
+    """Profiles of processes: ordered by the main loop, accepted and read in any thread.
 
     Args:
         root: folder of the run; files go to `results/profiles` in it.
-        run: its name.
-        clock: where time comes from.
+        run: name of the run.
+        clock: source of time.
     """
 
     def __init__(self, root: Path, run: str, clock: Clock) -> None:
@@ -60,12 +60,12 @@ class Profiles:
         """Order a profile of a process.
 
         Args:
-            asked: `role`, `index` (None: the lowest that lives) and `seconds`.
-            live: the holders of a lease of a role.
-            report_every_s: between two reports; orders go out with the answers.
+            asked: `role`, `index` (None: the lowest live one) and `seconds`.
+            live: holders of a lease of a role.
+            report_every_s: seconds between two reports; orders go out with the replies.
 
         Raises:
-            ValueError: nothing like it lives, or it is being looked at.
+            ValueError: the order is malformed, no such process lives, or it is being profiled already.
         """
         role, index, seconds = _asked(asked)
         holders = sorted((one for one in live(role) if not one.leaving), key=lambda one: one.index)
@@ -87,7 +87,7 @@ class Profiles:
         return made
 
     def wanted(self, boot: str) -> Sampling | None:
-        """Order for this process, given with the answer to its report; None: there is none."""
+        """Order for this process, sent with the reply to its report; None: none."""
         if not self._known:
             return None
         with self._lock:
@@ -96,10 +96,10 @@ class Profiles:
         return None if found is None else Sampling(found.id, found.seconds)
 
     def take(self, sampled: Sampled) -> None:
-        """Take the profile that a process has made.
+        """Accept the profile that a process has made.
 
         Raises:
-            ValueError: it was not asked for, or it makes no sense.
+            ValueError: it was not ordered, or cannot be used.
         """
         with self._lock:
             found = self._known.get(sampled.id)
@@ -125,7 +125,7 @@ class Profiles:
                 self._fail(one, f"{one.process} ended meanwhile")
 
     def answer(self, query: Mapping[str, str]) -> Response:
-        """`GET /profiles?id=...`, from any thread."""
+        """Handle `GET /profiles?id=...`. Thread-safe."""
         with self._lock:
             self._expire()
             found = self._known.get(query.get("id", ""))
@@ -151,7 +151,7 @@ class Profiles:
         return id
 
     def _store(self, made: Profile) -> tuple[list[str], str]:
-        """Names of the files below the folder of the run, and why there are none."""
+        """Store the files; returns their names below the folder of the run, and why there are none."""
         files = {f"results/profiles/{made.id}.svg": made.svg, f"results/profiles/{made.id}.collapsed": made.collapsed}
         try:
             (self._root / "results" / "profiles").mkdir(mode=0o700, parents=True, exist_ok=True)

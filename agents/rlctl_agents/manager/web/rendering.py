@@ -1,4 +1,4 @@
-"""Template engine of the manager's pages: every value is escaped and no text is endless, a missing name is an error."""
+"""Template engine of the manager's pages: values are escaped, long texts are cut, and a missing name is an error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlctl.spec.words import clock, duration
 
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST = 400
-"""Characters of a text that a process has said."""
+"""Characters of a text, at most: it may be from any process."""
 
 
 def _cut(value: Any) -> Any:

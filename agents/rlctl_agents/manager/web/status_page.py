@@ -1,4 +1,4 @@
-"""The status of a run as a page for people: read-only, complete without scripts, nothing from elsewhere.
+"""Status of a run as a web page: read-only, complete without scripts, without external resources.
 
 It is shown on the manager's probe listener. Programs read the same figures at /status.json.
 """
@@ -29,7 +29,7 @@ from rlctl_agents.types.control import MAX_RECORDING_BYTES
 
 REFRESH_S, FINISHED_REFRESH_S = 5, 300
 STALE_S = 10.0
-"""Figures older than this are not what the run is like now: the manager's main loop hangs."""
+"""Age in seconds from which figures are stale: the manager's main loop hangs."""
 MOST_ROWS = 50
 MOST_GENERATIONS, MOST_LINES, MOST_MARKS = 20, 20, 10
 """Generations, log lines and events that are shown: the newest."""
@@ -73,7 +73,7 @@ class Shown:
     status: Mapping[str, Any] = field(default_factory=dict)
     encoded: bytes = b""
     generations: Sequence[Mapping[str, Any]] = ()  # committed, newest first
-    stale_s: float = STALE_S  # when it is so old, the next one should have come long ago
+    stale_s: float = STALE_S  # age from which the status is stale
     history: HistoryView = EMPTY
 
     @classmethod
@@ -84,10 +84,10 @@ class Shown:
         every_s: float = 0.0,
         history: HistoryView = EMPTY,
     ) -> Shown:
-        """A status as it is now.
+        """Snapshot of a status.
 
         Args:
-            every_s: until the next one.
+            every_s: seconds until the next one.
         """
         return cls(status, msgspec.json.encode(status) + b"\n", generations, max(STALE_S, 3.0 * every_s), history)
 
@@ -98,11 +98,11 @@ def pages(
     lines: Callable[[], Sequence[str]] = tuple,
     episodes: Path | None = None,
 ) -> dict[str, Callable[[str], Response]]:
-    """Pages of a manager's probe listener beside those of every process.
+    """Pages of a manager's probe listener beside those of every process: path -> handler.
 
     Args:
         lines: the newest log lines of all processes, oldest first.
-        episodes: folder of the recorded ones.
+        episodes: folder of the recorded episodes.
     """
     cache = PanelCache()
 
@@ -129,7 +129,7 @@ def pages(
 
 
 def state_of(status: Mapping[str, Any], now: float, stale_s: float = STALE_S) -> str:
-    """One of STATES."""
+    """State of a run, one of STATES."""
     if status.get("phase") in ENDED:
         return str(status["phase"])
     if status and now - status["time"] >= stale_s:
@@ -148,15 +148,15 @@ def page(
     panels: Panels | None = None,
     lines: Sequence[str] = (),
 ) -> str:
-    """The whole page.
+    """Render the whole page.
 
     Args:
         status: as at /status.json; empty: there is none yet.
         generations: committed ones, newest first.
-        now: unix time.
-        stale_s: figures so old are not what the run is like now.
-        history: of what happened.
-        panels: its charts.
+        now: Unix time.
+        stale_s: age in seconds from which figures are stale.
+        history: history of the run, for its marks.
+        panels: charts of the history.
         lines: log lines of all processes, oldest first.
     """
     state = state_of(status, now, stale_s)
@@ -184,14 +184,14 @@ def page(
 
 
 def _refresh_s(state: str, films: Sequence[Mapping[str, Any]]) -> int:
-    """Until the page renews itself: a film that is shown begins anew then, so not before it has ended."""
+    """Seconds until the page reloads: a film then starts anew, so not before it has ended."""
     if state in ENDED:
         return FINISHED_REFRESH_S
     return max([REFRESH_S, *(math.ceil(float(one["seconds"])) + 1 for one in films[:1])])
 
 
 def log_line(text: str) -> tuple[str, str, str, str] | None:
-    """Time, level, process and message of a log line, which is foreign; None: it is none."""
+    """Time, level, process and message of a log line of any process; None: it is not a log line."""
     try:
         said = json.loads(text)
         told = [str(said[key]) for key in ("ts", "level", "id", "msg")]

@@ -21,13 +21,13 @@ _OF_RESULTS = ("evaluations.jsonl",)
 
 
 class StoredFiles:
-    """Answers /files; called in several threads.
+    """Handler of /files; called in several threads.
 
         GET /files?folder=models                                  {"files": {"best.json": 1193, ...}}: bytes of each
         GET /files?folder=models&name=N&offset=0&length=1000      {"data": base64}: fewer bytes only at the end
 
-    Folders are models, checkpoints, init, episodes, and results, of which only the evaluations can be had. What is no
-    plain file there, such as a link, is not.
+    Folders are models, checkpoints, init, episodes, and results, of which only the evaluations are offered. Only plain
+    files are offered, no links.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -37,7 +37,7 @@ class StoredFiles:
         }
 
     def answer(self, query: dict[str, str]) -> Response:
-        """Names and sizes of a folder, or a piece of a file."""
+        """Reply with names and sizes of a folder, or with a piece of a file."""
         folder = self._folders.get(query.get("folder", ""))
         if folder is None:
             return Response.refusal(400, f"folder must be one of {', '.join(self._folders)}")
@@ -58,10 +58,10 @@ class StoredFiles:
 
 
 def piece(path: Path, offset: int, length: int) -> bytes:
-    """Piece of a plain file; fewer bytes at its end.
+    """Piece of a plain file; shorter at its end.
 
     Raises:
-        OSError: it cannot be read; with ENOENT or ELOOP: there is none, or a link or something else in its place.
+        OSError: it cannot be read; ENOENT or ELOOP: there is no plain file of that name.
     """
     with open(path, "rb", opener=_no_link) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
@@ -76,7 +76,7 @@ def _offered(folder: Path, name: str) -> bool:
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:
     for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        with contextlib.suppress(FileNotFoundError):  # the run removes old ones meanwhile
+        with contextlib.suppress(FileNotFoundError):  # the run may remove old ones meanwhile
             if _offered(folder, path.name) and stat.S_ISREG((status := path.lstat()).st_mode):
                 yield path.name, status.st_size
 

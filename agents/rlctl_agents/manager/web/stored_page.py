@@ -25,7 +25,7 @@ from rlctl_agents.types.control import to_plain
 
 NAME = "page"
 LOG_FILES, LOG_BYTES = 20, 16 * 1024
-"""Of log files the newest, and the end of each."""
+"""Newest log files that are read, at most, and bytes from the end of each."""
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM; returns the exit code.
 
     Args:
-        arguments: after the word `page`.
+        arguments: arguments after the word `page`.
     """
     parser = argparse.ArgumentParser(f"rlctl_agents {NAME}", description="Show the status page of a run that is over.")
     parser.add_argument("--root", type=Path, required=True, help="folder of the run")
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def stored(layout: Layout) -> Shown:
-    """A run as its manager left it.
+    """Status, generations and history of a run, as its manager stored them.
 
     Raises:
         OSError, ValueError: its last status cannot be read.
