@@ -82,7 +82,7 @@ class Table:
         return cls(spaces, np.tile(at, envs))
 
     def split(self, decisions: Decisions) -> list[tuple[int, NDArray[np.int64], Decisions]]:
-        """For every policy that has to act: its number, its rows of the decisions, and these with its own slots."""
+        """Split decisions by policy: for each that acts its number, its rows, and the decisions with its own slots."""
         if len(self.slots) == 1:
             return [(0, np.arange(decisions.slot.size), decisions)]
         owner = self._owner[decisions.slot]

@@ -40,9 +40,9 @@ class ActInputs(NamedTuple):
     greedy: bool = False  # the best action instead of a sampled one; the noise is not used
     progress: int = 0  # agent steps that these weights were learned from, as published with them
     last_action: Tensors | None = (
-        None  # leaf name -> [K, ...] the slot's previous choice, 0 where `first`; if asked for
+        None  # leaf name -> [K, ...] the slot's previous choice, 0 where `first`; if in `needs_last`
     )
-    last_reward: Tensor | None = None  # [K] float32 raw reward of that choice, 0 where `first`; if asked for
+    last_reward: Tensor | None = None  # [K] float32 raw reward of that choice, 0 where `first`; if in `needs_last`
     stream: Tensor | None = None  # [K] int64 id of each slot's stream, unique in the run; None: not a run's actor
 
 

@@ -21,8 +21,7 @@ from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.torso import Mlp, Torso
 
 MODULES = frozenset({Torso, Mlp, nn.Linear, nn.ModuleList, ActionDistribution, Categorical, Gaussian})
-"""Classes of modules that are computed here, not by their `forward`; a subclass may compute anything, and is left out.
-"""
+"""Classes of modules that are computed here, not by their `forward`; a subclass could compute anything."""
 ACTIVATIONS = (torch.tanh, torch.relu)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 

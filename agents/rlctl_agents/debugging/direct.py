@@ -1,4 +1,4 @@
-"""Experience and weights handed over within a process, in place of the wire and the modelpool."""
+"""Experience and weights passed within a process, in place of the wire and the modelpool."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from rlctl_agents.wire.experience import Outcome
 
 T = TypeVar("T", bound=np.generic)
 VERSIONS = 3
-"""Versions of the weights that are kept: actors in lock-step are at most two updates behind."""
+"""Number of versions of the weights that are kept: actors in lock-step are at most two updates behind."""
 
 
 class DirectReceiver:
-    """Blocks that were offered, as a source of batches takes them: `experience.sources.Receiver`.
+    """Receiver (`experience.sources.Receiver`) of blocks that are offered within the process.
 
     It belongs to the thread that made it: a source that receives in another one cannot be debugged in one thread.
     """
@@ -43,10 +43,10 @@ class DirectReceiver:
         self, boot: str, model: ModelRef, stream: Sequence[int], row0: Sequence[int], version: NDArray[np.int64],
         fields: Arrays,
     ) -> None:  # fmt: skip
-        """Take a block.
+        """Receive a block.
 
         Raises:
-            ValueError: its arrays are not what the schema and the spaces say; a learner would refuse the actor.
+            ValueError: its arrays do not fit the schema and the spaces; a learner would refuse the actor.
         """
         self._codec.pack(len(stream), version, fields, compress=False)
         if fault := self._check(version, model.version, fields):
@@ -58,7 +58,11 @@ class DirectReceiver:
         self._blocks.append(block)
 
     def poll(self, timeout_s: float) -> list[SegmentBlock]:
-        """Blocks that have come; never waits."""
+        """Blocks that have arrived; never waits.
+
+        Raises:
+            UserFault: called by another thread.
+        """
         if threading.get_ident() != self._thread:
             self.elsewhere = True
             raise UserFault("rlctl debug has one thread, and the source of batches receives in another")
@@ -70,7 +74,7 @@ class DirectReceiver:
         """Do nothing: no thread waits for blocks."""
 
     def settle(self, block: SegmentBlock, outcome: Outcome, rows: int | None = None) -> None:
-        """Note that rows of a block are settled.
+        """Record that rows of a block are settled.
 
         Raises:
             ValueError: more rows than the block still has.
@@ -84,10 +88,10 @@ class DirectReceiver:
             del self._unsettled[block.header.sequence]
 
     def resize(self, budget_rows: int, batch_size: int, queue_rows: int) -> None:
-        """Do nothing: nothing is bounded here, and actors act when more is wanted."""
+        """Do nothing: there are no limits here, and actors act when more rows are needed."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no socket is open."""
 
 
 class DirectSender:
@@ -106,7 +110,7 @@ class DirectSender:
     def offer(
         self, *, model: ModelRef, stream: Sequence[int], row0: Sequence[int], version: NDArray[np.int64], fields: Arrays
     ) -> bool:
-        """Hand a block over; raises what `DirectReceiver.accept` does."""
+        """Pass a block to the receiver; raises as `DirectReceiver.accept`."""
         self._receiver.accept(self._name, model, stream, row0, version, fields)
         self.blocks += 1
         return True
@@ -116,14 +120,14 @@ class DirectSender:
         return True
 
     def poll(self, timeout_s: float) -> None:
-        """Nothing is under way."""
+        """Do nothing: no message is in flight."""
 
 
 class DirectWeights:
     """The newest versions of the weights: the part of `Pool` that `weights.client.Follower` uses.
 
     Args:
-        update: makes the next version; called where an actor asks for one that is not there yet.
+        update: makes the next version; called when an actor asks for one that does not exist yet.
     """
 
     def __init__(self, update: Callable[[], object]) -> None:
@@ -136,7 +140,7 @@ class DirectWeights:
         return self._models[-1]
 
     def put(self, model: Model) -> None:
-        """Publish."""
+        """Publish a model."""
         self._models.append(model)
 
     def notice(self) -> ModelRef:

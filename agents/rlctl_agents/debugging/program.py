@@ -1,7 +1,7 @@
 """`python -m rlctl_agents debug SPEC...`: the program that `rlctl debug` runs; an IDE may start this module directly.
 
 stdin, stdout and stderr stay the terminal's, and so do Ctrl-C and Ctrl-Z. With --json, stdout has one JSON object a
-line, and whatever else is printed goes to stderr.
+line, and all other output goes to stderr.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ SHOWN = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 @dataclass
 class DebugAnswer(Telling):
-    """The answer, update by update."""
+    """Answer of the command, update by update."""
 
     def update(self, session: DebugSession, updated: Updated) -> None:
-        """Tell an update."""
+        """Print an update."""
         (episodes, mean), trainer, stats = session.episodes(), session.trainer, updated.stats
         shown = [f"{name} {stats[name]:.4g}" for name in SHOWN if name in stats]
         shown += [f"return {mean:.4g}"] if mean is not None else []
@@ -64,7 +64,7 @@ class DebugAnswer(Telling):
         )  # fmt: skip
 
     def summary(self, session: DebugSession) -> None:
-        """Tell the totals of the session."""
+        """Print the totals of the session."""
         episodes, mean = session.episodes()
         steps, seconds = session.trainer.consumed_steps, time.monotonic() - self.began
         of = "" if mean is None else f", mean return {mean:.4g}"
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command; returns its exit code.
 
     Args:
-        arguments: after the word `debug`.
+        arguments: those after the word `debug`.
     """
     parser = argparse.ArgumentParser("rlctl_agents debug", description="All roles of a run in one process and thread.")
     parser.add_argument("specs", nargs="+", type=Path, metavar="SPEC")
@@ -112,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def run(spec: Spec, telling: DebugAnswer, *, updates: int, episodes: int, base: Path = Path()) -> int:
-    """Make so many updates, then play so many whole episodes.
+    """Make `updates` updates, then play `episodes` whole episodes.
 
     Args:
         base: folder of the spec file.
@@ -137,7 +137,7 @@ def run(spec: Spec, telling: DebugAnswer, *, updates: int, episodes: int, base: 
 
 
 def learn(session: DebugSession, telling: DebugAnswer, updates: int, episodes: int) -> None:
-    """Make the updates, or fewer where `stop.agent_steps` is reached, and the evaluation; tell each, and the sum."""
+    """Make the updates, or fewer if `stop.agent_steps` is reached, and the evaluation; print each, and the totals."""
     limit = session.spec.stop.agent_steps or math.inf
     try:
         while session.updates < updates and session.trainer.consumed_steps < limit:
@@ -160,7 +160,7 @@ _OURS = tuple(Path(one) for package in (rlctl, rlctl_agents) for one in package.
 
 
 def _is_users(filename: str, code: Path | None) -> bool:
-    """Whether a frame is of the user's own code: below `code` or an editable package, and none of an installed one."""
+    """True if a frame is of the user's own code: below `code` or an editable package, and none of an installed one."""
     path = Path(filename)
     if {"site-packages", "dist-packages"} & set(path.parts) or any(path.is_relative_to(one) for one in _OURS):
         return False
@@ -170,11 +170,11 @@ def _is_users(filename: str, code: Path | None) -> bool:
 
 
 def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, stay: bool) -> int:
-    """Tell an exception: of the user's own code with all frames, another mistake of the user in a sentence.
+    """Report an exception: of the user's own code with all frames, another mistake of the user in a sentence.
 
     Args:
         code: folder of the user's code.
-        stay: open pdb where it was raised.
+        stay: True to open pdb where it was raised.
 
     Returns:
         The exit code.

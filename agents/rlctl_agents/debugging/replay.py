@@ -1,4 +1,4 @@
-"""Replay of a run in one process: one shard, asked and fed without a wire or a thread."""
+"""Replay of a run in one process: one shard, filled and drawn from without a wire or a thread."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class _Inline(Executor):
-    """Does at once what is submitted."""
+    """Executor that runs each call at once, in the calling thread."""
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
         done: Future[T] = Future()
@@ -35,7 +35,7 @@ class _Inline(Executor):
 
 
 class _DirectClient:
-    """`RpcClient` of a shard that is an object here."""
+    """`RpcClient` of a shard in this process."""
 
     def __init__(self, shared: SharedShard) -> None:
         self._shared = shared
@@ -43,15 +43,15 @@ class _DirectClient:
     def call(
         self, request: Draw, reply: type[Drawn], buffers: Sequence[memoryview] = (), **of: float
     ) -> tuple[Drawn, list[memoryview]]:
-        """Draw."""
+        """Draw from the shard directly."""
         return self._shared.draw(request, buffers)
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 class DirectReplay:
-    """A shard of the whole capacity, and the learner's end of it, for the thread that calls `step`.
+    """A shard of the whole capacity, and the learner's source that draws from it, for the thread that calls `step`.
 
     Args:
         needs: its receiver takes the blocks of the actors.
@@ -78,6 +78,6 @@ class DirectReplay:
         self.source = ReplaySource(drawer, Staging(needs.device), needs.streams)
 
     def step(self) -> None:
-        """Store what actors have sent, as far as it may be, and draw a batch, if one is due."""
+        """Insert the blocks of actors, up to the limit, and draw a batch, if one is due."""
         self._inserter.step(0.0)
         self.source.step()

@@ -1,7 +1,7 @@
 """All roles of a run as objects of one process and one thread, in the order of lock-step.
 
 The parts are the roles' own (`acting.rollout`, `experience`, `training.trainer`); `debugging.direct` and a loop take
-the place of wire, modelpool and manager. An update is asked for, and the actors that it needs act.
+the place of wire, modelpool and manager. The caller requests an update, and the actors that it needs act.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from rlctl_agents.wire.experience import ExperienceSender
 
 CPU = torch.device("cpu")
 FRAMES = 20
-"""Python frames of one nesting: from an actor's step, by an update that it waits for, to the next actor's step."""
+"""Python frames per nesting: from an actor's step, through the update that it waits for, to the next actor's step."""
 ONE = "rlctl debug has one"
 
 
@@ -75,18 +75,18 @@ class OwnTorch:
 
 
 class Arranged(NamedTuple):
-    """A spec as one process can follow it."""
+    """A spec adapted to one process."""
 
     spec: Spec
     spaces: Spaces
-    notes: list[str]  # what is changed for that, in words
+    notes: list[str]  # changes made for that, in words
 
 
 class DebugActor:
     """One actor: its environments, policy, rollout and sender.
 
     Args:
-        weights: the first version is there.
+        weights: holds the first version already.
     """
 
     def __init__(self, spec: Spec, index: int, receiver: DirectReceiver, weights: DirectWeights) -> None:
@@ -120,7 +120,7 @@ class DebugActor:
             )
 
     def act(self, blocks: int) -> None:
-        """Step until it has sent so many blocks of segments."""
+        """Step until the actor has sent `blocks` blocks of segments since its start."""
         with self.torch():
             while self.sender.blocks < blocks:
                 self.rollout.step()
@@ -130,15 +130,15 @@ class DebugSession:
     """Actors, learner and evaluator of a spec, in one thread.
 
     Args:
-        arranged: the spec, and what its environment shows.
-        base: folder of the spec file, where it has `init`.
+        arranged: the adapted spec, and the spaces of its environment.
+        base: folder of the spec file, used if it has `init`.
 
     Raises:
-        UserFault: an environment, network or algorithm cannot be made as the spec asks, or not begin as `init` says.
+        UserFault: an environment, network or algorithm cannot be made as the spec asks, or `init` cannot be loaded.
     """
 
     current: DebugSession | None = None
-    """The newest session: at a breakpoint, `from rlctl_agents.debugging.session import DebugSession`."""
+    """The newest session, for use at a breakpoint: `from rlctl_agents.debugging.session import DebugSession`."""
 
     def __init__(self, arranged: Arranged, base: Path = Path()) -> None:
         DebugSession.current = self
@@ -185,13 +185,13 @@ class DebugSession:
     def update(self) -> Updated:
         """Learn from the next batch; actors act until there is one.
 
-        An actor of an algorithm that learns from the newest version alone (PPO) asks for that version within its step:
+        An actor of an algorithm that learns from the newest version alone (PPO) requests that version within its step:
         the update is made there, and other actors that have to act before it act there too.
 
         Raises:
             NotTogether: `sync` is set, and seats of the environment act in turn.
             Diverged: losses or gradients are not finite any more.
-            Exception: whatever the user's own code raises.
+            Exception: any that the user's own code raises.
         """
         before = self.updates
         while self.updates == before:
@@ -212,7 +212,7 @@ class DebugSession:
         return self.updated
 
     def evaluate(self, episodes: int) -> Played:
-        """Whole episodes with the newest weights, in environments of their own."""
+        """Play whole episodes with the newest weights, in separate environments."""
         spec, model = self.spec, self.weights.newest
         with self._evaluator():
             env = make_env(spec, min(spec.evaluation.envs or ENVS, episodes), training=False)
@@ -253,17 +253,17 @@ class DebugSession:
 
 
 def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
-    """The spec as one process can follow it; an environment is made to know its spaces.
+    """Adapt a spec to one process; makes an environment to learn its spaces.
 
-    It is in lock-step, and where the spec is not, there are as many environments as make a batch of one segment each.
-    Not in lock-step are an algorithm with a source of its own, which decides when it learns from what, and an
+    The result is in lock-step; if the spec is not, there are as many environments as make a batch of one segment each.
+    Not in lock-step are an algorithm with a source of its own, which decides when it learns from which rows, and an
     environment with seats that act in turn: each actor in turn makes segments with the newest weights.
 
     Args:
-        in_turn: seats of the environment do.
+        in_turn: True if seats of the environment act in turn.
 
     Raises:
-        UserFault: nothing can be done about it.
+        UserFault: the spec has no actors, its batch size fits no lock-step, or its parts cannot be made.
     """
     config, actor, learner = spec.policy(spec.policy_names[0]).algorithm, spec.roles.actor, spec.roles.learner
     if not actor.replicas:
@@ -309,6 +309,6 @@ def _never(seconds: float) -> None:
 
 
 def evaluation_seed(run_seed: int, ref: ModelRef) -> int:
-    """Seed of an evaluation by its model: those of the actors begin at the run's own."""
+    """Seed of an evaluation, derived from its model's version: those of the actors begin at the run's own."""
     digest = hashlib.sha256(f"rlctl debug evaluation {run_seed} {ref.version}".encode()).digest()
     return int.from_bytes(digest[:4], "little") >> 1

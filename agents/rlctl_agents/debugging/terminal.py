@@ -1,4 +1,4 @@
-"""Terminal of a program that has replaced the user's command: its answer, its failures, the debugger."""
+"""Terminal of a program that has replaced the user's command: answer, notes, debugger."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from typing import Any, TextIO
 from rlctl_agents.runtime.logs import chain
 
 INVALID, FAILED, INTERRUPTED, NO_READER = 3, 7, 130, 141
-"""Exit codes, as of rlctl: the spec, or what it names; the user's own code; Ctrl-C, or the debugger's quit; a pipe that
-was closed at the other end."""
+"""Exit codes, as of rlctl: an invalid spec, or a missing part of it; a failure of the user's own code; Ctrl-C, or the
+debugger's quit; a pipe that its reader has closed."""
 
 
 class ReaderGone(Exception):
-    """The answer goes into a pipe that was closed at the other end."""
+    """Answer to a pipe that its reader has closed."""
 
 
 @dataclass
 class Telling:
-    """Lines of the answer."""
+    """Output of the answer, and of notes beside it."""
 
     out: TextIO
     as_json: bool
@@ -35,12 +35,12 @@ class Telling:
     began: float = field(default_factory=time.monotonic)
 
     def note(self, text: str) -> None:
-        """Say something beside the answer."""
+        """Print a note to stderr, unless quiet."""
         if not self.quiet:
             self._print(text, sys.stderr)
 
     def answer(self, text: str, **content: Any) -> None:
-        """Give a part of the answer, in words or as JSON."""
+        """Print a part of the answer, as text or as JSON."""
         line = json.dumps({"apiVersion": "rlctl/v1", **content}) if self.as_json else text
         self._print(line, self.out)
 
@@ -52,7 +52,7 @@ class Telling:
             raise ReaderGone from None
 
     def leave(self) -> None:
-        """Say no more: what is still to be flushed goes nowhere."""
+        """End all output: what is still to be flushed is discarded."""
         for stream in (self.out, sys.stderr):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -83,7 +83,7 @@ def go_to(code: Path | None, telling: Telling) -> None:
 
 
 def _searched_anyway() -> set[str]:
-    """Folders in which this interpreter looks for modules without PYTHONPATH: what is installed, also as editable."""
+    """Folders in which this interpreter looks for modules without PYTHONPATH: of installed and of editable packages."""
     found = set(sysconfig.get_paths().values())
     for folder in (*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])):
         found.add(folder)
@@ -95,7 +95,7 @@ def _searched_anyway() -> set[str]:
 
 
 def stay_there(error: BaseException, telling: Telling) -> None:
-    """Open pdb where it was raised first."""
+    """Open pdb where the root cause of an error was raised."""
     if sys.stdin is None:
         telling.note("standard input is closed: pdb cannot ask")
     else:

@@ -22,7 +22,7 @@ computes with more, and spaces travel in messages."""
 
 @dataclass(frozen=True, slots=True)
 class GymLeaf:
-    """One leaf of a Gymnasium space: its path in a value, and its dtype and shape as an array of ours."""
+    """One leaf of a Gymnasium space: its path in a value, and dtype and shape of the array that holds it here."""
 
     name: str  # dotted
     path: tuple[str | int, ...]
@@ -80,15 +80,15 @@ class Codec:
         self._gym = space
 
     def observations(self, raw: Sequence[Array]) -> Arrays:
-        """Gymnasium's leaves [K, *raw], in the order of `leaves`, as ours."""
+        """Convert Gymnasium's leaves [K, *raw], in the order of `leaves`, to ours."""
         return {leaf.name: leaf.observed(array) for leaf, array in zip(self.leaves, raw, strict=True)}
 
     def batched(self, action: Arrays) -> Any:
-        """Our leaves [K, ...] as one value of Gymnasium's batched space."""
+        """Convert our leaves [K, ...] to one value of Gymnasium's batched space."""
         return _assemble(self._gym, iter([leaf.acted(action[leaf.name]) for leaf in self.leaves]))
 
     def singles(self, action: Arrays) -> Sequence[Any]:
-        """Our leaves [K, ...] as K values in the form of `action_space.sample()`."""
+        """Convert our leaves [K, ...] to K values in the form of `action_space.sample()`."""
         rows = [leaf.acted(action[leaf.name]) for leaf in self.leaves]
         if self.leaves[0].path == ():
             return list(rows[0])
@@ -96,10 +96,10 @@ class Codec:
 
 
 def to_ours(space: Any, name: str) -> ours.Space:
-    """Gymnasium's space as ours. Floats become float32 and booleans uint8; starts stay with the environment.
+    """Convert a Gymnasium space to ours. Floats become float32 and booleans uint8; starts stay with the environment.
 
     Raises:
-        EnvRefused: names the leaf and what can be used instead.
+        EnvRefused: a leaf is not supported; the text names it and an alternative.
     """
     match space:
         case gym.Box():

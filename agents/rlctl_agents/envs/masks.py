@@ -35,7 +35,7 @@ def flattened(space: Space, mask: Any) -> NDArray[np.bool_]:
 
 
 def each_choice_has_one(legal: NDArray[np.bool_], sizes: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Whether every choice has a legal option: [...] of masks [..., sum of sizes]."""
+    """True where every choice has a legal option: [...] for masks [..., sum of sizes]."""
     if len(sizes) == 1:
         return np.asarray(legal.any(axis=-1))
     starts = np.cumsum((0, *sizes[:-1]))

@@ -27,7 +27,7 @@ _Check = Callable[[NDArray[Any]], str]
 class ValueCheck:
     """Check of the values of a block against schema and spaces.
 
-    - Floats are finite, whatever the field.
+    - Floats are finite, in every field.
     - Actions and observations of a Discrete, MultiDiscrete or MultiBinary lie in their space, in every part of a Dict
       or Tuple; where decisions carry masks, each choice of a valid row's action is legal, unless none of it is.
     - `log_prob` is at most 0 where every part of the action is discrete; a density has no such limit.

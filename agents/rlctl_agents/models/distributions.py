@@ -62,8 +62,7 @@ class LeafDistribution(nn.Module, ABC):
 
 
 class Categorical(LeafDistribution):
-    """Distribution of a Discrete, sampled by inverting the cumulative distribution. Where no option is legal, all are.
-    """
+    """Distribution of a Discrete, sampled by its inverse cumulative distribution. Where no option is legal, all are."""
 
     noise = 1
 

@@ -134,7 +134,7 @@ class ActorCritic(nn.Module):
             self.value = nn.Linear(features, 1)
             orthogonal(self.value, network.gains.value)
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
-        # a network of one's own may embed codes: it sees bytes as they are
+        # a user's own network may embed codes: it sees bytes as they are
         normalise, ours = network.normalize.observations in ("auto", True), ":" not in network.torso
         observed = ObservationMoments(spaces.obs, codes=ours) if normalise else None
         self.observed = observed if observed is not None and observed.names else None
@@ -172,7 +172,7 @@ class ActorCritic(nn.Module):
         return {name: flat[name].view(leaf.shape) for name, leaf in obs.items()}
 
     def unroll_seen(self, obs: dict[str, Tensor], first: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """As `unroll`, for observations from `seen`; values in units of the head."""
+        """Unroll observations from `seen`: as `unroll`, but with values in units of the head."""
         rows = first.shape
         flat = {name: leaf.flatten(0, 1) for name, leaf in obs.items()}
         features = self._through(self.torso, flat)

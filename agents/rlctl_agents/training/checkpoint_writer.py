@@ -1,4 +1,4 @@
-"""Generations of a learner: written by a thread while it goes on, committed by the manager, read at its start."""
+"""Generations of a learner: written in the background, committed by the manager, read when the learner starts."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Job(NamedTuple):
 
 
 class CheckpointWriter:
-    """Writes one generation at a time; while it is busy, the newest order waits and replaces older ones.
+    """Writer of generations, one at a time; while it is busy, the newest waits and replaces older ones.
 
     Args:
-        folder: of checkpoints, on the volume.
+        folder: folder of checkpoints, on the volume.
         boot: of this process.
-        policy: describes the tensors; its ref and steps become those of each generation. None: nothing does.
-        commit: tells the manager that the parts are there.
-        count: seconds that a generation took, for the metrics.
-        now: unix time.
+        policy: description of the tensors; its ref and steps become those of each generation. None: it is not written.
+        commit: reports the parts to the manager.
+        count: records the seconds of a generation in the metrics.
+        now: returns Unix time.
         resumed: number of the generation that the learner resumed from; 0: there was none.
-        ordered: the highest number that was ever given.
-        steps: that the learner's weights were learned from.
+        ordered: highest number that was ever ordered.
+        steps: agent steps that the learner's weights were learned from.
     """
 
     def __init__(
@@ -67,19 +67,19 @@ class CheckpointWriter:
         self._count = count
         self._now = now
         self._saved, self._ordered = resumed, ordered
-        self._steps = steps  # in the newest
+        self._steps = steps  # agent steps of the newest generation
         self._waiting: Job | None = None
         self._turn = threading.Condition()
         self._busy = False
         self._stop = False
         self._thread = threading.Thread(target=self._run, name="generations", daemon=True)
         self.committed = 0
-        """Number of the newest generation that the manager has taken."""
+        """Number of the newest generation that the manager has committed."""
         self.failed = 0
         """Number of the newest generation that failed; the manager orders it under another number then."""
 
     def start(self) -> None:
-        """Begin to write; what a dead process of this host left half-written is removed."""
+        """Start the thread; removes the half-written files of crashed processes of this host."""
         remove_leftovers(self._folder)
         self._thread.start()
 
@@ -91,27 +91,31 @@ class CheckpointWriter:
             self._turn.notify_all()
 
     def unsaved(self, steps: int) -> bool:
-        """True if weights learned from so many steps are in no generation, or the newest one failed."""
+        """True if weights learned from `steps` agent steps are in no generation, or the newest one failed."""
         return steps > self._steps or 0 < self._saved == self.failed
 
     def wants(self, number: int) -> bool:
-        """True for a new order; it counts as given from now on."""
+        """True if the order is new; it is remembered."""
         new = number > max(self._ordered, self._saved)
         if new:
             self._ordered = number
         return new
 
     def next_number(self, told: int) -> int:
-        """Above all that were ordered or saved; told: the newest order that the manager gave."""
+        """Number above all that were ordered or saved.
+
+        Args:
+            told: number of the manager's newest order.
+        """
         return max(self._ordered, self._saved, told) + 1
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait until nothing is to be written; False when it takes longer."""
+        """Wait until nothing is left to write; False on a timeout."""
         with self._turn:
             return self._turn.wait_for(lambda: self._waiting is None and not self._busy, timeout_s)
 
     def close(self) -> None:
-        """Stop; what waits is not written."""
+        """Stop the thread; a waiting generation is not written."""
         with self._turn:
             self._stop = True
             self._turn.notify_all()
@@ -172,16 +176,16 @@ class CheckpointWriter:
 
 
 class NothingReadable(Exception):
-    """Generations were committed, and none can be read: starting anew would hide the loss."""
+    """Committed generations of which none can be read: starting anew would hide the loss."""
 
 
 def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[bytes], str]) -> Generation | None:
-    """Go on from the newest generation that can be read.
+    """Resume from the newest generation that can be read.
 
     Args:
-        folder: of checkpoints.
+        folder: folder of checkpoints.
         generations: committed ones, newest first.
-        restore: takes the bytes of the learner's part; returns what could not be taken over, in words.
+        restore: restores the bytes of the learner's part; returns the parts that it could not restore, in words.
 
     Returns:
         The generation, or None when there was none.

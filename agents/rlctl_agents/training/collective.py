@@ -21,15 +21,15 @@ from rlctl_agents.training.device import backend
 from rlctl_agents.types.control import Place
 
 MEET_S = 20.0
-"""Longest time for the members of a group to meet; then all ask for another group."""
+"""Longest time for the members of a group to meet, in seconds; then all ask for another group."""
 STEP_S = 30.0
-"""Longest wait for the slowest member, whatever it does. A dead one is noticed at once, its connections close."""
+"""Timeout of an operation, in seconds, for the slowest member. A dead one is noticed at once: its connections close."""
 
 T = TypeVar("T")
 
 
 class Broken(Exception):
-    """A member is gone, or does not answer: this group is over."""
+    """Group that is over: a member is gone, or does not respond."""
 
 
 class Agreed(NamedTuple):
@@ -42,18 +42,19 @@ class Agreed(NamedTuple):
 
     @property
     def update(self) -> bool:
-        """True if all update now: members without a batch were waited for long enough, and add nothing to it."""
+        """True if all members update now: those without a batch were waited for long enough, and contribute nothing."""
         return self.held == 0 < self.ready and self.ready + self.starved == self.world
 
 
 class Collective:
-    """One group of at least two learners, from meeting to breaking up. Used by one thread.
+    """Process group of at least two learners, from meeting to breaking up. Used by one thread.
 
     Args:
-        place: in the group.
-        store: where the members leave each other their addresses; only they may read and write it.
-        device: where gradients are.
-        one_machine: all members are on this machine: they listen on the loopback.
+        place: of this learner in the group.
+        store: in which the members exchange their addresses; only they may read and write it.
+        device: device of the gradients.
+        one_machine: True if all members are on this machine: they listen on the loopback.
+        meet_s: longest wait for the proofs of the other members.
         step_s: longest wait for other members in one operation.
 
     Raises:
@@ -85,12 +86,12 @@ class Collective:
         self._or_broken(meet)
 
     def wrapped(self, module: nn.Module, *, find_unused: bool) -> DistributedDataParallel:
-        """A module whose gradients are the mean over all members as soon as `backward` has returned.
+        """Wrap a module so that its gradients are the mean over all members as soon as `backward` has returned.
 
-        Every member's weights become those of rank 0: share them before.
+        Every member's weights become those of rank 0: broadcast them before, by `share`.
 
         Args:
-            find_unused: not every parameter has a gradient in every batch.
+            find_unused: True if some parameters have no gradient in some batches.
 
         Raises:
             Broken: a member is gone, or has another network.
@@ -100,7 +101,7 @@ class Collective:
         return made
 
     def backward(self, total: torch.Tensor) -> None:
-        """Gradients of a sum that a `wrapped` module gave, averaged over all members.
+        """Compute the gradients of a `wrapped` module's output, averaged over all members.
 
         Raises:
             Broken: a member is gone.
@@ -134,10 +135,10 @@ class Collective:
         return self._summed(tensor.clone())
 
     def share(self, data: bytes | None, seed: int) -> bytes:
-        """The bytes of one member, sent to all.
+        """Broadcast the bytes of one member to all.
 
         Args:
-            data: of this member; used only where it has that rank.
+            data: bytes of this member; used only if its rank is `seed`.
             seed: rank of the member that sends.
 
         Raises:
@@ -159,10 +160,10 @@ class Collective:
             dist.destroy_process_group()
 
     def _know_each_other(self, place: Place, meet_s: float) -> None:
-        """Prove this member's rank to every other, and check theirs, before anything else is sent.
+        """Authenticate this member's rank to every other, and check theirs, before anything else is sent.
 
-        gloo takes any connection that brings the number of a rank, which is no secret. A proof is of no use to its
-        receiver: it is for one direction, in one group.
+        gloo accepts any connection that presents the number of a rank, which is no secret. A receiver cannot reuse a
+        proof: it is valid for one direction, in one group.
 
         Raises:
             RuntimeError: the other end of a connection has no valid proof.

@@ -9,23 +9,24 @@ import torch
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 
 BACKENDS = ("inductor", "cudagraphs")
-"""Tried in this order: fused kernels replayed as CUDA graphs need a C compiler and Triton, the graphs alone neither."""
+"""Backends of torch.compile in the order in which they are tried: fused kernels replayed as CUDA graphs need a C
+compiler and Triton, the graphs alone neither."""
 TRIALS = 3
-"""Calls of the compiled loss on trial: with CUDA graphs the first runs, the second records, the third replays."""
+"""Trial calls of the compiled loss: with CUDA graphs the first runs, the second records, the third replays."""
 
 
 def compiled(algorithm: Algorithm, example: Batch, backend: str) -> Callable[[Batch], Loss]:
-    """The algorithm's loss, compiled for batches of one shape; others take the loss as it is written.
+    """Compile the algorithm's loss for batches of one shape; others use the loss as it is written.
 
-    The compiler works here and now, up to a minute: the example goes forward and backward. Weights stay as they are,
-    their gradients are gone.
+    Compiles within this call, for up to a minute: the example goes forward and backward. Weights stay as they are;
+    their gradients are cleared.
 
     Args:
         example: its numbers do not matter.
         backend: of `torch.compile`.
 
     Raises:
-        Exception: whatever a compiler, or what it made, may raise.
+        Exception: any that the compiler or the compiled code raises.
     """
     if backend == "inductor":
         loss = torch.compile(algorithm.loss, dynamic=False, mode="reduce-overhead")

@@ -21,8 +21,8 @@ def choose_device(spec: Spec, index: int = 0, learners: int = 1) -> torch.device
     """Device on which the learner computes.
 
     Args:
-        index: of the learner; several on one machine share out its GPUs.
-        learners: how many there are.
+        index: of the learner; several on one machine divide its GPUs.
+        learners: number of learners.
 
     Raises:
         UserFault: the spec asks for a GPU, and torch sees none, or on one machine fewer than there are learners.
@@ -49,7 +49,7 @@ def compiles(spec: Spec, device: torch.device) -> bool:
 
 
 def backend(device: torch.device) -> str:
-    """Backend for `init_process_group`: what is small or on the host goes by gloo, gradients on GPUs by NCCL."""
+    """Backend for `init_process_group`: gloo for tensors on the host, NCCL for gradients on GPUs."""
     if device.type != "cuda":
         return "gloo"
     # an operation that fails or takes too long raises in the thread that waits for it; the process lives on

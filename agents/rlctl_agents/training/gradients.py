@@ -15,7 +15,7 @@ from rlctl_agents.training.pieces import backward, joined_priorities
 METRICS = 32
 """Most metrics of a loss that are averaged over several learners; those of further names are left out."""
 NAMES_BYTES = 1024
-"""Bytes of all their names together."""
+"""Most bytes of all their names together."""
 
 
 class Mean(NamedTuple):
@@ -29,18 +29,18 @@ class Mean(NamedTuple):
 
 
 Gradient = Callable[[Sequence[Batch], int, int], Mean]
-"""Leaves the gradient in the parameters, whose gradients are None.
+"""Function that computes the gradient of a minibatch in the parameters, whose gradients are None before.
 
-Takes a minibatch of this learner in pieces, and what is to be summed over all learners: its agent steps and its rows of
-the ledger. () adds nothing to the gradient.
+Takes the micro-batches of this learner's minibatch, and two counts to be summed over all learners: its agent steps and
+its rows of the ledger. Without micro-batches, (), it adds nothing to the gradient.
 """
 
 
 def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
-    """Gradient of one learner that is alone.
+    """Gradient of one learner alone.
 
     Args:
-        loss_of: the algorithm's, as it is written or compiled.
+        loss_of: loss of the algorithm, as it is written or compiled.
     """
 
     def gradient(parts: Sequence[Batch], rows: int, taken: int) -> Mean:
@@ -55,9 +55,9 @@ def alone(loss_of: Callable[[Batch], Loss]) -> Gradient:
 def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     """Gradient of many learners with equal weights, by DistributedDataParallel: equal on all of them, bit for bit.
 
-    Gradients of sums are averaged while they are made; only then it is known by how many rows of all learners they
-    have to be divided, which is the same as dividing the losses before. Gradients of pieces add up where they are made;
-    the others take part in the last piece only, so learners need not have equally many.
+    Gradients of sums are averaged in the backward pass; only then the number of rows of all learners is known by which
+    they have to be divided, which is the same as dividing the losses before. Gradients of micro-batches accumulate on
+    their learner, and are averaged with the last one only, so learners need not have equally many.
 
     Raises:
         Broken: a member is gone; from here, or from the function that is returned. No weight has changed then.
@@ -133,17 +133,17 @@ class _Objective(nn.Module):
         return self._loss.total
 
     def taken(self) -> Loss:
-        """The loss of the last batch, without gradient; it is not kept any longer."""
+        """Return and release the loss of the last batch, without gradient."""
         loss, self._loss = self._loss, None
         assert loss is not None, "there was a batch"
         return loss._replace(total=loss.total.detach())
 
 
 def _numbers(losses: Sequence[Loss], names: Sequence[str]) -> list[float]:
-    """Rows, total and the metrics times rows, summed, with one wait for the device; always as many."""
+    """Sums of rows, of total and of metrics times rows, with one wait for the device; always 2 + METRICS numbers."""
     if not losses:
         return [0.0] * (2 + METRICS)
-    # [pieces, 2 + names]
+    # [micro-batches, 2 + names]
     seen = [[loss.rows, loss.total, *(loss.metrics[name] for name in names)] for loss in losses]
     table = torch.stack([one.detach().double().reshape(()) for row in seen for one in row]).view(len(losses), -1)
     rows, total, *metrics = torch.cat([table[:, :2], table[:, 2:] * table[:, :1]], 1).sum(0).tolist()

@@ -1,4 +1,4 @@
-"""Store of torch.distributed over the manager's RPC: the members of a group leave each other their addresses in it.
+"""Store of torch.distributed over the manager's RPC, in which the members of a group exchange their addresses.
 
 torch's own stores are a port without authentication, which every user of the machine and every pod that reaches it may
 read and write, or a file that both machines see. The manager's RPC is a socket in a private folder on one machine, and
@@ -20,18 +20,18 @@ from rlctl_agents.wire.rpc.client import RemoteError
 log = logging.getLogger(__name__)
 
 LOOK_S, LOOK_MOST_S = 0.01, 0.2
-"""Shortest and longest wait before asking again for another member's value; each is 1.5 times the last."""
+"""Shortest and longest interval of polls for another member's value, in seconds; each is 1.5 times the last."""
 
 
 class GroupStore(Store):
     """Key-value store that the members of the newest group share. Called by torch, in several threads.
 
     Args:
-        call: asks the manager; raises TimeoutError or RemoteError.
+        call: sends a request to the manager; raises TimeoutError or RemoteError.
         boot: of this process.
         group: number of the group.
         wait_s: longest wait for another member's value.
-        over: True once the group is over or the process stops: waits end then.
+        over: returns True once the group is over or the process stops: waits end then.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class GroupStore(Store):
         self._await(keys, self._wait_s if timeout is None else min(timeout.total_seconds(), self._wait_s))
 
     def check(self, keys: list[str]) -> bool:
-        """Never raises: a watchdog thread of NCCL's asks again and again, where an exception would end the process."""
+        """True if all keys are set. Never raises: in NCCL's watchdog thread, which polls, it would end the process."""
         try:
             return None not in self._ask("get", keys).values
         except Exception as error:

@@ -14,7 +14,7 @@ from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
 
 
 class LearnerState(NamedTuple):
-    """A copy of a learner between two updates; nothing in it changes any more."""
+    """Snapshot of a learner between two updates, which later updates do not change."""
 
     arrays: dict[str, NDArray[Any]]
     plain: dict[str, Any]
@@ -75,19 +75,19 @@ def restore(
     optimizer: torch.optim.Optimizer,
     others: Mapping[str, nn.Module] | None = None,
 ) -> tuple[dict[str, float], str]:
-    """Put a captured state into a fresh learner.
-
-    Args:
-        others: as for `capture`.
+    """Restore a captured state in a fresh learner.
 
     Settings of the optimizer (learning rate, decays) stay those of the fresh one: they come from the spec, which may
     have changed.
 
+    Args:
+        others: as for `capture`.
+
     Returns:
-        The counters, and what could not be taken over, in words ("" when everything was).
+        The counters, and the parts that could not be restored, in words ("" if all were).
 
     Raises:
-        StateError: not such a state, or of another network. Nothing is changed then.
+        StateError: the bytes are no such state, or of another network; nothing is changed then.
     """
     arrays, plain = unpack_state(data)
     try:
@@ -124,7 +124,7 @@ def restore(
 
 def _match_memory_order(optimizer: torch.optim.Optimizer) -> None:
     """Bring averages into the memory order of their parameters, in which fused optimizers walk through both: weights of
-    convolutions have their channels last, what comes from a file has not.
+    convolutions are stored channels last, tensors from a file are not.
     """
     for parameter, averages in optimizer.state.items():
         for name, one in averages.items():
@@ -133,10 +133,10 @@ def _match_memory_order(optimizer: torch.optim.Optimizer) -> None:
 
 
 def restore_weights(data: bytes, net: nn.Module) -> None:
-    """Put the network of a captured state into a fresh one, to act with.
+    """Restore the weights of a captured state in a fresh network, for acting.
 
     Raises:
-        StateError: not such a state, or of another network. Nothing is changed then.
+        StateError: the bytes are no such state, or of another network; nothing is changed then.
     """
     arrays, plain = unpack_state(data)
     dtypes = plain.get("dtypes", {})
@@ -147,10 +147,10 @@ def restore_weights(data: bytes, net: nn.Module) -> None:
 
 
 def _stored(tensors: Mapping[str, Tensor], prefix: str, module: nn.Module) -> dict[str, Tensor]:
-    """State dict of a module below a prefix.
+    """State dict of a module, stored below a prefix.
 
     Raises:
-        StateError: not this module's.
+        StateError: it belongs to another module.
     """
     weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
     own = module.state_dict()

@@ -1,4 +1,4 @@
-"""A large batch learned from in pieces that stay in the processor's cache: their gradients add up."""
+"""Micro-batches: gradient accumulation over parts of a batch that fit the processor's cache."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torch import Tensor
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 
 PIECE_ROWS = 8192
-"""Most rows of a piece. An mlp of 128 learns from a row in 2.3 us of CPU in a batch of 8,192, in 3.7 us in 65,536."""
+"""Most rows of a micro-batch. An mlp of 128 learns from a row in 2.3 us of CPU with 8,192 rows, in 3.7 with 65,536."""
 PIECE_BYTES = 6 << 20
-"""Most bytes of a piece. The Nature CNN (fp32, AVX2 alone) learns from a row of Pong in 0.96 ms where a piece has 160,
-1.0 where it has 80, 1.07 where it has 640."""
+"""Most bytes of a micro-batch. The Nature CNN (fp32, AVX2 alone) learns from a row of Pong in 0.96 ms with 160 rows, in
+1.0 with 80, in 1.07 with 640."""
 
 
 def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
-    """The batch as views of whole segments, of at most so many rows each, or of one segment; all but the last alike,
-    and that one as near to them as can be.
+    """Split a batch into micro-batches of whole segments, as views: at most `most_rows` rows each (at least one
+    segment); all but the last of equal size, and the last as near to it as possible.
 
     Args:
-        algorithm: one with a loss that is not `additive` gets the batch as it is.
-        most_rows: of one piece.
+        algorithm: without an `additive` loss the batch is not split.
+        most_rows: of one micro-batch.
     """
     steps, streams = batch.version.shape
     each = max(1, most_rows // steps)
@@ -34,21 +34,21 @@ def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
 
 
 def cached_rows(batch: Batch) -> int:
-    """Rows of a piece that stays in the processor's cache together with a network's activations."""
+    """Rows of a micro-batch that stays in the processor's cache together with a network's activations."""
     row = sum(one.nbytes for one in batch.fields.values()) / max(1, batch.version.numel())
     return max(1, min(PIECE_ROWS, int(PIECE_BYTES / max(row, 1.0))))
 
 
 def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
-    """Add the gradient of the mean loss over the valid rows of all pieces to the weights' gradients.
+    """Add the gradient of the mean loss over the valid rows of all micro-batches to the weights' gradients.
 
     Args:
-        loss_of: an algorithm's.
-        parts: one batch, in pieces.
+        loss_of: loss of an algorithm.
+        parts: micro-batches of one batch.
 
     Returns:
-        The mean loss in place of the sum, without gradient; metrics are means over the pieces, weighted by their valid
-        rows, so what is no mean over rows (`explained_variance`) is that of a piece.
+        The mean loss in place of the sum, without gradient; metrics are means over the micro-batches, weighted by their
+        valid rows, also of those that are no means over rows (`explained_variance`).
     """
     if len(parts) == 1:
         loss = loss_of(parts[0])
@@ -69,6 +69,6 @@ def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:
 
 
 def joined_priorities(losses: Sequence[Loss]) -> Tensor | None:
-    """Priorities of a batch's columns from its pieces; None: the algorithm gives none."""
+    """Priorities of a batch's columns from its micro-batches; None: the algorithm gives none."""
     found = [loss.priorities for loss in losses if loss.priorities is not None]
     return torch.cat(found) if found else None

@@ -1,4 +1,4 @@
-"""A learner's place in a group that steps together: given by the manager, kept until the group breaks up."""
+"""Rank of a learner in a group that steps together: assigned by the manager, kept until the group breaks up."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rlctl_agents.types.control import Enlist, Note, Noted, Place
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 
 ASK_S = 2.0
-"""Deadline of one request for a place."""
+"""Timeout of one request for a place, in seconds."""
 ASK_AGAIN_S = 0.25
 PATIENCE_S = 1.0
 MOST_PATIENCE_S = 10.0
-"""Bounds of the wait for a learner without a batch, which is the time between the group's last two updates."""
+"""Bounds of the wait for a learner without a batch, in seconds: it is the time between the group's last two updates."""
 VAIN = 5
-"""Groups in a row that could not be formed or broke up in their first update: so many show a fault in the algorithm, in
-the machines or between them, not the death of a member."""
+"""Consecutive groups that failed to form, or broke in their first update, after which the learner gives up: so many
+point to a defect of the algorithm, the machines or the network between them, not to dead members."""
 
 log = logging.getLogger(__name__)
 
 
 class Ranks:
-    """Place of one learner. One that is alone has its place from the beginning, and no group.
+    """Rank of this learner in its group; rank 0 of 1 without a group when it learns alone.
 
     Args:
-        one_machine: all learners are on this machine.
+        one_machine: True if all learners are on this machine.
     """
 
     def __init__(
@@ -56,13 +56,13 @@ class Ranks:
         self._patience_s = PATIENCE_S
         self.rank, self.world = 0, 1
         self.seeded = False
-        """True if it has ever taken over the state of another learner."""
+        """True if this learner has ever restored the state of another one."""
         self.placed = member.lease.learners <= 1
         """True if it has a place, alone or in a group, and may learn."""
         if self.placed:
             self._number, self._learned = 0, True
         self.gauges: dict[str, float] = {}
-        """For reports; replaced as a whole."""
+        """Gauges for reports; replaced as a whole."""
         self._tell()
 
     @property
@@ -72,12 +72,12 @@ class Ranks:
 
     @property
     def saves(self) -> bool:
-        """True if these weights, as they are at the end, may be saved by no other learner: this one leads, has no place
-        any more, or its group has not made an update yet, so that the one that leads may not have begun."""
+        """True if this learner's final weights may be saved by no other: it leads, has no place any more, or its group
+        has not made an update yet, so that the leader may not have begun."""
         return self.rank == 0 or not self.placed or self._updated is None
 
     def share(self, total: int) -> int:
-        """This learner's share of so many columns; the shares of all learners add up to them exactly."""
+        """This learner's share of `total` columns; the shares of all learners add up to it exactly."""
         each, rest = divmod(total, self.world)
         return each + (self.rank < rest)
 
@@ -120,21 +120,21 @@ class Ranks:
         return agreed
 
     def made_update(self) -> None:
-        """Note an update of the group; a late learner is waited for as long as the time since the update before."""
+        """Note an update of the group; the time since the last one becomes the wait for late learners, bounded."""
         now = time.monotonic()
         if self._updated is not None:
             self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
         self._updated, self._vain = now, 0
 
     def broken(self, error: Broken, *, forming: bool = False, updating: bool = False) -> None:
-        """Leave a group that is over: a place in the next one has to be asked for.
+        """Leave a group that is over; a place in the next one must be requested.
 
         Args:
-            forming: it broke before it could begin; not held against it when a newer one is being formed.
-            updating: it broke in an update.
+            forming: True if it broke before it could begin; not counted if a newer group is being formed.
+            updating: True if it broke in an update.
 
         Raises:
-            Broken: many groups did so, and none has made an update.
+            Broken: `VAIN` groups in a row did so, and none has made an update.
         """
         called = self.called
         log.log(
@@ -154,7 +154,7 @@ class Ranks:
         self._tell()
 
     def close(self) -> None:
-        """Close the connections of the group; the others notice at once. Reports still tell its number and rank."""
+        """Close the connections of the group; the others notice at once. Reports keep its number and rank."""
         if self._collective is not None:
             self._collective.close()
             self._collective = None

@@ -1,4 +1,4 @@
-"""Policies from generations and kept models: made anew from their description, with the weights beside it."""
+"""Policies loaded from generations and kept models: built from their description, with the stored weights."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _ALGORITHM: pydantic.TypeAdapter[AnyAlgorithm] = pydantic.TypeAdapter(AnyAlgorit
 
 
 def read_policy(folder: Path, generation: Generation) -> PolicyFile:
-    """Description of the tensors of a generation.
+    """Read the description of a generation's policy.
 
     Args:
         folder: of checkpoints.
 
     Raises:
-        PolicyFileError: it has none, as those of release 0.1, or one in another format.
+        PolicyFileError: it has none, as in release 0.1, or one in another format.
         PartError: the part cannot be read, or is damaged.
     """
     if POLICY not in generation.parts:
@@ -37,7 +37,7 @@ def read_policy(folder: Path, generation: Generation) -> PolicyFile:
 
 
 def load_policy(folder: Path, generation: Generation) -> tuple[PolicyFile, Algorithm]:
-    """The policy of a generation, ready to act, from nothing but its parts.
+    """Load the policy of a generation, ready to act, from its parts alone.
 
     Args:
         folder: of checkpoints.
@@ -45,7 +45,7 @@ def load_policy(folder: Path, generation: Generation) -> tuple[PolicyFile, Algor
     Raises:
         PolicyFileError, PartError: as `read_policy`; or the sections are not of this release's spec.
         AlgorithmError: the algorithm cannot be found, or does not fit.
-        StateError: the weights are another network's.
+        StateError: the weights belong to another network.
     """
     described = read_policy(folder, generation)
     made = _made(described)
@@ -54,17 +54,17 @@ def load_policy(folder: Path, generation: Generation) -> tuple[PolicyFile, Algor
 
 
 def load_kept(file: Path) -> tuple[PolicyFile, Algorithm]:
-    """A model that was kept, as best or goal, ready to act, from nothing but its two files.
+    """Load a model that was kept, as best or goal, ready to act, from its two files alone.
 
     Args:
-        file: that describes it: `policy` of models/best.json or models/goal.json, and of the status.
+        file: file that describes it: `policy` of models/best.json or models/goal.json, and of the status.
 
     Raises:
         PolicyFileError: the file describes no policy, or one of another release.
         OSError: it cannot be read.
-        PartError: nor can its weights, or they are damaged.
+        PartError: its weights cannot be read, or are damaged.
         AlgorithmError: the algorithm cannot be found, or does not fit.
-        WeightsError: the weights are another network's.
+        WeightsError: the weights belong to another network.
     """
     described = unpack_policy(file.read_bytes())
     made = _made(described)
@@ -73,7 +73,7 @@ def load_kept(file: Path) -> tuple[PolicyFile, Algorithm]:
 
 
 def _made(described: PolicyFile) -> Algorithm:
-    """The policy with its first weights, to act with.
+    """Make the policy with initial weights, for acting.
 
     Raises:
         PolicyFileError: its sections are not of this release's spec.

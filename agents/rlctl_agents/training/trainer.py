@@ -1,4 +1,4 @@
-"""Updates of one policy, each from a batch. Knows no wire, no clock and no manager."""
+"""Trainer of one policy: updates from batches. Independent of wire, clock and manager."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from rlctl_agents.training.pieces import cached_rows, pieces
 from rlctl_agents.types.experience import ModelRef
 
 NONFINITE_IN_A_ROW = 10
-"""Updates in a row without a finite gradient after which the learner gives up."""
+"""Consecutive optimizer steps without a finite gradient after which the learner gives up."""
 
 CLIP_EPS = 1e-6
 """Added to the norm of the gradient that is clipped, as `torch.nn.utils.clip_grad_norm_` does."""
 NOTHING = Delivery(np.zeros(0, np.int64), 0, 0)
-"""Books of a learner without a batch."""
+"""Accounting of a learner without a batch."""
 
 log = logging.getLogger(__name__)
 
 
 class Diverged(Exception):
-    """Losses or gradients are not finite any more."""
+    """Training whose losses or gradients are no longer finite."""
 
 
 @dataclass
@@ -48,10 +48,10 @@ class Updated:
     lag_versions: NDArray[np.int64]  # [rows] valid rows: versions since the weights that chose the action
     steps: int = 1  # optimizer steps that were made
     skipped: int = 0  # optimizer steps without a finite gradient, left out
-    rows: int = 0  # agent steps of this learner's batch that were in none before
+    rows: int = 0  # agent steps of this learner's batch that were in no batch before
     learned: int = 0  # agent steps that all learners' optimizer steps were made from, each as often as it was in one
     stats: dict[str, float] = field(default_factory=dict)  # metrics of the loss, grad_norm: means over the steps
-    scheduled: dict[str, float] = field(default_factory=dict)  # hyperparameters that it was made with; lr
+    scheduled: dict[str, float] = field(default_factory=dict)  # scheduled hyperparameters of the update, and lr
     priorities: Tensor | None = None  # [B] of this learner's columns, for the next draw
 
 
@@ -69,8 +69,8 @@ class Trainer:
     Args:
         algorithm: fresh; its modules are moved to the device.
         policy, lineage: of the versions made here.
-        device: where the modules live, and the batches.
-        piece_rows: most rows that are learned from at once; None: as the device likes it. The update is the same.
+        device: device of the modules and the batches.
+        piece_rows: most rows of a micro-batch; None: chosen for the device. The update is the same.
         lock_step: a version follows each batch, even one without a finite gradient: the actors wait for it.
     """
 
@@ -109,16 +109,16 @@ class Trainer:
 
     @property
     def ref(self) -> ModelRef:
-        """The weights as they are now."""
+        """Reference of the current weights."""
         return ModelRef(self._policy, self.lineage, self.version)
 
     @property
     def reached(self) -> Reached:
-        """These weights, and what they were learned from."""
+        """Reference of the current weights, and the agent steps that they were learned from."""
         return Reached(self.ref, self.consumed_steps, self.learned_steps)
 
     def compile(self, example: Batch, backends: Sequence[str] = BACKENDS) -> None:
-        """Compile the loss for batches of this shape, by the first of these backends that can; logs which, and why the
+        """Compile the loss for batches of this shape with the first of these backends that can; logs which, and why the
         others cannot. It stays as written for learners that step together, and with code of the user's own.
 
         Args:
@@ -144,7 +144,7 @@ class Trainer:
             return
 
     def join(self, collective: Collective | None) -> None:
-        """Step together with the members of this group from now on, or alone.
+        """Step together with the members of this group from now on; None: alone.
 
         Raises:
             Broken: one of them is gone already.
@@ -165,10 +165,11 @@ class Trainer:
         """Learn from one batch: an optimizer step for each of its minibatches, on the mean loss over the valid rows of
         all learners that step together. Makes the next version.
 
-        A step whose loss or gradient is not finite is left out; a batch without any other makes no version.
+        A step whose loss or gradient is not finite is skipped; a batch without any other makes no version, except in
+        lock-step.
 
         Args:
-            batch: on the device; None: this learner adds nothing, because no actor sends it segments.
+            batch: on the device; None: this learner contributes nothing, because no actor sends it segments.
 
         Raises:
             Diverged: the tenth such step in a row.
@@ -251,15 +252,15 @@ class Trainer:
         return partial(pack, state, self.consumed_steps)
 
     def weights(self) -> bytes:
-        """The network as the modelpool carries it."""
+        """The packed network, as the modelpool serves it."""
         return pack(self._algorithm.net.state_dict(), self.consumed_steps)
 
     def weights_bytes(self) -> int:
-        """Bytes of the network's numbers; packed, some more for their names."""
+        """Bytes of the network's tensors; packed weights have some more, for the names."""
         return sum(value.nbytes for value in self._algorithm.net.state_dict().values())
 
     def capture(self) -> LearnerState:
-        """A copy of everything that the next boot needs."""
+        """Snapshot of everything that the next boot needs."""
         counters = {
             "version": self.version, "consumed_steps": self.consumed_steps, "taken_rows": self.taken_rows,
             "optimizer_steps": self.optimizer_steps, "learned_steps": self.learned_steps,
@@ -267,7 +268,7 @@ class Trainer:
         return capture(self._algorithm.net, self._optimizer, counters, self._others)
 
     def take_over(self, data: bytes) -> str:
-        """Go on from the state of another learner, as if it were this one. Lineage and random numbers stay its own.
+        """Restore the state of another learner. Lineage and random numbers stay this learner's own.
 
         Returns:
             As `restore`.
@@ -279,10 +280,10 @@ class Trainer:
             return self.restore(data)
 
     def restore(self, data: bytes) -> str:
-        """Go on from a captured state; the lineage stays that of this boot.
+        """Restore a captured state; the lineage stays that of this boot.
 
         Returns:
-            What could not be taken over, in words; "" when everything was.
+            Parts that could not be restored, in words; "" if all were.
 
         Raises:
             StateError: not the state of this network.
@@ -302,7 +303,7 @@ class _Step(NamedTuple):
     priorities: Tensor | None
     rows: int  # agent steps of the batch, over all learners; 0 but for the first step
     taken: int  # the same with rows after an episode's end
-    learned: bool  # from a row at least, of any learner
+    learned: bool  # made from at least one row of any learner
 
 
 class _Steps:
@@ -332,7 +333,7 @@ class _Steps:
 
     @property
     def learned(self) -> bool:
-        """True if a step was made from a row at least; the same on all learners."""
+        """True if a step was made from at least one row; the same on all learners."""
         return any(step.finite and step.learned for step, _ in self._steps)
 
     @property
@@ -357,7 +358,7 @@ class _Steps:
         return {name: _mean(values) for name, values in seen.items()}
 
     def priorities(self, whole: Batch | None) -> Tensor | None:
-        """[B] of the whole batch, each column's newest; NaN for a column that was in no minibatch."""
+        """Newest priority of each column of the whole batch, [B]; NaN for a column that was in no minibatch."""
         if whole is None or all(step.priorities is None for step, _ in self._steps):
             return None
         found = torch.full((whole.version.shape[1],), math.nan, device=whole.version.device)
@@ -390,5 +391,5 @@ def _numbers(values: list[Tensor]) -> list[float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """Of numbers that need not be finite: `fsum` raises of inf and -inf."""
+    """Mean of numbers that need not be finite: `fsum` raises for inf and -inf together."""
     return (math.fsum(values) if math.isfinite(sum(values)) else sum(values)) / len(values)

@@ -18,7 +18,7 @@ class InsertLimit:
         self._granted, self._limited = starts, limited
 
     def may_insert(self, inserted: int) -> bool:
-        """Whether one more block may be inserted. Blocks are not split: one may exceed the limit."""
+        """True if one more block may be inserted. Blocks are not split: one may exceed the limit."""
         return not self._limited or inserted < self._granted
 
     def grant(self, rows: int) -> bool:
@@ -94,7 +94,7 @@ class SampleLimit:
         return max(0, self.inserted - self._starts)
 
     def may_sample(self) -> bool:
-        """Whether a draw may begin."""
+        """True if a draw may begin."""
         if self.inserted < self._starts:
             return False
         return not self._ratio or self.sampled <= self._ratio * self._paid

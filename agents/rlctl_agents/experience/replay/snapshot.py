@@ -101,7 +101,7 @@ class ShardSnapshot:
 
 def restore(shard: Shard, folder: Path, file: str, sha256: str) -> None:
     """Restore a shard from a part: bit for bit if it is empty and of the same form, else by inserting the part's rows,
-    the oldest first, as many as there is room for.
+    the oldest first, only the newest where room is short.
 
     Raises:
         Corrupt: the part is damaged.

@@ -19,7 +19,7 @@ class SumTree:
     """Masses of `capacity` leaves in float32, their sums in float64.
 
     Sums are computed anew from their children whenever one changes, never incremented, so they do not drift. A leaf
-    without mass is never drawn, whatever rounding does.
+    without mass is never drawn, in spite of rounding.
 
     Raises:
         ValueError: capacity is not positive.
