@@ -32,7 +32,7 @@ def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv
 
 
 def channels_last(module: nn.Module) -> None:
-    """Store convolution weights channels last, like the images: without it training on a CPU takes half as long again."""
+    """Store convolution weights channels last, like the images: else training on a CPU takes half as long again."""
     for weight in module.parameters():
         if weight.ndim == 4:
             weight.data = weight.data.to(memory_format=torch.channels_last)
