@@ -1,1 +1,1 @@
-"""The webhook service: a push is verified, built, redeployed, watched, and rolled back when the run is worse for it."""
+"""Webhook service: verifies a push, builds it, redeploys the run, watches it, and rolls back if the run gets worse."""

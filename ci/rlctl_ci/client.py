@@ -1,4 +1,4 @@
-"""Asks a service: what the verbs use. HTTP by the standard library."""
+"""HTTP client of the service, for the verbs of the command line. Uses the standard library alone."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError, UsageError
 from rlctl.spec.layout import state_home
 
 DEFAULT_URL: Final = "http://127.0.0.1:8710"
-TIMEOUT_S: Final = 600.0  # a rollback is waited for
+TIMEOUT_S: Final = 600.0  # the reply to a rollback comes when the run is back
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One service.
+    """Client of one service.
 
     Args:
-        url: of it.
-        token: of this person; empty: none is sent.
-        token_file: that it stands in.
-        host: what is said as `Host:`; empty: what `url` says.
+        url: address of the service.
+        token: bearer token of this person; empty: none is sent.
+        token_file: file that the token was read from, for error messages.
+        host: `Host:` header of hooks; empty: that of `url`.
     """
 
     url: str
@@ -37,7 +37,7 @@ class Client:
 
     @classmethod
     def of(cls, environ: Mapping[str, str], url: str | None, token_file: Path | None) -> Client:
-        """The service that the command line, else the environment names; on this machine with the token of its owner.
+        """Client of the service that the command line, else the environment names; locally with its owner's token.
 
         Raises:
             UsageError: the token cannot be read.
@@ -57,21 +57,21 @@ class Client:
             raise UsageError(f"{named} cannot be read: {(error.strerror or str(error)).lower()}") from error
 
     def get(self, path: str, **query: object) -> Any:
-        """JSON.
+        """JSON reply to a GET request; query parameters that are None are left out.
 
         Raises:
-            RlctlError: the answer is no.
-            BackendUnreachable: there is none.
+            RlctlError: the service refuses the request.
+            BackendUnreachable: no service answers, or the token is refused.
         """
         asked = {key: value for key, value in query.items() if value is not None}
         return self._json(self._call("GET", f"{path}?{urllib.parse.urlencode(asked)}" if asked else path)[0])
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
-        """As `get`."""
+        """JSON reply to a POST request with a JSON body; raises as `get`."""
         return self._json(self._call("POST", path, json.dumps(body or {}).encode())[0] or b"null")
 
     def log(self, build: int, offset: int) -> tuple[str, int, str]:
-        """Text from an offset on, the offset after it, and the state of the build."""
+        """Log of a build from a byte offset on, the offset after it, and the state of the build."""
         body, headers = self._call("GET", f"/api/v1/builds/{build}/log?offset={offset}")
         try:
             offset, state = int(headers["x-next-offset"]), str(headers["x-build-state"])
@@ -80,7 +80,11 @@ class Client:
         return body.decode("utf-8", "replace"), offset, state
 
     def hook(self, path: str, headers: Sequence[tuple[str, str]], body: bytes) -> tuple[int, str]:
-        """A delivery; status and text of the answer, whatever it is."""
+        """Send a delivery; returns status and text of the reply, whatever the status.
+
+        Raises:
+            BackendUnreachable: no service answers.
+        """
         said = {**dict(headers), **({"Host": self.host} if self.host else {})}
         request = urllib.request.Request(f"{self.url}{path}", data=body, headers=said, method="POST")
         try:
@@ -111,7 +115,7 @@ class Client:
     def _json(self, text: bytes) -> Any:
         try:
             return json.loads(text)
-        except ValueError as error:  # the page of a login, say
+        except ValueError as error:  # a login page, say
             raise self._foreign(error) from error
 
     def _foreign(self, error: Exception) -> BackendUnreachable:

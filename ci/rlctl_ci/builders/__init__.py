@@ -1,1 +1,1 @@
-"""Builders: a commit becomes images or a folder, one file each. One more is a file, and a line in `hands.maker`."""
+"""Builders, which make images or a folder of a commit: one file each, and a line in `rlctl_ci.core.wiring.maker`."""

@@ -1,4 +1,4 @@
-"""`python -m rlctl_ci.builders`: one commit to be read on standard input, the answer as JSON on standard output."""
+"""`python -m rlctl_ci.builders`: a `Request` as JSON on standard input, the `Answer` as JSON on standard output."""
 
 from __future__ import annotations
 

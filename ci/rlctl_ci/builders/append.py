@@ -27,7 +27,7 @@ from rlctl_ci.store.records import Artifact
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """Layers that wait for being pushed."""
+    """Layer of code to push, and the images to lay it over."""
 
     code: CodeArchive
     layer: Layer
@@ -36,10 +36,10 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """A `Maker`. No program is started, and no instruction of the repository is followed.
+    """`Maker` that appends a layer. No program is started, and no instruction of the repository is followed.
 
     Args:
-        look: the run as it is; None: it does not run.
+        look: finds the run as it is; None: it does not run.
         read: reads the commit.
     """
 
@@ -74,7 +74,7 @@ class Append:
 
     def _one(self, job: Job, made: Made, name: Name) -> Artifact:
         base = made.bases[name]
-        # of `rlctl image push` the same code has another tag, for its bytes are others
+        # `rlctl image push` gives the same code another tag, because its bytes differ
         image = Reference.parse(f"{job.project.registry}/rlctl-{name}:ci-{made.code.tag(str(base.reference))}")
         to = registry_of(job.project)
         done = appending.append(base, made.layer, {})

@@ -33,7 +33,7 @@ class Bases:
 
         Raises:
             BuildStopped: the image is of a repository that is not allowed.
-            BackendUnreachable: the registry of the run's own images does not say what those were laid over.
+            BackendUnreachable: the registry of the run's own images does not say what their bases are.
         """
         name = _repository(image)
         if (
@@ -47,10 +47,10 @@ class Bases:
             )
 
     def held(self, image: Reference) -> Reference:
-        """A tag with the digest that the run has of it, as `rlctl up` holds it: what a tag is, no push changes.
+        """Pin a tag to the digest that the run uses, as `rlctl up` does: no push changes what a tag is.
 
         Returns:
-            The same where it has a digest, or where the run has nothing of this tag.
+            The same image where it has a digest, or where the run uses none of this tag.
 
         Raises:
             BackendUnreachable: as `check`.
@@ -60,11 +60,11 @@ class Bases:
         return next((known for known in self._known() if held(image, known)), image)
 
     def check_core(self, image: Reference) -> None:
-        """Require that manager, modelpool and TensorBoard may run from it; after `check`.
+        """Require that manager, modelpool and TensorBoard may run from an image; after `check`.
 
         Raises:
-            BuildStopped: it holds code, or is not there.
-            BackendUnreachable: its registry does not say.
+            BuildStopped: it holds code, or does not exist.
+            BackendUnreachable: its registry does not answer.
         """
         below = registry_of(self.project).label(image.asked, BASE_LABEL) if image.registry != LOCAL else None
         if below is None:
@@ -78,11 +78,11 @@ class Bases:
             )
 
     def _used(self) -> Iterator[str]:
-        """Repositories that the run knows."""
+        """Repositories that the run uses."""
         yield from map(_repository, self._known())
 
     def _known(self) -> Iterator[Reference]:
-        """The run's images, and what those were laid over: a push replaces the one by the other."""
+        """Images of the run, and their bases: a push replaces a base by an image with code over it."""
         images = [Reference.parse(image) for image in self.running()]
         yield from images
         registry = registry_of(self.project)

@@ -1,4 +1,4 @@
-"""Commits are read in a process of their own: what is in them may ask for any memory and any time."""
+"""Reading of commits in a process of its own: a commit may ask for any memory and any time."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 
 READING_MIB: Final = 512
 READING_CPU_S: Final = 300
-"""Of the processor; 50,000 files beside 130 patterns take 40 s."""
+"""Seconds of processor time to read a commit; 50,000 files beside 130 patterns take 40 s."""
 
 Reader = Callable[[Job, Path, Part], Contents]
 
 
 class Request(BaseModel):
-    """A commit to be read by the child process; see `source.contents`."""
+    """Request to the child process: a commit to read; see `source.contents`."""
 
     project: Project
     source: Path
@@ -35,7 +35,7 @@ class Request(BaseModel):
 
 
 class Answer(BaseModel):
-    """The child's answer: what it has read, or code, message and hint of a `BuildStopped`."""
+    """Reply of the child process: what it has read, or code, message and hint of a `BuildStopped`."""
 
     model_config = ConfigDict(ser_json_bytes="base64", val_json_bytes="base64")
     contents: Contents | None = None
@@ -43,10 +43,10 @@ class Answer(BaseModel):
 
 
 def read(job: Job, source: Path, part: Part) -> Contents:
-    """A `Reader`: `source.contents` with limits of memory, processor and time, ended where the build is.
+    """`Reader` that runs `source.contents` with limits of memory, processor and time; it ends with the build.
 
     Raises:
-        BuildStopped: the commit cannot be built, or it takes too much.
+        BuildStopped: the commit cannot be built, or reading it exceeds a limit.
     """
     limits = job.project.limits
     answer, into = job.folder / "contents.json", job.folder.absolute()

@@ -1,4 +1,4 @@
-"""For one machine: the code of a commit in a folder named by its content, from which the roles import it."""
+"""Builder for a local target: a commit's code in a folder named by its content, from which the roles import it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlctl_ci.store.records import Artifact
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A `Maker`. Nothing is executed; equal content is the same folder, whichever commit it comes from.
+    """`Maker` of code folders. Nothing is executed; equal content is the same folder, whichever commit it comes from.
 
     Args:
         store: holds the folders; they stay for as long as a run's history needs them.
@@ -47,7 +47,7 @@ class Folder:
         folder = self.store / made.digest
         self.store.mkdir(parents=True, exist_ok=True)
         with held(self.store / ".lock", job.stop):
-            for left in self.store.glob(".*.part"):  # of builds that were killed: no other one holds the lock
+            for left in self.store.glob(".*.part"):  # left by killed builds: the lock excludes any other
                 remove(left)
             if not folder.is_dir():
                 self._lay(made, folder, job.stop)
@@ -87,7 +87,7 @@ def _sync(path: Path) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a folder of code, whole or begun; what is in it is read-only."""
+    """Remove a folder of code, complete or partial; what is in it is read-only."""
     for path in (folder, *(each for each in folder.rglob("*") if each.is_dir() and not each.is_symlink())):
         path.chmod(0o700)
     shutil.rmtree(folder)

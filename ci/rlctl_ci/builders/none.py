@@ -14,7 +14,7 @@ from rlctl_ci.store.records import Artifact
 
 @dataclass(frozen=True, slots=True)
 class Nothing:
-    """A `Maker`.
+    """`Maker` of nothing: the commit is only read.
 
     Args:
         read: reads the commit.

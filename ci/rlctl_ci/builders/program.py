@@ -31,18 +31,18 @@ from rlctl_ci.store.records import Artifact
 Look = Callable[[Job], Live | None]
 
 NICE: Final = 10
-"""An installation of packages takes all cores for minutes; hooks and the roles of this machine come first."""
+"""Niceness of a builder: it takes all cores for minutes, and hooks and the roles of this machine come first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A `Maker` by a program.
+    """`Maker` that runs buildah or docker.
 
     Args:
         name: buildah or docker.
-        home: a folder of its own, in place of a person's.
-        look: the run as it is; None: it does not run.
-        environ: ours; most of it is not passed on.
+        home: its own `HOME`, in place of a person's.
+        look: finds the run as it is; None: it does not run.
+        environ: of this process; most of it is not passed on.
         read: reads the commit.
     """
 
@@ -96,7 +96,7 @@ class Program:
         return found
 
     def run(self, job: Job) -> Run:
-        """Starts its programs: no kubeconfig, no token, no home of ours; registry credentials by file alone."""
+        """Runner of its programs: no kubeconfig, no token, no home of ours; registry credentials by file alone."""
         limits, auth = job.project.limits, job.project.registry_auth
         more = {"REGISTRY_AUTH_FILE": str(auth)} if auth is not None else {}
         return Programs(
@@ -106,10 +106,10 @@ class Program:
 
 
 def base_of(project: Project, allowed: Bases, image: str | None) -> str | None:
-    """The image that code is laid over, with a digest.
+    """Image to lay the code over, with a digest; None where `image` is None.
 
     Raises:
-        BuildStopped: it is not allowed, or not there.
+        BuildStopped: it is not allowed, or does not exist.
         BackendUnreachable: a registry does not say what it is.
     """
     if image is None:

@@ -11,12 +11,12 @@ from rlctl_ci.core.work import Job
 
 
 def statement(job: Job, subjects: Sequence[tuple[str, str]], bases: Mapping[str, str]) -> dict[str, Any]:
-    """An in-toto statement.
+    """in-toto statement about what a build has made.
 
     Args:
-        job: the attempt.
+        job: the attempt at the build.
         subjects: name and digest (`sha256:...`) of what was made.
-        bases: image -> what it was laid over, by digest.
+        bases: image -> its base, by digest.
     """
     build, project = job.build, job.project
     return {

@@ -1,4 +1,4 @@
-"""The registry of a project: where it is, our logins there, and the provenance that lies beside an image."""
+"""Registry of a project: its address, our logins there, and the provenance that lies beside an image."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ PROVENANCE: Final = "application/vnd.in-toto+json"
 
 
 def plain(project: Project) -> str | None:
-    """The one registry that speaks plain HTTP: that of the project, on loopback; the configuration sees to it."""
+    """The one registry with plain HTTP: that of the project, which the configuration requires to be on loopback."""
     return registry_of_folder(project.registry or "") if project.plain_http else None
 
 
 def registry_of(project: Project) -> Registry:
-    """Client of every registry that a project names, with the logins of its file, else those of this user."""
+    """Client for all registries that a project names, with the logins of its file, else those of this user."""
     own = project.registry_auth
     environ = os.environ if own is None else {"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(own)}
     return Registry(credentials=logins(environ), plain=plain(project))
 
 
 def tags(job: Job) -> tuple[str, str]:
-    """Tags by which a person finds what was made of a commit, or last of a branch; deployments go by digest.
+    """Tags by which a person finds the image of a commit, or the last one of a branch; deployments use digests.
 
     They begin with letters, because readers of YAML take a short commit name for a number, or for 1e12.
     """
@@ -45,7 +45,7 @@ def tag(to: Registry, image: Reference, job: Job) -> None:
     Args:
         to: the registry.
         image: by digest, as it was pushed.
-        job: the attempt.
+        job: the attempt at the build.
     """
     found = to.document(image)
     assert found is not None, image
@@ -57,7 +57,7 @@ def tag(to: Registry, image: Reference, job: Job) -> None:
 
 
 def proofs(to: Registry, image: Reference) -> dict[str, list[Reference]]:
-    """Image -> provenance and list of packages by digest, of all that lie in the repository of an image."""
+    """Image -> its provenance and package list, by digest, for all images in the repository of `image`."""
     found: dict[str, list[Reference]] = {}
     for name in to.tags(image):
         ours = name.endswith((_PROOF, referrers.SBOM))
@@ -69,12 +69,12 @@ def proofs(to: Registry, image: Reference) -> dict[str, list[Reference]]:
 
 
 def attach(to: Registry, image: Reference, digest: str, proof: Mapping[str, Any], notes: Mapping[str, str]) -> None:
-    """Provenance beside an image, unless that is there: an artifact under the tag of the image and `.provenance`.
+    """Attach provenance to an image, unless it is there: an artifact under the tag of the image and `.provenance`.
 
     Args:
         to: the registry.
         image: by tag.
-        digest: of it.
+        digest: of the image.
         proof: see `provenance.statement`.
         notes: annotations, for tools that look at a registry without reading it.
     """

@@ -23,14 +23,14 @@ from rlctl_ci.core.errors import BuildStopped
 
 MAX_LISTED: Final = 20
 MAX_LETTERS: Final = 1000
-"""Of one problem: a key may be as long as its file."""
+"""Characters of one problem, at most: a key may be as long as its file."""
 _POINTER: Final = b"version https://git-lfs.github.com/spec/"
 _MAX_POINTER: Final = 1024
-"""Bytes, as git LFS has it."""
+"""Bytes of a pointer of git LFS, at most, by its specification."""
 
 
 Part = Literal["spec", "code", "layer"]
-"""As much of a commit as a builder needs; each includes the one before it."""
+"""Parts of a commit that a builder may need; each includes the one before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def contents(project: Project, source: Path, into: Path, part: Part) -> Contents
     """Read a commit.
 
     Args:
-        source: its files.
+        source: folder of its files.
         into: a folder for the archive of the code, and for the layer.
 
     Raises:
@@ -67,10 +67,10 @@ def spec_at(project: Project, source: Path, *, for_images: bool = False) -> tupl
     """The spec of a commit, and its folder.
 
     Args:
-        for_images: images that a cluster needs may be missing: they are being made.
+        for_images: images that a cluster needs may be missing, because they are being made.
 
     Raises:
-        BuildStopped: there is none, or it is invalid, or of another run.
+        BuildStopped: there is no spec, or it is invalid, or of another run.
     """
     path = inside(source, source, project.spec, "spec")
     # what the owner of the service has said comes last: a commit cannot change it
@@ -115,14 +115,14 @@ def _code(project: Project, spec: Spec, base: Path, source: Path, into: Path) ->
 
 
 def _submodules(folder: Path) -> list[str]:
-    """Folders of the code with nothing in them: git keeps no such folder but in the place of a submodule."""
+    """Empty folders of the code: git keeps such a folder only in the place of a submodule."""
     ignore = ignored(folder)
     empty = [os.path.relpath(path, folder) for path, folders, files in os.walk(folder) if not folders and not files]
     return sorted(name for name in empty if not ignore.leaves_out(name))
 
 
 def _pointers(code: CodeArchive) -> Iterator[str]:
-    """Files of the code that say where another one lies."""
+    """Pointers of git LFS among the files of the code."""
     with tarfile.open(code.archive, "r:") as tar:
         for member in tar:
             content = tar.extractfile(member) if member.isreg() and member.size <= _MAX_POINTER else None
@@ -131,17 +131,17 @@ def _pointers(code: CodeArchive) -> Iterator[str]:
 
 
 def listed(error: SpecError) -> str:
-    """The first of its problems, for a line of a log."""
+    """First problems of a spec, for a line of a log."""
     more = len(error.problems) - MAX_LISTED
     first = "; ".join(str(problem)[:MAX_LETTERS] for problem in error.problems[:MAX_LISTED])
     return f"{first}; and {more} more" if more > 0 else first
 
 
 def inside(source: Path, base: Path, name: str, what: str) -> Path:
-    """A path that the commit names, links followed.
+    """Path that the commit names, with links resolved.
 
     Raises:
-        BuildStopped: it leads out of the repository, or in circles.
+        BuildStopped: it leads out of the repository, or nowhere.
     """
     try:
         path = (base / name).resolve()

@@ -1,4 +1,4 @@
-"""Problems of a ci.yaml: in the words of a spec's problems, and with the location of each."""
+"""Problems of a ci.yaml, worded like those of a spec, each with its location."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _PATTERNS: Final = {
 
 
 def problems(error: ValidationError, tree: Tree, sections: Mapping[str, type[BaseModel]]) -> list[Problem]:
-    """One for each value that is wrong.
+    """One problem for each wrong value.
 
     Args:
-        error: of validating what the file says.
-        tree: the file.
-        sections: the name of a mapping -> what its keys are; "" for the top, `*` for a name that the user chose.
+        error: validation error of the file's content.
+        tree: the parsed file.
+        sections: path of a mapping -> model of its keys; "" for the top level, `*` for a name that the user chose.
     """
     found = []
     for detail in error.errors(include_url=False):
@@ -40,21 +40,21 @@ def problems(error: ValidationError, tree: Tree, sections: Mapping[str, type[Bas
             message = f"must be {_PATTERNS[context['pattern']]}, got {show(detail['input'])}"
         elif kind == "list_type" and isinstance(detail["input"], str):
             message = f"must be a list; write [{detail['input']}]"
-        else:  # `_parsing`: a text that is no such thing
+        else:  # `_parsing`: a text that does not parse as the type
             message = in_words({**detail, "type": kind.replace("_parsing", "_type")}, tree.texts.get(path))
-        if path not in tree.broken:  # that it could not be read is said already
+        if path not in tree.broken:  # its syntax error is reported already
             found.append(problem(path, f"the name {message}" if "[key]" in detail["loc"] else message, tree))
     return found
 
 
 def problem(path: Path, message: str, tree: Tree) -> Problem:
-    """With the place of the value, or of what it is missing in."""
+    """Problem with the location of the value, or of the closest section above it that is in the file."""
     places = (tree.places.get(path[:length]) for length in range(len(path), -1, -1))
     return Problem(dotted(path), message, *next((place for place in places if place), Location("")))
 
 
 def in_order(found: Iterable[Problem]) -> list[Problem]:
-    """As in the file; of one value, what was found first."""
+    """Problems in the order of the file; of several with one path, the one that was found first."""
     first: dict[str, Problem] = {}
     for one in found:
         first.setdefault(one.path, one)

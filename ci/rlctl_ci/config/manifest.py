@@ -1,4 +1,4 @@
-"""The objects of the service on a cluster, from templates/kubernetes/ci.yaml.j2, with the rights that its runs need."""
+"""Kubernetes objects of the service, from templates/kubernetes/ci.yaml.j2, with the rights that its runs need."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from rlctl_ci.config.settings import Config, Project
 
 TEMPLATE: Final = "kubernetes/ci.yaml.j2"
 MOST_ACTORS: Final = 100_000
-"""Of a run, by its spec."""
+"""Actors of one run, at most: the limit of its spec."""
 _API_SERVER: Final = (443, 6443)
-"""Ports behind which it is, once a Service's address has become its own."""
+"""Ports of the API server: network policies see them after a Service's address has been translated."""
 
 
 def manifest(
     config: Config, *, namespace: str, image: str, host: str, own: str | None = None, name: str = "rlctl-ci",
     size: str = "20Gi", storage_class: str | None = None, pull_secrets: Sequence[str] = (),
 ) -> str:  # fmt: skip
-    """One YAML text.
+    """Manifest of the service: one YAML text.
 
     Args:
-        config: of the service; runs of another namespace, or of no cluster, are not its concern.
-        namespace: that of the runs which it redeploys.
-        image: holds rlctl with its extras ci and kubernetes, and git; by digest.
-        host: a name of `hosts:`; probes say it.
+        config: of the service; runs in another namespace, or not on a cluster, are left out.
+        namespace: namespace of the runs that it redeploys.
+        image: image, by digest, that holds rlctl with its extras ci and kubernetes, and git.
+        host: a name of `hosts:`, which probes send as `Host:`.
         own: namespace of the service; None: that of the runs.
-        name: of all objects, and of the ConfigMap and the Secret that a person makes.
-        size: of the disk for database, logs and repositories.
-        storage_class: of that disk; None: the default of the cluster.
-        pull_secrets: Secrets with the logins by which nodes pull the image.
+        name: name of all objects; the ConfigMap and the Secret that a person makes begin with it.
+        size: size of the disk for database, logs and repositories.
+        storage_class: storage class of that disk; None: the default of the cluster.
+        pull_secrets: Secrets with the logins with which nodes pull the image.
 
     Raises:
-        UsageError: a pod with this configuration would not be reached, or would redeploy nothing.
+        UsageError: `image` has no digest, `size` is invalid, or a pod with this configuration would not be reached, or
+            would redeploy nothing.
     """
     if not Reference.parse(image).digest:
         raise UsageError(
@@ -76,7 +77,7 @@ def manifest(
 
 
 def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
-    """Names of the objects of these runs, kind by kind; those of a ConfigMap depend on its content."""
+    """Kind -> names of the objects of these runs; no ConfigMaps, because their names depend on their content."""
     found: dict[str, list[str]] = {}
     for run in runs:
         pages = [names.workload_name(run, page) for page in ("tensorboard", "status")]
@@ -102,7 +103,7 @@ def _objects(runs: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _ports(project: Project) -> Iterator[int]:
-    """Ports of its forge and its registries, outside the cluster."""
+    """Ports of a project's forge and registries, outside the cluster."""
     usual: dict[str, Any] = {"https": 443, "ssh": 22}
     parts = urlsplit(project.repository)
     if parts.scheme in usual:

@@ -1,4 +1,4 @@
-"""ci.yaml: which repositories are listened to, and what a push to each of them may do. Only its owner writes it."""
+"""ci.yaml: repositories whose pushes are built, and what a push to each of them may do. Only its owner writes it."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ PROJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
 MIN_SECRET: Final = 16
 RECIPE: Final = 1
-"""Raised when the same commit and configuration would be built into something else."""
+"""Version of the recipe: increased when the same commit and configuration would be built into something else."""
 
 Forge = Literal["github", "gitlab", "gitea", "standard"]
 
 
 class Model(BaseModel):
-    """Frozen and closed."""
+    """Base of the configuration: frozen, unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class Limits(Model):
-    """Of one build."""
+    """Limits of one build."""
 
     time_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
     memory_mib: Annotated[int, Field(ge=64, le=1 << 20)] = 8192
     """Address space of each of its processes."""
     log_mib: Annotated[int, Field(ge=1, le=1024)] = 16
     source_mib: Annotated[int, Field(ge=1, le=65_536)] = 512
-    """The commit, packed and unpacked."""
+    """Size of the commit, packed and unpacked."""
 
 
 class Verify(Model):
@@ -57,9 +57,9 @@ class Verify(Model):
     ready_within_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
     """Seconds within which every replica runs and has reported; 0.1 more for each replica."""
     watch_s: Annotated[float, Field(ge=0, le=86_400)] = 30.0
-    """From then on, the run is watched for so long."""
+    """Seconds for which the run is watched from then on."""
     min_throughput: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Of what the learner consumed a second before; 0: not looked at."""
+    """Share of the agent steps per second that the learner consumed before, at least; 0: not checked."""
 
 
 class Project(Model):
@@ -69,16 +69,16 @@ class Project(Model):
     repository: Annotated[str, Field(min_length=1, max_length=500)]
     """The only place that is fetched from: https://, ssh://, or an absolute folder on this machine."""
     secret_file: Path
-    """Of the webhook; several lines are several secrets, all of them valid, so that one can be replaced."""
+    """Secret of the webhook; several lines are several secrets, all of them valid, so that one can be replaced."""
     branches: Annotated[list[str], Field(min_length=1)] = ["main"]
     """Names, no patterns: what is pushed to one of them can run code as the roles do."""
     paths: list[str] = []
-    """A commit is built only where one of these, as in `agents/**`, differs from what the run was given of the branch
-    last; empty: always, and so it is where that cannot be told."""
+    """Patterns, as in `agents/**`: a commit is built only where one of their files differs from the commit of the
+    branch that the run was given last; always, where that is not known or the list is empty."""
     spec: Annotated[str, Field(min_length=1)] = "spec.yaml"
-    """In the repository."""
+    """Path of the spec in the repository."""
     sets: list[str] = []
-    """As --set of `rlctl up`; what is here, a push cannot change."""
+    """Overrides, as by --set of `rlctl up`; a push cannot change what is set here."""
     run: Annotated[str, Field(pattern=RUN_NAME)]
     """The only run that this project may change, whatever its spec says."""
     target: Literal["local", "kubernetes"] = "local"
@@ -111,7 +111,7 @@ class Project(Model):
 
     @property
     def runs_here(self) -> bool:
-        """Code of a commit runs on this machine as the user of the service: roles, or the build of packages."""
+        """Whether code of a commit runs on this machine as the user of the service: in roles, or in a package build."""
         return self.target == "local" or self.builder in ("buildah", "docker")
 
     @field_validator("repository")
@@ -167,7 +167,7 @@ class Project(Model):
         return value
 
     def recipe(self) -> str:
-        """Digest of all that decides what a commit becomes; another one is another build."""
+        """Digest of the settings that determine the result of a build; with another one a commit is built again."""
         what = self.model_dump(
             mode="json", include={"spec", "sets", "run", "target", "builder", "registry", "platform"}
         )
@@ -175,7 +175,7 @@ class Project(Model):
 
 
 class Config(Model):
-    """The whole service."""
+    """Configuration of the service."""
 
     listen: str = "127.0.0.1:8710"
     state: Path | None = None
@@ -190,10 +190,10 @@ class Config(Model):
     """Trusted proxies, by address or by network as in 10.42.0.0/16: a request that comes through one of them is counted
     for its own address, by `X-Forwarded-For`. Without: for that of the proxy."""
     builds: Annotated[int, Field(ge=1, le=64)] = 2
-    """At once."""
+    """Builds at the same time."""
     body_mib: Annotated[float, Field(gt=0, le=25)] = 1.0
     hooks_per_minute: Annotated[int, Field(ge=1, le=1_000_000)] = 6000
-    """Signed ones for one project; also requests by one token, and from one address without any."""
+    """Signed hooks of one project; also requests by one token, and requests without a token from one address."""
     public_status: bool = False
     """Everything can be read without a token. On loopback it can anyway, unless `hosts` or `behind_tls` say that others
     reach it there by a proxy."""
@@ -253,7 +253,7 @@ class Config(Model):
     def here(self) -> tuple[str, str]:
         """Address for programs on this machine, and the `Host:` to send there; empty: that of the address."""
         if self.tls_cert is not None and self.hosts:
-            return f"https://{self.hosts[0]}", ""  # the name that the certificate is of
+            return f"https://{self.hosts[0]}", ""  # the name in the certificate
         scheme = "http" if self.tls_cert is None else "https"
         nowhere = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host)
         if nowhere is not None:
@@ -262,7 +262,7 @@ class Config(Model):
 
     @property
     def open_reading(self) -> bool:
-        """Reading needs no token: the service declares that it is reached from this machine alone, or is public."""
+        """Whether reading needs no token: by its settings the service is for this machine alone, or public."""
         return self.public_status or (self.loopback and not self.hosts and not self.behind_tls)
 
     @property
@@ -274,10 +274,10 @@ def load(path: Path, *, files: bool = False) -> Config:
     """Read ci.yaml.
 
     Args:
-        files: what it names has to be there as well: only where the service runs.
+        files: also check the files that it names: only where the service runs.
 
     Raises:
-        SpecError: it cannot be read, or used; with every problem and its place.
+        SpecError: the file cannot be read, or is invalid; with every problem and its location.
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -314,7 +314,7 @@ _MAKE_SECRET: Final = "python3 -c 'import secrets; print(secrets.token_urlsafe(3
 
 
 def _absolute(value: Any, base: Path) -> Any:
-    """Files relative to the one that names them."""
+    """Values with absolute file names: relative ones begin at the folder of ci.yaml."""
     if not isinstance(value, dict):
         return value
 
@@ -331,7 +331,7 @@ def _absolute(value: Any, base: Path) -> Any:
 
 
 def _unusable(values: Any, tree: Tree) -> Iterator[Problem]:
-    """Files that are named, and are not there or not what they should be."""
+    """Problems of the files that ci.yaml names: missing, or not what they should be."""
     if not isinstance(values, dict):
         return
     projects = values.get("projects")
@@ -355,7 +355,7 @@ def _wrong_file(key: str, path: Path) -> str:
         if key == "secret_file":
             secrets("", path)
         path.read_bytes()
-    except (OSError, ValueError) as error:  # the second: a name that no file can have
+    except (OSError, ValueError) as error:  # ValueError: a name that no file can have
         return _why(error)
     except SpecError as error:
         return error.problems[0].message.removeprefix(f"{path}: ")
@@ -367,10 +367,10 @@ def _why(error: Exception) -> str:
 
 
 def secrets(project: str, path: Path) -> tuple[bytes, ...]:
-    """The secrets of a webhook; the file is read again for every use, so that one can be replaced while we run.
+    """Secrets of a webhook. The file is read for every use, so that one can be replaced while the service runs.
 
     Raises:
-        SpecError: there is none, or one is too short to be a secret.
+        SpecError: the file cannot be read, holds no secret, or one that is too short.
     """
     try:
         lines = [line.strip() for line in path.read_bytes().splitlines()]

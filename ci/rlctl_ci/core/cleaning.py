@@ -1,4 +1,4 @@
-"""Removal of images, code folders and builds that are not needed any more; those of a run's history are never."""
+"""Removal of images, code folders and builds that are not needed any more; those in a run's history are kept."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from rlctl_ci.store import pruning
 from rlctl_ci.store.reading import Reading
 
 KEEP_EACH: Final = 10
-"""Of each branch, the newest so many builds keep what they made."""
+"""Newest builds of each branch that keep their artifacts."""
 KEEP_YOUNG_S: Final = 7 * 86_400.0
 _DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-"""In a document: of an image, or the name of a code folder."""
+"""Digest of an image, or name of a code folder, in a document."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Something that may go."""
+    """Image or code folder that no run and no kept build needs."""
 
     project: str
     reference: str  # an image by digest, or a folder
@@ -38,18 +38,19 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class Old:
-    """Builds that may go."""
+    """Builds to delete, and the size of their logs."""
 
     builds: list[int]
     log_bytes: int
 
 
 def needed(backends: Iterable[Backend]) -> set[str]:
-    """Digests of images and names of code folders of every revision of every run that a target knows: of its spec, and
-    of its documents, because a role with `on_push: manual` runs what no spec names any more.
+    """Digests of images and names of code folders that any revision of any run on these targets uses.
+
+    They are read from specs and documents, because a role with `on_push: manual` runs what no spec names any more.
 
     Raises:
-        RlctlError: one of them cannot be read; then nothing may be removed.
+        RlctlError: a run cannot be read; then nothing may be removed.
     """
     found: set[str] = set()
     for backend in backends:
@@ -69,10 +70,13 @@ def waste(
     gone: Collection[tuple[str, str]] = (),
     targets: Callable[[Config, Reading, Collection[tuple[str, str]]], Iterable[Backend]] | None = None,
 ) -> list[Waste]:  # fmt: skip
-    """Artifacts beyond every run's history, each branch's newest `keep` builds, and the builds of the last days.
+    """Artifacts that neither a run's history nor a kept build needs.
+
+    A build is kept if it has not ended, has changed in the last `young_s` seconds, or is one of the newest `keep` of
+    its branch.
 
     Args:
-        gone: context and namespace of clusters that are no more, and are not asked.
+        gone: context and namespace of clusters that no longer exist, and are not asked.
     """
     stays, kept = needed((targets or asked)(config, reading, gone)), set[str]()
     seen: dict[tuple[str, str], list[int]] = {}
@@ -94,15 +98,15 @@ def old(
     config: Config, reading: Reading, found: Iterable[Waste], now: float, *, keep: int = KEEP_EACH,
     young_s: float = KEEP_YOUNG_S,
 ) -> Old:  # fmt: skip
-    """Builds that may go together with what `waste` has found, with their logs."""
+    """Builds that can be deleted together with the artifacts that `waste` has found, and the bytes of their logs."""
     gone = [one.reference for one in found if one.project in config.projects]
     builds = pruning.old(reading.database, keep=keep, until=now - young_s, gone=gone)
     return Old(builds, sum(size(_log(config, build)) for build in builds))
 
 
 def forget(config: Config, reading: Reading, those: Old, now: float, *, young_s: float = KEEP_YOUNG_S) -> None:
-    """Drop what `old` has found; after `remove`, as without them what they have made is not found any more."""
-    for build in those.builds:  # first: on a full disk they are the room that the database needs for the rest
+    """Delete the builds that `old` has found, with their logs. After `remove`: artifacts are found by their builds."""
+    for build in those.builds:  # logs first: on a full disk they free the room that the database needs
         _log(config, build).unlink(missing_ok=True)
     pruning.forget(reading.database, those.builds, delivered_until=now - max(young_s, pruning.DELIVERED_S))
 
@@ -112,10 +116,10 @@ def _log(config: Config, build: int) -> Path:
 
 
 def remove(config: Config, found: Iterable[Waste], code: Path, listed: float) -> int:
-    """Remove what `waste` has found, with what lies beside it; a folder only from below `code`, and only if no build
-    has made the same code again since the moment `listed`. Returns how many.
+    """Remove what `waste` has found, with provenance and package lists; returns the number of artifacts removed.
 
-    With an image a registry forgets all its tags; those of builds that are not kept, on an image that is, stay.
+    A folder is removed only if it lies in `code`, and no build has made the same code again since the time `listed`.
+    With an image, a registry forgets all its tags; tags of deleted builds on an image that is kept stay.
     """
     count, known = 0, dict[tuple[str, str], dict[str, list[Reference]]]()
     for one in found:
@@ -137,8 +141,9 @@ def remove(config: Config, found: Iterable[Waste], code: Path, listed: float) ->
 
 
 def _remove_code(path: Path, listed: float) -> bool:
-    """Remove a folder of code; False if a build has made it again meanwhile. One that is removed in part has a name
-    that the next build removes.
+    """Remove a code folder; False if a build has made it again since `listed`.
+
+    It is renamed first: the next build clears away what an interrupted removal has left.
     """
     proof = path.with_name(f"{path.name}.provenance.json")
     with held(path.parent / ".lock"):
@@ -152,16 +157,16 @@ def _remove_code(path: Path, listed: float) -> bool:
 
 
 def _content(reference: str) -> str:
-    """Equal for names of one image, whatever its tag; a folder is named by its content."""
+    """Digest of an image, whatever its tag, or name of a code folder; empty where there is none."""
     if reference.startswith("/"):
         return reference.rpartition("/")[2]
-    found = _DIGEST.findall(reference)  # not parsed: a run may name an image as another release of rlctl takes it
+    found = _DIGEST.findall(reference)  # not parsed: another release of rlctl may write the name differently
     return str(found[-1]) if found else ""
 
 
 def asked(config: Config, reading: Reading, gone: Collection[tuple[str, str]] = ()) -> Iterable[Backend]:
     """Targets where a run may need what was built: this machine, and every namespace that ci.yaml names or that was
-    ever deployed to. A run stays where it is when its project goes elsewhere, or out of ci.yaml.
+    ever deployed to. A run stays where it is when its project moves, or is removed from ci.yaml.
     """
     found: dict[tuple[str, str], Backend] = {("", ""): LocalBackend()}
     named = [(one.context, one.namespace) for one in config.projects.values() if one.target == "kubernetes"]

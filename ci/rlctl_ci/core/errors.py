@@ -1,4 +1,4 @@
-"""Errors of a build, by what the queue does: try again, or end it."""
+"""Errors of a build, by what the queue does: retry the build, or end it."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from rlctl.errors import RlctlError
 
 
 class CiError(RlctlError):
-    """The base; the message is shown on the page of the build."""
+    """Base class; the message is shown on the page of the build."""
 
     reason = "ci"
 
 
 class CodedError(CiError):
-    """An error of which machines read one word.
+    """Error with a code for machines.
 
     Args:
-        code: spec, build, signature, ...
+        code: one word: spec, build, signature, ...
     """
 
     def __init__(self, code: str, message: str, *, hint: str = "") -> None:
@@ -28,7 +28,7 @@ class BuildStopped(CodedError):
 
 
 class Transient(CodedError):
-    """The network or a registry was away: another attempt may succeed."""
+    """The network or a registry was unavailable: another attempt may succeed."""
 
 
 class Overtaken(CiError):
@@ -36,7 +36,7 @@ class Overtaken(CiError):
 
 
 class Occupied(CiError):
-    """The run is being changed for another build: this one comes later."""
+    """The run is being changed for another build: this one is retried later."""
 
 
 class Cancelled(CiError):
@@ -44,15 +44,15 @@ class Cancelled(CiError):
 
 
 class LostLease(CiError):
-    """Another worker, or another life of the service, has this build now: not a step further."""
+    """Another worker, or the restarted service, holds the lease of this build: this attempt ends at once."""
 
 
 class Ending(LostLease):
-    """The service ends: its next life goes on with this build."""
+    """The service shuts down, and resumes this build when it is started again."""
 
 
 class Settled(CiError):
-    """The build is over, or not over yet: what was asked for does not fit its state."""
+    """The request does not fit the state of the build: it is over, or not over yet."""
 
 
 class Busy(CiError):

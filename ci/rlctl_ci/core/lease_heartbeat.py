@@ -14,12 +14,12 @@ BEAT_S: Final = 10.0
 
 
 class Beat:
-    """Renews a lease while the work goes on, and hears of a cancellation.
+    """Heartbeat of a worker: renews the lease of its build, and receives a cancellation.
 
     Args:
-        queue, build, owner: of the lease.
-        every_s: between two looks.
-        ends: whether the service does.
+        queue, build, owner: queue, build and holder of the lease.
+        every_s: seconds between two renewals.
+        ends: whether the service shuts down.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class Beat:
         self._thread.join()
 
     def stop(self) -> None:
-        """Raise if the work has to end.
+        """Raise if the attempt has to end.
 
         Raises:
-            Ending: the service ends, and the build with it, whatever it is at: as if it were killed, but sooner.
+            Ending: the service shuts down; the attempt ends wherever it is, as if it were killed.
             LostLease: another worker has the build.
-            Cancelled: a person or a newer commit wants its end.
+            Cancelled: by a person or a newer commit.
         """
         if self._ends():
             raise Ending("the service ends; its next life goes on with this build")
@@ -57,7 +57,7 @@ class Beat:
             raise Cancelled(self._why)
 
     def be_deaf(self) -> None:
-        """From here on a cancellation no longer ends the work: what has begun is undone first."""
+        """Ignore cancellations from here on: the deployment that has begun is undone first."""
         self._deaf = True
 
     def _run(self) -> None:

@@ -19,7 +19,7 @@ _PIECE: Final = 256 << 10
 
 
 class Masker:
-    """Hides secrets as they are, in base64 at every offset, in URLs and in JSON."""
+    """Masks secrets of 6 or more characters: in clear, in base64 at every offset, in URLs and in JSON."""
 
     def __init__(self, secrets: Iterable[bytes]) -> None:
         forms: set[str] = set()
@@ -32,7 +32,7 @@ class Masker:
             for as_it_is in (True, False):
                 text = json.dumps(word, ensure_ascii=as_it_is)[1:-1]
                 forms |= {text, text.replace("/", "\\/")}
-            for offset in range(3):  # the same bytes read differently by where they begin in a longer text
+            for offset in range(3):  # base64 depends on the offset of the bytes in a longer text
                 packed = base64.b64encode(b"\0" * offset + secret).decode()
                 inner = packed[0 if offset == 0 else 4 : len(packed) - 4]
                 if len(inner) >= 8:
@@ -45,11 +45,11 @@ class Masker:
 
 
 class Log:
-    """A file that only grows, up to a limit; its offsets are good for ever.
+    """Append-only log file with a size limit; byte offsets in it stay valid.
 
     Args:
         path: appended to, also by a later attempt.
-        most_bytes: what comes beyond is counted and not kept.
+        most_bytes: size limit; lines beyond it are dropped, and the last line says so.
         mask: applied to every line.
     """
 
@@ -57,14 +57,14 @@ class Log:
         self.path, self._most, self._mask = path, most_bytes, mask
         self._guard = threading.Lock()
         self._full = False
-        self._lost = 0  # lines that the disk did not take
+        self._lost = 0  # lines that could not be written
 
     def __call__(self, text: str) -> None:
         kept = self._mask(plain(text.rstrip("\n")))[:4000] + "\n"
         with self._guard:
             try:
                 self._write(kept)
-            except OSError:  # a full disk says nothing about the commit
+            except OSError:  # a full disk is no fault of the commit
                 self._lost += 1
 
     def _write(self, kept: str) -> None:
@@ -92,7 +92,7 @@ def read(path: Path, offset: int, most: int = 1 << 20) -> tuple[bytes, int]:
 
 
 def size(path: Path) -> int:
-    """Bytes of a log; 0: nothing has been said yet."""
+    """Bytes of a log; 0: nothing has been written yet."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -100,7 +100,7 @@ def size(path: Path) -> int:
 
 
 def pieces(path: Path, begin: int, end: int) -> Iterator[bytes]:
-    """The bytes between two offsets, a few at a time: a log may be larger than what one wants to hold."""
+    """The bytes between two offsets in chunks of up to 256 KiB, because a log may be larger than memory allows."""
     if begin == end:
         return
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The service without HTTP: what is stored, and the threads that work."""
+"""The service without HTTP: its state, and the threads that do its work."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from rlctl_ci.store.records import Accepted, Build, Deploy, Push
 
 IDLE_S: Final = 2.0
 DOUBT_S: Final = 5.0
-"""Between a hook that may be an old one and a look at the branch: not every one of them is a look."""
+"""Seconds from a hook that may be a replay to the poll of its branch: several such hooks cause one poll."""
 MAX_NOTE: Final = 8000
-"""Characters of a reason: a commit has its own words in what is wrong with it."""
+"""Characters of a reason, at most: errors quote text of the commit."""
 AWAY_S: Final = 30.0
-"""Between attempts at a rollback of which the target does not hear."""
+"""Seconds between attempts at a rollback whose target is unreachable."""
 LOCK_WITHIN_S: Final = 2.0
 
 
@@ -45,14 +45,14 @@ class Service:
     """The service: its queue, workers, polls and clean-up.
 
     Args:
-        config: of it.
-        hands: of a project; see `rlctl_ci.core.wiring`.
+        config: of the service.
+        hands: makes the adapters of a project; see `rlctl_ci.core.wiring`.
         now: seconds since the epoch.
-        clock: seconds that no administrator sets.
+        clock: monotonic seconds.
 
     Raises:
         SpecError: a secret is missing.
-        CiError: another process has the state folder.
+        CiError: another process holds the state folder.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Service:
     ) -> None:  # fmt: skip
         self.config, self._hands, self.now, self._clock = config, hands, now, clock
         for name, project in config.projects.items():
-            secrets(name, project.secret_file)  # better now than at the first push
+            secrets(name, project.secret_file)  # fail now, not at the first push
         self.folder = config.folder
         for folder in (self.folder, self.folder / "logs", self.folder / "work"):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -72,17 +72,17 @@ class Service:
         self.people = People(self.database, now)
         self.owner = f"{os.getpid()}-{random.token_hex(4)}"
         self.started = now()
-        self._at_work: set[str] = set()  # the owner of every attempt that is under way
+        self._at_work: set[str] = set()  # the owner of every attempt in flight
         self._guard = threading.Lock()
-        self._taking_back: set[int] = set()  # builds of which a thread of ours undoes the deployment
-        self._patient_until: dict[int, float] = {}  # build -> its rollback is not gone on with before
+        self._taking_back: set[int] = set()  # builds whose deployment a thread of this process rolls back
+        self._patient_until: dict[int, float] = {}  # build -> time before which its rollback is not retried
         self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
         self._wake = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Take over what an earlier life has left, then work."""
+        """Recover what the process before this one has left, then start the threads."""
         self.queue.recover(at_start=True)
         self.queue.forget_others(
             {
@@ -100,16 +100,16 @@ class Service:
             thread.start()
 
     def healthy(self) -> bool:
-        """Every thread that was started still works."""
+        """Whether every thread that was started is alive."""
         return all(thread.is_alive() for thread in self._threads)
 
     def end(self) -> None:
-        """Begin nothing new; what is under way ends where it is, and goes on in the next life."""
+        """Start nothing new; what is in flight stops where it is, and is resumed after a restart."""
         self._over.set()
         self._wake.set()
 
     def close(self, grace_s: float = 3.0) -> None:
-        """End, and wait for the threads; what one of them has started and that does not end is killed with us."""
+        """End, and wait for the threads; programs of theirs that do not end are killed with this process."""
         self.end()
         deadline = time.monotonic() + grace_s
         for thread in self._threads:
@@ -119,10 +119,10 @@ class Service:
         self._lock.close()
 
     def take(self, name: str, event: Event) -> Accepted | str:
-        """A verified delivery: a build, or why there is none.
+        """Accept a verified delivery; returns its build, or the reason why there is none.
 
         Raises:
-            Busy: it is not stored.
+            Busy: the delivery is not stored.
         """
         project, why = self.config.projects[name], event.why
         if event.push is not None and (branch := event.push.ref.removeprefix(HEADS)) not in project.branches:
@@ -134,24 +134,24 @@ class Service:
             name, event.push, recipe=project.recipe(), delivery=event.delivery, event=event.name
         )
         if not accepted.new and self.reading.head(name, event.push.ref) != event.push.sha:
-            # the branch was set back to this commit, or the hook is a recorded one: the repository knows
+            # the branch was set back to this commit, or the hook is a replay: the repository knows
             self._due[name] = min(self._due[name], self._clock() + DOUBT_S)
         self.wake()
         return accepted
 
     def take_all(self, told: Sequence[tuple[str, Event]]) -> list[Accepted | str]:
-        """Deliveries that came at the same time, in one transaction: the disk is waited for once.
+        """Accept deliveries that came at the same time in one transaction, with one sync of the disk.
 
         Raises:
             Busy: none of them is stored.
         """
         with self.database.write():
             found = [self.take(name, event) for name, event in told]
-        self.wake()  # only now is there something to be seen
+        self.wake()  # nothing is visible before the commit
         return found
 
     def trigger(self, name: str, push: Push) -> int:
-        """A build that a person asks for.
+        """Queue a build that a person asks for; returns its number.
 
         Raises:
             CiError: there is no such project, or it has no such branch.
@@ -164,12 +164,12 @@ class Service:
         return build
 
     def roll_back(self, name: str, who: str) -> dict[str, Any]:
-        """The revision before the newest deployment again, and its branch pinned.
+        """Roll back the newest deployment of a project to the revision before it, and pin its branch.
 
         Raises:
-            CiError: there is nothing to go back from, or the run is being changed.
-            BackendUnreachable: the target is away; it is gone on with when it is back.
-            RlctlError: it cannot be done.
+            CiError: there is nothing to roll back, or the run is being changed.
+            BackendUnreachable: the target is unreachable; the rollback is resumed when it answers.
+            RlctlError: the rollback failed.
         """
         project = self._project(name)
         with self._guard:
@@ -204,7 +204,7 @@ class Service:
             raise Transient("end", "the service ends; its next life goes on with this rollback")
 
     def _left_over(self) -> Deploy | None:
-        """A rollback that a person has asked for, and that a kill or a target that was away has interrupted."""
+        """A rollback asked for by a person, and interrupted by a crash or an unreachable target; None: none is due."""
         now = self._clock()
         with self._guard:
             due = (
@@ -220,7 +220,7 @@ class Service:
         """The project of that name, for a deployment that has begun.
 
         Raises:
-            CiError: there is none any more, or it is of another run by now.
+            CiError: the project is no longer configured, or is of another run by now.
         """
         project = self.config.projects.get(name)
         if project is None:
@@ -230,7 +230,7 @@ class Service:
         return project
 
     def wake(self) -> None:
-        """There may be something to do."""
+        """Wake a worker: there may be something to do."""
         self._wake.set()
 
     def log(self, build: int) -> Path:
@@ -251,7 +251,7 @@ class Service:
         text = plain(text)
         project = self.config.projects.get(name)
         if project is None:
-            return text[:MAX_NOTE]  # no longer configured: nothing of it is secret
+            return text[:MAX_NOTE]  # no longer configured: it has no secrets
         try:
             return self.masker(name, project)(text)[:MAX_NOTE]
         except RlctlError:  # secrets that cannot be read cannot be hidden
@@ -261,7 +261,7 @@ class Service:
         return Work(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
 
     def one(self) -> bool:
-        """One attempt at one build, or at a rollback; whether there was any to make."""
+        """Make one attempt at a build or a rollback; returns whether there was one to make."""
         self.queue.recover(frozenset(self._at_work), at_start=False)
         if (deploy := self._left_over()) is not None:
             self._take_back(deploy)
@@ -269,7 +269,7 @@ class Service:
         eager = [name for name, project in self.config.projects.items() if project.cancel_running]
         self.queue.admit(eager)
         owner = f"{self.owner}-{random.token_hex(4)}"
-        self._at_work.add(owner)  # before it holds anything
+        self._at_work.add(owner)  # before it holds a lease
         try:
             runs = {name: project.run for name, project in self.config.projects.items()}
             build = self.queue.claim(owner, most=self.config.builds, runs=runs)
@@ -289,7 +289,7 @@ class Service:
     def _forsaken(self, build: Build, deploy: Deploy | None, why: str) -> None:
         if deploy is None:
             self.queue.end(build.id, build.lease_owner, "ignored", why)
-        else:  # where its run is cannot be known; it must not hold that for ever
+        else:  # the target of its run is not known; the deployment must not hold the run for ever
             self.queue.decide(
                 build.id, build.lease_owner, "failed", "failed", f"{why}: its deployment is left as it is"
             )
@@ -307,7 +307,7 @@ class Service:
                 log(stages.in_words(self.reading.events(build.id)))
         except LostLease as error:
             log(error.message)
-        except OSError as error:  # a full disk, say: no attempt is spent, and nothing is judged by it
+        except OSError as error:  # a full disk, say: it costs no attempt, and says nothing about the commit
             why = f"the disk: {error.strerror or error}"
             with suppress(LostLease):
                 self.queue.retry_later(build.id, build.lease_owner, why, spent=False)
@@ -319,7 +319,7 @@ class Service:
             try:
                 if self.one():
                     continue
-            except Exception as error:  # no other would take the place of a worker that ends here
+            except Exception as error:  # a worker that ended here would not be replaced
                 _say("a worker", error)
                 self._over.wait(1.0)
             self._wake.wait(IDLE_S)
@@ -338,7 +338,7 @@ class Service:
             for branch in project.branches:
                 try:
                     self._look(name, project, f"{HEADS}{branch}")
-                except Exception as error:  # the other branches, and the other projects, are looked at all the same
+                except Exception as error:  # other branches and other projects are polled all the same
                     _say(f"a look at {branch} of {name}", error)
 
     def _look(self, name: str, project: Project, ref: str) -> None:

@@ -9,14 +9,14 @@ from typing import Any
 from rlctl_ci.core.states import ACTIVE, WAITING
 
 Event = tuple[float, str, str]
-"""Time, state, note."""
+"""Time in seconds since the epoch, state, note."""
 
 
 def seconds(events: Sequence[Event]) -> dict[str, Any]:
-    """From the push on, as far as it has come.
+    """Seconds that the stages of a build took, from the push on; of a build in flight, so far.
 
     Args:
-        events: of one build, in order.
+        events: events of one build, in order.
 
     Returns:
         stages: state -> seconds in it, over all attempts; redeployed: until every replica ran the new code and had
@@ -40,7 +40,7 @@ def seconds(events: Sequence[Event]) -> dict[str, Any]:
 
 
 def in_words(events: Sequence[Event]) -> str:
-    """One line for the log of a build.
+    """Durations of a build's stages as one line for its log.
 
     Example:
         "redeployed 9.6 s after the push, verified after 14.7 s (fetching 0.1, deploying 9.4, verifying 5.1)".

@@ -1,4 +1,4 @@
-"""States of a build, and which may follow which: the whole machine in one table."""
+"""States of a build and their transitions: the whole state machine in one table."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TERMINAL: Final[frozenset[State]] = frozenset(
     {"succeeded", "ignored", "superseded", "cancelled", "failed", "rolled_back"}
 )
 ACTIVE: Final[tuple[State, ...]] = ("fetching", "building", "pushing", "deploying", "verifying")
-"""A worker is at it and holds its lease."""
+"""States in which a worker holds the lease of the build."""
 WAITING: Final[tuple[State, ...]] = ("received", "queued")
 MAX_ATTEMPTS: Final = 3
 
@@ -33,10 +33,11 @@ NEXT: Final[Mapping[State, frozenset[State]]] = {
     )
     for state in STATES
 }
-"""From an active state a build may be done at once: there was nothing to build, or nothing to deploy. One that an
-earlier attempt has deployed goes on with that at once. Of what is over, a deployment may be gone back from later."""
+"""State -> states that may follow it. From an active state a build may end at once: there was nothing to build, or
+nothing to deploy. If an earlier attempt has deployed, the next one moves to deploying at once. A build that is over may
+be rolled back later."""
 
 
 def allowed(before: State, after: State) -> bool:
-    """A build may go from the first state to the second."""
+    """Whether a build may move from the first state to the second."""
     return after in NEXT[before]

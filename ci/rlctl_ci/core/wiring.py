@@ -1,4 +1,4 @@
-"""Repository, builder and target of a project."""
+"""Adapters of a project: its repository, builder and target, as the configuration names them."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from rlctl_ci.git.repository import Git
 
 
 def of(project: Project, service: Service) -> Hands:
-    """Repository, builder and target of a project."""
+    """Adapters of a project."""
     child = Child(project)
     return Hands(Git(project, service.folder / "git"), maker(project, service, child.look), child)
 
 
 def maker(project: Project, service: Service, look: Look) -> Maker:
-    """The builder of a project; on one machine code lies in folders, whatever the builder."""
+    """Builder of a project; on a local target every builder but `none` stores code in folders."""
     if project.builder == "none":
         return Nothing()
     if project.target == "local":

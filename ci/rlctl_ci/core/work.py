@@ -1,4 +1,4 @@
-"""One build from its commit to a run that is the better for it: the order of steps, and what each failure leads to."""
+"""One build from its commit to a verified run: the order of its steps, and the outcome of each failure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LOCK_LOOKS: Final = 60
 
 Say = Callable[[str], object]
 Stop = Callable[[], None]
-"""Raises Cancelled, LostLease or Ending when the build has to end here."""
+"""Check that raises Cancelled, LostLease or Ending when the build has to end here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +33,32 @@ class Job:
 
     build: Build
     project: Project
-    folder: Path  # empty; gone afterwards
+    folder: Path  # empty; removed afterwards
     say: Say
     stop: Stop
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """A run that can be redeployed."""
+    """A live run, which can be redeployed."""
 
     revision: int
-    baseline: Mapping[str, Any]  # what it did a second, with how many replicas, and which processes were not ready
+    baseline: Mapping[str, Any]  # throughput, replicas, processes that were not ready, uid, cluster
     images: tuple[str, ...] = ()
 
 
 class Fetcher(Protocol):
-    """The repository; its address is the configuration's."""
+    """Repository of a project, at the address that the configuration has."""
 
     def look(self, ref: str) -> str | None:
-        """The commit that a branch is at, outside of any build; None: there is no such branch.
+        """Head commit of a branch, outside of any build; None: there is no such branch.
 
         Raises:
             Transient: the repository does not answer.
         """
 
     def head(self, job: Job) -> str | None:
-        """The commit that the branch is at; None: the branch is gone.
+        """Head commit of the build's branch; None: the branch is gone.
 
         Raises:
             Transient: the repository does not answer.
@@ -68,24 +68,24 @@ class Fetcher(Protocol):
         """The files of the commit in a folder; nothing of them is executed."""
 
     def before_or_same(self, job: Job, sha: str) -> bool:
-        """The commit of the build is `sha`, or an ancestor of it."""
+        """Whether the commit of the build is `sha` or an ancestor of it."""
 
     def changed(self, job: Job, before: str) -> list[str] | None:
-        """Files of the commit that differ from another one that was fetched; None: that cannot be told."""
+        """Files in which the commit differs from `before`, another one that was fetched; None: not known."""
 
 
 class Maker(Protocol):
     """A builder; see `rlctl_ci.builders`."""
 
     def make(self, job: Job, source: Path) -> Any:
-        """The part of a build that needs no registry.
+        """Make what `push` sends; nothing is sent yet.
 
         Raises:
-            BuildStopped: it cannot be built.
+            BuildStopped: the commit cannot be built.
         """
 
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:
-        """To where the target finds it; what is there already is not sent again.
+        """Push what was made to where the target finds it, unless it is there already; returns the artifacts.
 
         Raises:
             Transient: the registry does not answer.
@@ -96,45 +96,45 @@ class Deployer(Protocol):
     """The target of a project."""
 
     def look(self, job: Job) -> Live | None:
-        """The run as it is; None when it does not run, so there is nothing to redeploy.
+        """State of the run; None when it does not run, so there is nothing to redeploy.
 
         Raises:
-            BuildStopped: there has never been such a run.
+            BuildStopped: there is no such run.
         """
 
     def apply(self, job: Job, deploy: Deploy, source: Path, artifacts: Sequence[Artifact]) -> int:
-        """Make the run what the spec at this commit says, with these artifacts; idempotent. Returns its revision.
+        """Apply the spec of this commit with these artifacts to the run; idempotent. Returns the revision of the run.
 
         Raises:
             BuildStopped: the spec is invalid, or asks for what this run cannot become, or the target refuses; this call
                 has changed nothing.
-            Transient: the target went away, perhaps in the middle; or, with the code `locked`, another command changes
-                the run, and this call has changed nothing.
-            RlctlError: some of it may have been changed.
+            Transient: the target became unreachable, perhaps midway; or, with the code `locked`, another command
+                changes the run, and this call has changed nothing.
+            RlctlError: some objects may have been changed.
         """
 
     def verify(self, job: Job, deploy: Deploy, redeployed: Callable[[], object]) -> str:
-        """Wait until the run is ready and does what it did before; returns that in words.
+        """Wait until the run is ready and keeps up its throughput; returns a summary of it.
 
         Args:
             redeployed: called once every replica runs the new code and has reported.
 
         Raises:
-            RlctlError: it is not.
+            RlctlError: it is not ready, or too slow.
         """
 
     def undo(self, job: Job, deploy: Deploy) -> int:
-        """Back to the revision of before, and wait until it runs, if it did. Returns the revision that is now.
+        """Roll back to the revision before, and wait until the run is ready, if it was. Returns the new revision.
 
         Raises:
             BuildStopped: the run is not as this deployment has left it, and was not changed; with the code `ended`, it
                 does not run any more.
-            Transient, BackendUnreachable: the target is away; the same call goes on.
+            Transient, BackendUnreachable: the target is unreachable; the same call resumes the rollback.
         """
 
 
 class Hands(NamedTuple):
-    """Repository, builder and target of one project."""
+    """Adapters of one project: repository, builder and target."""
 
     fetcher: Fetcher
     maker: Maker
@@ -143,14 +143,15 @@ class Hands(NamedTuple):
 
 @dataclass
 class Work:
-    """One worker's means: queue, repository, builder, target.
+    """Runs one attempt at a build: fetch, build, push, deploy, verify.
 
     Args:
         queue, reading: of the service.
-        owner: this life of the service.
+        owner: holder of the lease.
         fetcher, maker, deployer: of the project.
-        sleep: between looks at a lock.
-        ends: whether the service does, and every attempt with it.
+        sleep: called with the seconds between two polls of the run's lock.
+        beat_every_s: seconds between two renewals of the lease.
+        ends: whether the service shuts down, and every attempt with it.
     """
 
     queue: Queue
@@ -164,10 +165,10 @@ class Work:
     ends: Callable[[], bool] = lambda: False
 
     def run(self, build: Build, project: Project, folder: Path, say: Say) -> None:
-        """One attempt; leaves the build in a terminal state or in the queue.
+        """Make one attempt; leaves the build in a terminal state or in the queue.
 
         Raises:
-            LostLease: it is not ours any more, or the service ends; nothing was recorded.
+            LostLease: another worker holds the lease, or the service shuts down; nothing was recorded.
             Busy: the database cannot be written.
         """
         with Beat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as beat:
@@ -175,7 +176,7 @@ class Work:
             job = Job(build, project, folder, say, beat.stop)
             try:
                 self._attempt(job, beat)
-            except (LostLease, Busy):  # Busy: the lease runs out, and another attempt goes on from what is written
+            except (LostLease, Busy):  # Busy: the lease expires, and another attempt resumes from what is stored
                 raise
             except Occupied as error:
                 say(error.message)
@@ -195,7 +196,7 @@ class Work:
                     say(f"  {line}")
                 code = error.code if isinstance(error, BuildStopped) else error.reason
                 self._end_early(job, beat, "failed", _with_hint(error), code)
-            except Exception as error:  # a fault of ours must not leave the build hanging
+            except Exception as error:  # a bug must not leave the build hanging
                 say(f"error: {type(error).__name__}: {error}")
                 self._end_early(job, beat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
 
@@ -207,7 +208,7 @@ class Work:
             if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
                 self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
                 return
-            if begun.state == "applied":  # it runs: no repository and no registry is needed to judge it
+            if begun.state == "applied":  # to verify it takes neither repository nor registry
                 self.queue.step(build.id, owner, "deploying", "applied by an earlier attempt")
                 self._verify(job, begun)
                 return
@@ -232,7 +233,7 @@ class Work:
         self._deploy(job, beat, source, artifacts, begun)
 
     def _wanted(self, job: Job) -> bool:
-        """This commit still is the head of the branch, and the branch is not pinned; else the build is ended."""
+        """Whether this commit is still the head of its branch, and the branch is not pinned; else ends the build."""
         build = job.build
         pinned = self.reading.pins().get((build.project, build.ref))
         if pinned is not None and build.source != "person":
@@ -258,10 +259,10 @@ class Work:
         return True
 
     def _untouched(self, job: Job) -> str:
-        """Reason to skip a build by `paths`; empty: a file of them has changed, or that is not known, or a person asks.
+        """Reason to skip a build by `paths`; empty: one of their files has changed, or not known, or a person asks.
 
-        Before: at the branch's last commit that the run was given and has kept. The hook of one in between may have
-        been lost, and a branch may have been set back: what a push says that it changed is not enough.
+        Compared with the branch's last commit that was deployed and kept, and with the pinned one. The hook of a commit
+        in between may be lost, and a branch may be set back: the changes that a push names are not enough.
         """
         build, paths = job.build, job.project.paths
         if not paths or build.source == "person":
@@ -304,16 +305,16 @@ class Work:
         self._verify(job, deploy)
 
     def _planned(self, job: Job) -> Deploy | None:
-        """Its deployment, written down; None when the run does not run.
+        """Record the deployment of a build before it begins; None when the run does not run.
 
         Raises:
-            Occupied: the run is another build's for too long.
+            Occupied: another build holds the run for too long.
         """
         build, run = job.build, job.project.run
         for look in range(LOCK_LOOKS):
             job.stop()
             if self.queue.is_free(run):
-                live = self.deployer.look(job)  # not earlier: what the build before us has made is what we go back to
+                live = self.deployer.look(job)  # not earlier: a rollback goes to what the build before has made
                 if live is None:
                     return None
                 deploy = self.queue.plan_deploy(build.id, self.owner, run, live.revision, live.baseline)
@@ -345,7 +346,7 @@ class Work:
         self._undo(job, deploy, error.message)
 
     def _undo(self, job: Job, deploy: Deploy, why: str) -> None:
-        """Roll back to the revision of before, and pin the branch; changes that others have made to the run stay."""
+        """Roll back to the revision before, and pin the branch; changes that others have made to the run stay."""
         build, cancelled = job.build, _cancelled(job.build, why)
         self.queue.deployed(build.id, self.owner, "rolling_back", note=why)
         job.say(f"rolling back to revision {deploy.before_revision}: {why}")
@@ -366,7 +367,7 @@ class Work:
         )  # fmt: skip
 
     def _end_early(self, job: Job, beat: Beat, to: State, reason: str, code: str = "") -> None:
-        """Over, and a deployment that has begun is undone before."""
+        """End the build; a deployment that has begun is rolled back first."""
         build = job.build
         if reason.startswith(SUPERSEDED):
             to, reason = "superseded", reason.removeprefix(SUPERSEDED)
@@ -379,7 +380,7 @@ class Work:
                 self._undo(job, begun, why)
             except (LostLease, Busy):
                 raise
-            except (Transient, BackendUnreachable) as error:  # the service goes on with it, however long that takes
+            except (Transient, BackendUnreachable) as error:  # the service resumes it, however long that takes
                 why = f"{why}; rolled back as soon as the target answers ({error.message})"
                 self.queue.decide(build.id, self.owner, "rolling_back", "failed", why, pin=why if pinned else "")
             except Exception as error:
@@ -395,7 +396,7 @@ def images_of(live: Live | None) -> tuple[str, ...]:
 
 
 def _cancelled(build: Build, why: str) -> bool:
-    """The build was cancelled: that says nothing of its commit, and pins no branch."""
+    """Whether `why` is the cancellation of the build: it says nothing about the commit, and pins no branch."""
     return why != "" and why == build.cancel
 
 

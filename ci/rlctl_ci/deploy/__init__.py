@@ -1,1 +1,1 @@
-"""Redeploys a run, and watches whether it is the better for it. In a process of its own: see `child`."""
+"""Redeployment of a run, and the watch that decides whether it is kept. In a process of its own: see `child`."""

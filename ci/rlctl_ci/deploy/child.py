@@ -18,25 +18,25 @@ from rlctl_ci.sandbox.programs import Bounds, Programs
 from rlctl_ci.store.records import Artifact, Deploy
 
 _LONGEST_ANSWER: Final = 1 << 20
-"""Bytes: the answer is one line, with the last log lines of a role that died."""
+"""Bytes of the answer, at most: one line, with the last log lines of a role that died."""
 _SLACK_S: Final = 1200.0
-"""Beyond what the project allows: 10,000 actors, and what a commit's templates may take. Only a child that hangs has it
-all."""
+"""Seconds beyond the limits of the project: for 10,000 actors, and for rendering a commit's templates. Only a child
+that hangs takes them all."""
 
 
 class Worse(WorkloadFailed):
-    """The run is not well; `details` has last lines."""
+    """Failure of the run or of its deployment; `details` holds the last log lines of a process."""
 
     details: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A `Deployer`.
+    """`Deployer` that works in a child process.
 
     Args:
-        project: that has the run.
-        environ: of the child: ours, because it has to reach the target as we would.
+        project: project of the run.
+        environ: of the child: that of this process, because it has to reach the same target.
     """
 
     project: Project
@@ -59,9 +59,9 @@ class Child:
 
     def _ask(self, job: Job, request: Mapping[str, Any], redeployed: Callable[[], object] = lambda: None) -> Any:
         rules = self.project.verify
-        # of memory none: a supervisor, and all its roles, would have it too; `memory` bounds what a commit can ask for
+        # no limit of memory: a supervisor and all its roles would inherit it; `memory` bounds what a commit can ask for
         bounds = Bounds(rules.ready_within_s + rules.watch_s + _SLACK_S)
-        # a supervisor that it has to start again is the run's, and outlives it
+        # a supervisor that the child starts again belongs to the run, and outlives the child
         run = Programs(self.environ, bounds, job.stop, Path("/"), whole=False, longest=_LONGEST_ANSWER)
         answer: dict[str, Any] = {}
 

@@ -39,10 +39,10 @@ from rlctl_ci.deploy.policy import Reach, reach
 
 _LOCKED_FOR_S: Final = 60.0
 _BACK: Final = re.compile(r"rollback to (\d+)")
-"""The note of a revision that is an older one again."""
+"""Note of a revision that is a rollback to an older one."""
 _SECONDS_A_REPLICA: Final = 0.1
-"""Added to `verify.ready_within_s` for each replica: a cluster replaces some 20 pods a second, and half of that is
-borne."""
+"""Seconds added to `verify.ready_within_s` for each replica: a cluster replaces some 20 pods a second, and half that
+rate is tolerated."""
 Say = Callable[[str], object]
 
 
@@ -61,9 +61,9 @@ class Act:
     """Deployment of one build to the run of its project, step by step.
 
     Args:
-        project: that has the run.
-        backend: of it.
-        say: told every line.
+        project: project of the run.
+        backend: target of the run.
+        say: called with every line of the log.
         redeployed: called by `verify` once every replica runs the new code and has reported.
     """
 
@@ -75,7 +75,7 @@ class Act:
     redeployed: Callable[[], object] = lambda: None
 
     def look(self) -> dict[str, Any] | None:
-        """Revision and images of a live run, and how it is; None when it does not run.
+        """Revision, images and baseline of a live run; None when it does not run.
 
         Raises:
             BuildStopped: there is no such run.
@@ -105,12 +105,13 @@ class Act:
         return [self.backend.context, self.backend.namespace]
 
     def apply(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> int:
-        """Make the run what the commit says.
+        """Apply the spec of a commit to the run; returns its revision.
 
         Raises:
-            BuildStopped: it cannot become that, or the target refuses; nothing was changed.
-            Transient: another command holds the run for long or changed it just now, or the target went away midway.
-            RlctlError: something else; perhaps half of it was changed.
+            BuildStopped: the run cannot become that, or the target refuses; nothing was changed.
+            Transient: another command holds the run for long or changed it just now, or the target became unreachable
+                midway.
+            RlctlError: any other failure; some objects may have been changed.
         """
         try:
             spec, aim = self._aim(step, source, artifacts)
@@ -125,10 +126,10 @@ class Act:
         return after.revision
 
     def verify(self, baseline: Mapping[str, Any]) -> str:
-        """Wait until the run is well with the new code.
+        """Wait until the run is ready with the new code, then watch it; returns a summary.
 
         Raises:
-            RlctlError: the run is not well.
+            RlctlError: the run is not ready in time, or fails or slows down while it is watched.
         """
         rules, run = self.project.verify, self.project.run
         try:
@@ -147,7 +148,7 @@ class Act:
         )  # fmt: skip
 
     def _expected(self, baseline: Mapping[str, Any]) -> float:
-        """Agent steps a second that were consumed before; of fewer actors, as many fewer."""
+        """Expected agent steps a second: as many as before, fewer in proportion where there are fewer actors."""
         per_s = float(baseline.get("steps_per_s") or 0.0)
         state, were = self.backend.find(self.project.run), int(baseline.get("replicas", {}).get("actor", 0))
         are = were if state is None else state.replicas.get("actor", 0)
@@ -158,16 +159,16 @@ class Act:
         return less
 
     def undo(self, step: Step, baseline: Mapping[str, Any]) -> int:
-        """The documents of the revision before again, and a run that is ready, if it was.
+        """Roll back to the revision before, and wait until the run is ready, if it was. Returns the new revision.
 
-        Also where no revision tells of the deployment, because half of one has changed objects and not the number of
-        the revision; what is as it was is not written.
+        Also where no revision records the deployment, because a partial one has changed objects without a new revision;
+        objects that are unchanged are not written.
 
         Raises:
             BuildStopped: the run is not as this deployment has left it, and is not changed. The code is `ended` where
-                it does not run any more, as a person has wished or as its spec says.
+                it does not run any more, as a person has asked or as its spec says.
             Transient: as `apply`.
-            RlctlError: it is not ready again, or perhaps half of it was changed.
+            RlctlError: it does not become ready again, or some objects may have been changed.
         """
         run = self.project.run
         state = self._as_left(step)
@@ -185,10 +186,10 @@ class Act:
         return health.await_ready(self.backend, run, within_s, clock=self.clock, sleep=self.sleep)
 
     def _as_left(self, step: Step) -> RunState:
-        """The run, as this deployment has left it.
+        """State of the run, which has to be as this deployment has left it.
 
         Raises:
-            BuildStopped: it is not, or is another one.
+            BuildStopped: it has ended, is another run, or was changed by others.
         """
         run = self.project.run
         state = self.backend.find(run)
@@ -202,7 +203,7 @@ class Act:
         return state
 
     def _live(self, step: Step) -> RunState:
-        """The run that is to be changed.
+        """State of the run that is to be changed.
 
         Raises:
             BuildStopped: it has ended, or is another one.
@@ -218,7 +219,7 @@ class Act:
         return state
 
     def _meanwhile(self, state: RunState, step: Step) -> str:
-        """Changes of others to the run since, in words; empty where there are none."""
+        """Changes that others have made to the run since the deployment, in words; empty: there are none."""
         at = state.revision
         if at in (step.before, step.made):
             return ""
@@ -237,13 +238,13 @@ class Act:
         return ""
 
     def _rescaled(self, before: RunState, baseline: Mapping[str, Any]) -> RunState:
-        """The numbers that `rlctl scale` has set, where a spec with other numbers came, and went again."""
+        """Restore the replicas that `rlctl scale` had set, where a spec with other numbers came and was rolled back."""
         after = self.backend.find(before.run)
         assert after is not None
         wanted: dict[str, int] = {}
         for role, count in baseline.get("replicas", {}).items():
             reset = before.spec_replicas.get(role) != after.spec_replicas.get(role)
-            # a rollback that was killed halfway has left nothing to go back from, and perhaps numbers
+            # a rollback that was killed midway has restored the revision, but perhaps not the replicas
             if role in after.replicas and (reset or before.revision == after.revision):
                 scaled = before.replicas.get(role) != before.spec_replicas.get(role)
                 wanted[role] = before.replicas[role] if scaled else count
@@ -251,12 +252,12 @@ class Act:
         if wanted:
             try:
                 self._applied(lambda: self.backend.scale(before.run, wanted))
-            except BuildStopped as error:  # what it was gone back to has changed the run
+            except BuildStopped as error:  # the rollback before it has changed the run
                 raise PartlyApplied(error.message, hint=error.hint) from error
         return after
 
     def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
-        """Spec and plan to apply; nothing is changed yet."""
+        """Spec and documents to apply; nothing is changed yet."""
         state = self._live(step)
         spec, base = self._spec(source, artifacts, state)
         allowed = Bases(self.project, lambda: images_of(state.spec).values())
@@ -285,7 +286,7 @@ class Act:
         return spec, aim
 
     def _spec(self, source: Path, artifacts: Mapping[str, str], state: RunState) -> tuple[Spec, Path]:
-        """The spec of the commit with what was built, and with what a run never changes."""
+        """Spec of the commit with the artifacts of its build, and with the fields that a run never changes."""
         images = {name: image for name, image in artifacts.items() if name != "code"}
         sets = [*self.project.sets, *(f"images.{name}={image}" for name, image in images.items())]
         spec, base = spec_at(self.project.model_copy(update={"sets": sets}), source)
@@ -301,7 +302,7 @@ class Act:
         return spec.model_copy(update=update), base
 
     def _pinned(self, spec: Spec, state: RunState, allowed: Bases) -> Spec:
-        """The same with digests, as `rlctl up` gives them: what a tag is, no push changes.
+        """Spec with images pinned to digests, as by `rlctl up`: no push changes what a tag is.
 
         Raises:
             BuildStopped: the image of the roles that run no code of a commit holds some.
@@ -338,10 +339,10 @@ class Act:
     def _applied(
         self, verb: Callable[[], Iterable[Applied]], still: Callable[[], object] = lambda: None
     ) -> None:  # fmt: skip
-        """A verb of the target; a person's command that holds the run is waited for.
+        """Run a verb of the target; waits for a person's command that holds the run.
 
         Args:
-            still: raises where that command has left a run for which the verb is not meant.
+            still: raises if that command has left a run for which the verb is not meant.
         """
         deadline, changed = self.clock() + _LOCKED_FOR_S, False
         while True:
@@ -391,7 +392,7 @@ def handle(
     request: Mapping[str, Any], say: Say, backend: Backend | None = None,
     redeployed: Callable[[], object] = lambda: None,
 ) -> dict[str, Any]:  # fmt: skip
-    """One request of the parent process; the answer is plain data."""
+    """Handle one request of the parent process; the reply is plain data."""
     project = Project.model_validate(request["project"])
     try:
         act = Act(project, backend or backend_of(project), say, redeployed=redeployed)

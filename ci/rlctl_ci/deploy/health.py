@@ -1,4 +1,4 @@
-"""Health of a run: its processes, its manager's report, and the rows that its learner consumes a second."""
+"""Health of a run: its processes, its manager's report, and the agent steps that its learner consumes a second."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rlctl.errors import BackendUnreachable, RlctlError, TimedOut, WorkloadFaile
 
 POLL_S = 0.5
 LATE_S = 10.0
-"""So long the end of a watch is put off for a look at a run that is ready."""
+"""Seconds by which the end of a watch is put off, at most, until a poll finds the run ready."""
 SOON_S = 0.1
-"""Between the first looks at a run that gets ready: most are within seconds, and a large one takes long to look at."""
+"""Seconds between the first polls of a run that becomes ready: most take seconds, and polling a large one is slow."""
 BORNE = 2
-"""So many restarts after a deployment are borne before a process is said not to come up: fewer than `rlctl up` bears,
-because all other processes run already, and something that works is gone back to."""
+"""Restarts since the deployment at which a process counts as failed: fewer than with `rlctl up`, because all other
+processes run already, and there is a working revision to roll back to."""
 FIRST_UPDATE_S = 20.0
-"""So long a learner that has just begun may take to consume its first rows: a watch begins there."""
+"""Seconds within which a learner that has just started consumes its first agent steps: a watch begins there."""
 
 
 class NotWell(WorkloadFailed):
-    """It is ready no more, or does less than before; `details` has last lines."""
+    """The run has failed, is no longer ready, or is slower than before; `details` holds the last log lines."""
 
     def __init__(self, message: str, lines: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -32,7 +32,7 @@ class NotWell(WorkloadFailed):
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at a run."""
+    """State of a run at one poll."""
 
     ready: bool
     missing: str  # processes that are not ready yet
@@ -45,11 +45,11 @@ class Look:
 
 
 def look(backend: Backend, run: str) -> Look:
-    """The run now.
+    """Poll a run.
 
     Raises:
-        NotWell: it has failed, or a process cannot mend itself.
-        BackendUnreachable: the target does not say.
+        NotWell: it has failed, was stopped or is gone, or a process cannot recover.
+        BackendUnreachable: the target does not answer.
     """
     state = backend.find(run)
     if state is None:
@@ -85,7 +85,7 @@ def missing(backend: Backend, run: str) -> str:
     """Processes that are not ready, or why none ever will be; empty when all are.
 
     Raises:
-        BackendUnreachable: the target does not say.
+        BackendUnreachable: the target does not answer.
     """
     try:
         return look(backend, run).missing
@@ -98,7 +98,7 @@ def _of(process: Process) -> str:
 
 
 def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
-    """Status of its manager, now; None when it does not answer."""
+    """Status of the run's manager; None when it does not answer."""
     try:
         told = backend.control(run, "GET", "/status")
     except RlctlError:
@@ -107,7 +107,7 @@ def report(backend: Backend, run: str) -> Mapping[str, Any] | None:
 
 
 def throughput(status: Mapping[str, Any] | None) -> float:
-    """Rows that the learner consumes a second."""
+    """Agent steps that the learner consumes a second."""
     return float(((status or {}).get("throughput") or {}).get("consumed_steps_per_s") or 0.0)
 
 
@@ -117,8 +117,8 @@ def await_ready(
     """Wait until every replica is ready.
 
     Raises:
-        NotWell: it never will be, or a process dies again and again.
-        TimedOut: it is not, in this time.
+        NotWell: it cannot become ready, or a process dies again and again.
+        TimedOut: it is not ready in time.
     """
     begun, missing = clock(), "nothing is known of it"
     before: dict[tuple[str, int, str], int] | None = None
@@ -149,23 +149,23 @@ def watch(
     backend: Backend, run: str, *, watch_s: float, before_per_s: float, least: float, clock: Callable[[], float],
     sleep: Callable[[float], None],
 ) -> str:  # fmt: skip
-    """Watch a run that is ready; what it does, in words.
+    """Watch a run that is ready; returns a summary.
 
     Args:
-        watch_s: how long, from the first rows that are consumed; 0 looks once.
+        watch_s: seconds, from the first agent steps that are consumed; 0 polls once.
         before_per_s: agent steps that its learner consumed a second before.
-        least: share of that which it has to reach.
+        least: share of those that it has to reach, from 0 to 1.
 
     Raises:
-        NotWell: a process died, nothing is learned, or too little.
-        BackendUnreachable: the target does not say at the end.
+        NotWell: a process died, or the learner consumes nothing or too little.
+        BackendUnreachable: the target does not answer at the end.
     """
     first, ready = look(backend, run), clock()
     last, per_s, restarts = first, 0.0, first.restarts
     begun, updates_by, learns, answered = ready, ready + FIRST_UPDATE_S, before_per_s <= 0, True
 
     def goes_on() -> bool:
-        """One look that failed, or was not answered, does not decide: the end is put off for a while."""
+        """Whether to go on. A poll that failed or was not answered does not decide: the end is put off for a while."""
         late_s = 0.0 if answered and last.ready else LATE_S
         return clock() - begun < watch_s + late_s or (not learns and clock() < updates_by)
 

@@ -16,14 +16,15 @@ _STATM: Final = Path("/proc/self/statm")
 
 @contextmanager
 def bounded(most_mib: int = RENDERING_MIB) -> Iterator[None]:
-    """No more than so much further address space for this process, while the block lasts: not from its beginning to its
-    end, because a supervisor that it starts, and all roles of that, would have the same bound.
+    """Limit the further address space of this process while the block lasts; on Linux alone.
+
+    Only for the block: a supervisor that the process starts, and all its roles, would inherit the limit.
 
     Raises:
-        BuildStopped: it is not enough.
+        BuildStopped: the block needs more than `most_mib`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    if not _STATM.exists():  # Linux alone says how much there is already
+    if not _STATM.exists():  # Linux alone reports what is mapped already
         yield
         return
     mapped = int(_STATM.read_text().split()[0]) * resource.getpagesize()

@@ -24,7 +24,7 @@ class Reach:
 def reach(
     spec: Spec, plan: Plan, documents: Sequence[Document], before: Sequence[Document], hashes: Mapping[str, str]
 ) -> Reach:
-    """The documents of a push: new ones, but for roles with a policy that keeps them, as they were applied last.
+    """Documents of a push: new ones, but for roles with a policy that keeps them, as they were applied last.
 
     Args:
         spec: of the commit; its policies count.
@@ -53,8 +53,8 @@ def reach(
 
 
 def _differs(role: str, documents: Sequence[Document], known: Mapping[str, str]) -> bool:
-    """A document has another text, by a patch or a newer template.
+    """Whether a document of a role has another text, by a patch or a newer template.
 
-    More or fewer of the same kind are only another number of replicas.
+    More or fewer documents of the same kind are only another number of replicas.
     """
     return any(known.get(one.name, one.text) != one.text for one in documents if one.role == role)

@@ -25,8 +25,8 @@ _OURS: Final = "templates/"
 _EXPOSED: Final = "proxy-"
 """Prefix of roles that stand before a page for callers outside the cluster, with a Secret of the spec's choice."""
 _OPEN: Final = {"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints", "resources"}
-"""Fields of a pod that a push may change: where it runs and with how much. Every other one gives rights, or may: names
-of hosts decide where the manager's credentials go, a priority whose pods make room."""
+"""Fields of a pod that a push may change: where it runs and with how much. Any other may give rights: host names decide
+where the manager's credentials go, a priority decides whose pods are evicted."""
 _LISTS: Final = {"containers", "initContainers", "ephemeralContainers", "volumes"}
 """Fields of a pod whose entries are compared one by one."""
 _TAKEN_AWAY: Final = ("serviceAccountName", "automountServiceAccountToken", "securityContext", "hostUsers")
@@ -39,14 +39,14 @@ _CODE: Final = tuple(role for role, image in IMAGE_OF.items() if image != "core"
 """Roles that run what the commit says anyway; no other role does, and the account of a manager may change its run."""
 _PAIRS: Final = ("labels", "annotations")
 _ABOUT_ITSELF: Final = ("fieldRef", "resourceFieldRef")
-"""Sources of a variable that tell a pod nothing but what it is."""
+"""Sources of a variable that hold nothing but fields of the pod itself."""
 
 
 def refuse_templates(plan: Plan, before: Sequence[Document]) -> None:
-    """Look for templates of a commit, before anything of it is rendered.
+    """Refuse templates of a commit, before anything of it is rendered.
 
     Raises:
-        BuildStopped: one replaces what no person has replaced.
+        BuildStopped: one replaces a template that no person has replaced.
     """
     if plan.target != "kubernetes":
         return
@@ -58,10 +58,10 @@ def refuse_templates(plan: Plan, before: Sequence[Document]) -> None:
 
 
 def refuse_trackers(spec: Spec, before: Mapping[str, Any]) -> None:
-    """Look at where the manager sends its figures, with credentials that no code of a commit has.
+    """Refuse to send the manager's metrics elsewhere, with credentials that no code of a commit has.
 
     Raises:
-        BuildStopped: that is another place than a person has said.
+        BuildStopped: the address is another one than a person has set.
     """
     now = spec.trackers.mlflow
     was = ((before.get("trackers") or {}).get("mlflow") or {}).get("uri")
@@ -73,7 +73,7 @@ def refuse_trackers(spec: Spec, before: Mapping[str, Any]) -> None:
 
 
 def refuse(plan: Plan, spec: Spec, documents: Sequence[Document], before: Sequence[Document]) -> None:
-    """Look at what is about to be applied for a commit.
+    """Refuse documents that would give a commit more rights.
 
     Args:
         plan, spec: of the commit.
@@ -110,10 +110,10 @@ def _is_ours(document: Document) -> bool:
 
 
 def _rights(documents: Iterable[Document]) -> Iterator[str]:
-    """A line for each thing that gives rights, also where nothing is said of it: a default may give more."""
+    """One line for each field that gives rights, also for a field that is missing: a default may give more."""
     for document in documents:
         tree = yaml.read(document.text, document.name)
-        if tree.problems:  # what one reader leaves out, another one may find
+        if tree.problems:  # parsers may disagree on what is left out
             raise BuildStopped("rights", f"{document.name} cannot be read: {tree.problems[0]}")
         found = tree.value
         whose = f"{document.role or 'run'} {found['kind']}"
@@ -154,9 +154,9 @@ def _container(
 
 
 def _lost(patched: Iterable[Document], plain: Iterable[Document], before: Iterable[Document]) -> Iterator[str]:
-    """Volumes and mounts of our own containers that a patch of the commit takes away or puts others in place of.
+    """Volumes and mounts of our own containers that a patch of the commit removes or replaces.
 
-    A manager on an empty volume knows of no generation, and looks well.
+    A manager on an empty volume knows no generation, and looks healthy.
 
     Args:
         patched: documents with patches of the commit.
@@ -172,7 +172,7 @@ def _lost(patched: Iterable[Document], plain: Iterable[Document], before: Iterab
 
 
 def _mounted(documents: Iterable[Document]) -> dict[str, dict[str, str]]:
-    """Workload -> volume or mount of its own container -> what it is; of an empty folder its size does not matter."""
+    """Workload -> volume or mount of its own container -> its content; the size of an empty folder does not matter."""
     found: dict[str, dict[str, str]] = {}
     for document in documents:
         tree = yaml.read(document.text, document.name).value

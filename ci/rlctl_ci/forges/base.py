@@ -29,17 +29,17 @@ class Malformed(ValueError):
 class Event:
     """A verified delivery."""
 
-    delivery: str  # equal when it is sent again
+    delivery: str  # equal when it is redelivered
     name: str  # as the forge calls it
     push: Push | None = None  # None: of no interest
-    why: str = ""  # it is of no interest
+    why: str = ""  # reason for which it is of no interest
 
 
 class Forge(Protocol):
-    """One way to sign and to say."""
+    """Signature scheme and payload format of one kind of forge."""
 
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
-        """The signature of these bytes is by one of the secrets. Never raises."""
+        """Whether one of the secrets has signed these bytes. Never raises."""
 
     def read(self, headers: Headers, body: bytes) -> Event:
         """Parse a body.
@@ -49,10 +49,10 @@ class Forge(Protocol):
         """
 
     def sign(self, body: bytes, secret: bytes, *, delivery: str, now: float) -> list[tuple[str, str]]:
-        """The headers of a push, for `rlctl ci test-hook`."""
+        """Headers of a signed push, for `rlctl ci test-hook`."""
 
     def example(self, push: Push) -> dict[str, Any]:
-        """The body of such a push."""
+        """Body of such a push."""
 
 
 def only(headers: Headers, name: bytes) -> bytes | None:
@@ -70,7 +70,7 @@ def hex_hmac(secret: bytes, body: bytes) -> bytes:
 
 
 def any_equal(candidates: Iterable[bytes], given: bytes) -> bool:
-    """In a time that does not tell which, or where it differs; bytes, because text outside ASCII raises."""
+    """Whether `given` equals a candidate, compared in constant time; bytes, because text outside ASCII raises."""
     found = False
     for candidate in candidates:
         found |= hmac.compare_digest(candidate, given)
@@ -78,7 +78,7 @@ def any_equal(candidates: Iterable[bytes], given: bytes) -> bool:
 
 
 def delivery_of(headers: Headers, names: Iterable[bytes], body: bytes) -> str:
-    """The forge's own number of a delivery; without one, what it says."""
+    """Number that the forge has given to a delivery; without one, a hash of the body."""
     for name in names:
         value = only(headers, name)
         if value is not None and _DELIVERY.fullmatch(value):
@@ -87,10 +87,10 @@ def delivery_of(headers: Headers, names: Iterable[bytes], body: bytes) -> str:
 
 
 def document(body: bytes) -> Mapping[str, Any]:
-    """A JSON object, no deeper than MAX_DEPTH.
+    """Parse a JSON object, no deeper than MAX_DEPTH.
 
     Raises:
-        Malformed: it is none.
+        Malformed: the body is no such object.
     """
     try:
         found = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
@@ -121,7 +121,7 @@ def _check_depth(value: Any) -> None:
 
 
 def text(value: Any, most: int = MAX_TEXT) -> str:
-    """Text of a stranger as one line that neither a terminal nor a page takes for anything but text."""
+    """Untrusted text as one line that neither a terminal nor a page takes for anything but text."""
     if not isinstance(value, str):
         return ""
     line = value.split("\n", 1)[0]
@@ -139,10 +139,10 @@ def at(value: Any, *keys: str) -> Any:
 
 
 def push_event(delivery: str, name: str, ref: Any, after: Any, *, author: Any, title: Any) -> Event:
-    """A push to a branch, or why it is none.
+    """Event of a push to a branch, or of anything else with the reason to ignore it.
 
     Raises:
-        Malformed: ref or commit are no such thing.
+        Malformed: ref or commit are missing or invalid.
     """
     if not isinstance(ref, str) or not isinstance(after, str):
         raise Malformed("no ref, or no commit")

@@ -9,7 +9,7 @@ from rlctl_ci.forges.github import GitHub
 
 
 class Gitea(GitHub):
-    """A `Forge`."""
+    """`Forge` of Gitea and Forgejo."""
 
     event: ClassVar = "X-Gitea-Event"
     delivery: ClassVar = "X-Gitea-Delivery"
@@ -18,7 +18,7 @@ class Gitea(GitHub):
     pusher: ClassVar = "login"
 
     def given(self, headers: Headers, name: str) -> bytes | None:
-        """Forgejo's own header; Gitea's only where Forgejo's is not there at all: a second one rescues no bad first."""
+        """Value of Forgejo's header; of Gitea's only where Forgejo's is missing: a good one excuses no bad one."""
         forgejo = _forgejo(name)
         return only(headers, forgejo if there(headers, forgejo) else name.lower().encode())
 

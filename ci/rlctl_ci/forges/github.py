@@ -22,18 +22,18 @@ from rlctl_ci.store.records import Push
 
 
 class GitHub:
-    """A `Forge`."""
+    """`Forge` of GitHub."""
 
     event: ClassVar = "X-GitHub-Event"
     delivery: ClassVar = "X-GitHub-Delivery"
     signature: ClassVar = "X-Hub-Signature-256"
     prefix: ClassVar = "sha256="
-    """Of a signature."""
+    """Prefix of a signature."""
     pusher: ClassVar = "name"
     """Key of the pusher's name."""
 
     def given(self, headers: Headers, name: str) -> bytes | None:
-        """Value of one of these headers."""
+        """Value of one of these headers; None when it is missing or comes more than once."""
         return only(headers, name.lower().encode())
 
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:

@@ -25,7 +25,7 @@ from rlctl_ci.store.records import Push
 
 
 class GitLab:
-    """A `Forge`. A secret that begins with whsec_ is a signing token and never compared in clear."""
+    """`Forge` of GitLab. A secret that begins with whsec_ is a signing token and never compared in clear."""
 
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
         known = list(secrets)

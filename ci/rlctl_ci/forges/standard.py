@@ -29,7 +29,10 @@ _MOST_SIGNATURES: Final = 10
 
 
 def signature(secret: bytes, identity: bytes, timestamp: bytes, body: bytes) -> bytes:
-    """`v1,<base64>`. A secret is base64 behind `whsec_`, with or without the `=` at its end, or else taken as it is."""
+    """Signature `v1,<base64>` of a webhook.
+
+    A secret is base64 behind `whsec_`, with or without the `=` at its end, or else taken as it is.
+    """
     key = secret
     if secret.startswith(PREFIX):
         coded = secret.removeprefix(PREFIX).rstrip(b"=")
@@ -40,7 +43,7 @@ def signature(secret: bytes, identity: bytes, timestamp: bytes, body: bytes) -> 
 
 
 def verified(headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
-    """One of the signatures is by one of the secrets, and the time is within five minutes of ours."""
+    """Whether one of the signatures is by one of the secrets, and the time is within five minutes of `now`."""
     identity, timestamp = only(headers, b"webhook-id"), only(headers, b"webhook-timestamp")
     given = only(headers, b"webhook-signature")
     if identity is None or timestamp is None or given is None or not identity or b"." in identity:
@@ -55,7 +58,7 @@ def verified(headers: Headers, body: bytes, secrets: Iterable[bytes], now: float
 
 
 class Standard:
-    """A `Forge`. The body: `{"type": "push", "data": {"ref", "sha", "author", "title"}}`."""
+    """`Forge` of in-house systems. The body: `{"type": "push", "data": {"ref", "sha", "author", "title"}}`."""
 
     def verify(self, headers: Headers, body: bytes, secrets: Iterable[bytes], now: float) -> bool:
         return verified(headers, body, secrets, now)

@@ -17,7 +17,7 @@ from rlctl_ci.sandbox.keeper import FILE_SIGNAL
 from rlctl_ci.sandbox.programs import clean
 
 SILENCE_S: Final = 120
-"""A server that packs a large commit says every five seconds that it is still there."""
+"""Seconds without data that end a transfer: a server that packs a large commit reports every five seconds."""
 _SETTINGS: Final = {
     "core.hooksPath": "/dev/null",
     "core.fsmonitor": "false",
@@ -52,13 +52,13 @@ _DAMAGED: Final = re.compile(
 
 
 def environment(project: Project, home: Path, environ: Mapping[str, str], *, far: bool) -> dict[str, str]:
-    """No configuration but ours, and no question asked.
+    """Environment variables of git: no configuration but ours, and no prompts.
 
     Args:
-        project: that has the repository.
+        project: project of the repository.
         home: in place of a person's.
-        environ: ours.
-        far: for what asks the repository, by the one protocol of its address; nothing else learns the token.
+        environ: of this process.
+        far: git contacts the repository, by the one protocol of its address; only then does it get the token.
 
     Raises:
         BuildStopped: the token cannot be read.
@@ -115,7 +115,7 @@ def _scheme(project: Project) -> str:
 
 
 def cause(ended: Ended) -> str:
-    """Cause of git's failure: the first line that says so, not what came of it."""
+    """Cause of a failure of git: its first line that names one, no consequence of it."""
     said = [line.strip() for line in ended.lines if line.strip()]
     causes = [line for line in said if _CAUSE.match(line)]
     told = [line for line in causes if not _CONSEQUENCE.match(line)] or causes or said[-1:]
@@ -129,10 +129,10 @@ def hint(ended: Ended) -> str:
 
 
 def too_large(ended: Ended) -> bool:
-    """Git, or a program that it has started, has written a file to the limit of `Bounds.file_mib`."""
+    """Whether git, or a program that it has started, has written a file to the limit of `Bounds.file_mib`."""
     return ended.code == 128 + FILE_SIGNAL or any(_LARGE.search(line) for line in ended.lines)
 
 
 def damaged(ended: Ended) -> bool:
-    """The repository on our disk is damaged, as after a loss of power."""
+    """Whether our copy of the repository is damaged, as after a loss of power."""
     return any(_DAMAGED.search(line) for line in ended.lines)

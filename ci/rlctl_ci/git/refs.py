@@ -26,7 +26,7 @@ def fault(ref: str) -> str:
 
 
 def is_sha(text: str) -> bool:
-    """A full commit name that is not the zero of a deleted branch."""
+    """Whether a text is a full commit name, and not the zero of a deleted branch."""
     return _SHA.fullmatch(text) is not None and set(text) != {"0"}
 
 

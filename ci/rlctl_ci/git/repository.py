@@ -1,4 +1,4 @@
-"""The repository: its address is the configuration's, commits go by full name, and nothing in it is executed."""
+"""Repository of a project: fetched from the configured address, by full commit names, and nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from rlctl_ci.sandbox.programs import Bounds, Programs
 LOOK_WITHIN_S: Final = 30.0
 MAX_FILES: Final = 50_000
 _LIST_MIB: Final = 32
-"""Of the names of all of them."""
+"""MiB of a list of file names, at most."""
 MAX_DEPTH: Final = 100
-"""Of folders in each other: what takes a folder away goes down by calling itself, also when the service starts."""
+"""Depth of folders, at most: `shutil.rmtree` is recursive, and it also runs when the service starts."""
 _GONE: Final = re.compile(r"not our ref|request for unadvertised object")
 """Answers of a repository that has no such commit; the second is that of the older protocol."""
 _KEPT_TIMES: Final = 4
-"""Earlier fetches are kept up to so many times `limits.source_mib`: the next push then brings what is new."""
+"""Size of a kept repository, at most, in `limits.source_mib`: with it, a fetch transfers only what is new."""
 _KEPT_FILES: Final = 10_000
-"""And so many files: each of them slows git down."""
+"""Files of a kept repository, at most: each of them slows git down."""
 _ATTRIBUTES: Final = "* -export-subst -export-ignore -text -ident !filter !working-tree-encoding\n"
-"""Before those of a commit: all its files are deployed, byte for byte. `!` where git knows no `-`."""
+"""Attributes that override those of a commit: all its files are deployed, byte for byte. `!` where git knows no `-`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Git:
-    """A `Fetcher`.
+    """`Fetcher` that runs git.
 
     Args:
-        project: that has the repository.
-        store: a folder of its own that stays.
-        environ: ours; most of it is not passed on.
+        project: project of the repository.
+        store: a folder of its own that is kept between builds.
+        environ: of this process; most of it is not passed on.
     """
 
     project: Project
@@ -53,7 +53,7 @@ class Git:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def look(self, ref: str, stop: Callable[[], None] = lambda: None) -> str | None:
-        """The commit that a branch is at; None: there is no such branch.
+        """Head commit of a branch; None: there is no such branch.
 
         Raises:
             Transient: the repository does not answer.
@@ -78,11 +78,11 @@ class Git:
         return self.look(job.build.ref, job.stop)
 
     def fetch(self, job: Job) -> Path:
-        """Fetch the commit of a build.
+        """Fetch the commit of a build; returns the folder of its files.
 
         Raises:
-            Transient: it does not come.
-            BuildStopped: it is not there, too large, or holds what has no place on a disk.
+            Transient: it cannot be fetched.
+            BuildStopped: it is too large, cannot be unpacked, or holds files that are not allowed.
         """
         sha = job.build.sha
         archive, source = job.folder / "source.tar", job.folder / "source"
@@ -103,10 +103,10 @@ class Git:
     def _bring(
         self, bare: Path, sha: str, ref: str, how: Sequence[str], bounds: Bounds, stop: Callable[[], None]
     ) -> None:  # fmt: skip
-        """A commit, unless it is there; `ref` keeps it, so that the next one is asked for with what it lacks alone.
+        """Fetch a commit, unless it is there; `ref` keeps it, so that the next fetch transfers only what is missing.
 
         Raises:
-            Transient: it does not come.
+            Transient: it cannot be fetched.
             BuildStopped: it is too large.
         """
         if not self._git(["-C", str(bare), "cat-file", "-e", f"{sha}^{{commit}}"], self._bounds, stop).code:
@@ -124,7 +124,7 @@ class Git:
         """Refuse a commit of too many files before git archive, which holds a list of all in memory first.
 
         Eleven objects are enough for 10^10 files. Folders are listed as well, so that every step of git's walk writes
-        something, and it is ended by the length of what it has written.
+        something, and the limit of its output ends it.
 
         Raises:
             BuildStopped: there are more than MAX_FILES files and folders.
@@ -140,15 +140,15 @@ class Git:
         listed.unlink()
 
     def before_or_same(self, job: Job, sha: str) -> bool:
-        """The commit of the build is `sha` or an ancestor; asks for commits alone, no files.
+        """Whether the commit of the build is `sha` or an ancestor of it; fetches commits alone, no files.
 
         Raises:
-            Transient: the repository does not say.
+            Transient: the repository does not answer.
         """
         if job.build.sha == sha:
             return True
         kept = f"refs/rlctl/{slug(job.build.ref)}"
-        # by a name that is a folder, git does not note that what it has left out is not missing
+        # from a local folder, git does not record that objects left out by a filter are not missing
         how = [] if self.project.repository.startswith("/") else ["--filter=tree:0"]
         bounds = replace(self._bounds, file_mib=_KEPT_TIMES * self.project.limits.source_mib)
         with self._bare("history.git", job.stop) as bare:
@@ -167,11 +167,11 @@ class Git:
             return ended.code == 0
 
     def changed(self, job: Job, before: str) -> list[str] | None:
-        """Names of files of the commit that differ from another one; nothing is asked over the network.
+        """Files in which the commit differs from another one; uses no network.
 
         Args:
-            job: of the commit that `fetch` has brought.
-            before: another one that it has brought, by full name.
+            job: of the commit that `fetch` has fetched.
+            before: another one that it has fetched, by full name.
 
         Returns:
             None: one of them is not here (any more), or they differ in more than can be listed.
@@ -186,7 +186,7 @@ class Git:
 
     @contextmanager
     def _bare(self, name: str, stop: Callable[[], None]) -> Iterator[Path]:
-        """A repository of ours, for one build at a time, without what a git that was killed has left in it."""
+        """Bare local repository, locked for one build, without the lock files and parts that a killed git has left."""
         path = self.store / f"{slug(self.project.repository)}-{name}"
         self.store.mkdir(mode=0o700, parents=True, exist_ok=True)
         with held(path.with_suffix(".lock"), stop):
@@ -206,7 +206,7 @@ class Git:
             yield path
 
     def _failed(self, bare: Path, ended: Ended, error: CiError) -> CiError:
-        """This error, or the damage behind it; a damaged copy of ours goes, and the next attempt makes it anew."""
+        """`error`, or the damage behind it; a damaged copy is removed, and the next attempt fetches it again."""
         if damaged(ended):
             _drop(bare)
             return Transient("fetch", f"our copy was damaged, and is made anew: {cause(ended)}")
@@ -224,8 +224,8 @@ class Git:
         """Run git.
 
         Args:
-            far: it asks the repository.
-            out, say: as of `Programs`.
+            far: git contacts the repository.
+            out, say: as in `Programs`.
 
         Raises:
             Transient: it took too long.
@@ -239,7 +239,7 @@ class Git:
 
 
 def _overgrown(folder: Path, most_bytes: int) -> bool:
-    """The repository holds more than that, or so many files that git is slowed down."""
+    """Whether a repository has more bytes than that, or so many files that git is slow."""
     size = files = 0
     for path in folder.rglob("*"):
         size, files = size + path.stat().st_blocks * 512, files + 1
@@ -249,7 +249,7 @@ def _overgrown(folder: Path, most_bytes: int) -> bool:
 
 
 def _drop(bare: Path) -> None:
-    """Remove a copy at once, even if killed meanwhile: half of one would be none to git, and no other would be made."""
+    """Remove a repository; renamed first, because half of one would be useless to git, and would not be replaced."""
     part = bare.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     bare.rename(part)
@@ -257,10 +257,10 @@ def _drop(bare: Path) -> None:
 
 
 def unpack(archive: Path, to: Path, most_bytes: int, stop: Callable[[], None] = lambda: None) -> None:
-    """Files of a commit below a folder: no link leads out of it, nothing is special, and it has an end.
+    """Unpack the files of a commit into a folder: no link leads out of it, no special files, a limited size.
 
     Raises:
-        BuildStopped: something is otherwise.
+        BuildStopped: the archive holds anything else, or cannot be unpacked.
     """
     to.mkdir(mode=0o700)
     size = files = 0

@@ -1,4 +1,4 @@
-"""Members of a tar below a folder and nowhere else: strangers wrote what is in it.
+"""Unpacking of untrusted tars: their members go below a folder and nowhere else.
 
 `tarfile` has a filter for that from Python 3.11.4 on, and Debian 12 brings 3.11.2.
 """
@@ -12,14 +12,14 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-"""A file that is not there yet: neither a link nor another file of that name is written to."""
+"""Flags that create a file: neither a link nor another file of that name is written to."""
 
 
 def lay(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
-    """Write one file, folder or link; of its mode only the executable bit stays.
+    """Write one file, folder or link; of its mode only the executable bit is kept.
 
     Raises:
-        ValueError: it leads out of the folder, lies behind a link, or is something else.
+        ValueError: it leads out of the folder, lies behind a link, or is of another kind.
         OSError: it cannot be written, or there are two of that name.
     """
     parts = PurePosixPath(member.name).parts
@@ -48,10 +48,10 @@ def lay(tar: tarfile.TarFile, member: tarfile.TarInfo, to: Path) -> None:
 
 
 def _stays(link: str, depth: int) -> bool:
-    """A link so deep below the folder ends inside, whatever its way leads over.
+    """Whether a link at this depth below the folder ends inside it, whatever links it passes.
 
-    It goes up at its beginning alone. What it then goes down through may be links, which stay inside as well; going up
-    behind one of those would leave from where that one ends.
+    `..` is allowed at its beginning alone. The folders that it then passes may be links, which end inside as well; `..`
+    behind one of those would start from where that one ends.
     """
     parts = PurePosixPath(link).parts
     ups = next((at for at, part in enumerate(parts) if part != ".."), len(parts))

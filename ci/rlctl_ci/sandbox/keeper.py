@@ -1,12 +1,12 @@
-"""Stands between the service and a program: what the program has started ends with it, and all of it with the service.
+"""Parent process of a program: what the program has started ends with it, and all of it with the service.
 
     python -I -S keeper.py LIFE WHOLE GRACE_S NICE MEMORY_BYTES FILE_BYTES CPU_S PROGRAM ARGUMENT...
 
-LIFE is the reading end of a pipe of which the service alone has the other: a byte asks for an end in good order, its
-end means that the service is gone, whatever has killed it. A signal at the death of a parent would not do: it does not
-reach what a program starts, and it comes when the *thread* that started it ends.
+LIFE is the read end of a pipe whose write end the service alone has: a byte asks for a graceful end, end of file means
+that the service is gone, whatever has killed it. A parent-death signal would not do: it does not reach what a program
+starts, and it comes when the *thread* that started it ends.
 
-WHOLE is 1 where nothing may be left, also what has a session of its own; 0 where the program may leave a daemon.
+WHOLE is 1 where no process may be left, not even one in a session of its own; 0 where the program may leave a daemon.
 A limit of 0 is none. Started by file, with nothing but the standard library, because every call of git pays for it.
 """
 
@@ -25,17 +25,17 @@ from pathlib import Path
 from typing import Final
 
 UNKILLABLE_S: Final = 10.0
-"""So long is waited for a process that hangs in the kernel; no more can be done about it."""
+"""Seconds to wait for a process that hangs in the kernel; no more can be done about it."""
 FILE_SIGNAL: Final = int(signal.SIGXFSZ)
-"""Ends what writes a file of more than FILE_BYTES."""
+"""Signal that ends a process that writes a file of more than FILE_BYTES."""
 PROCESSOR_SIGNAL: Final = int(signal.SIGXCPU)
-"""Ends a process that has had the processor for CPU_S seconds."""
+"""Signal that ends a process after CPU_S seconds of processor time."""
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The exit status of the program, or 128 and the signal that ended it."""
+    """Run the program; returns its exit code, or 128 plus the signal that ended it."""
     life, whole, grace_s, nice, memory, file, cpu_s = (int(one) for one in arguments[:7])
     woken, wakes = os.pipe()
     os.set_blocking(wakes, False)
@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
                 os.killpg(program, signal.SIGTERM)
             deadline = time.monotonic() + grace_s
         elif not ready:
-            break  # in good order was too slow
+            break  # the graceful end took too long
     _end(program, bool(whole))
     return 128 + signal.SIGKILL if code is None else code if code >= 0 else 128 - code
 
@@ -104,7 +104,7 @@ def _end(program: int, whole: bool) -> None:
         try:
             os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return  # of what it has started, nothing is left
+            return  # nothing of what it has started is left
         for pid in _below(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)

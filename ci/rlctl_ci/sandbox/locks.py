@@ -14,10 +14,10 @@ _LOOK_S: Final = 0.1
 
 @contextmanager
 def held(path: Path, stop: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Wait for the lock of a file, which is made and stays.
+    """Hold the lock of a file, after waiting for it; the file is created and stays.
 
     Args:
-        path: its folder is there.
+        path: file in a folder that exists.
         stop: raises when the work has to end.
     """
     with path.open("a") as lock:

@@ -1,4 +1,4 @@
-"""Starts programs: the only module here that does. Always an argument list, limits, and an end; see `keeper`."""
+"""Start of programs, by this module alone: always with an argument list, limits, and an end; see `keeper`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GRACE_S: Final = 5
 _LOOK_S: Final = 0.2
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
                 "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
-"""Variables that a program of a build has of our environment: neither a kubeconfig nor a token, nor where they lie."""
+"""Variables of our environment that a program of a build gets: neither a kubeconfig nor a token, nor their paths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +37,22 @@ class Bounds:
     memory_mib: int | None = None
     file_mib: int | None = None
     nice: int = 0
-    """Niceness, by which it stands back for hooks, and for roles on the same machine."""
+    """Niceness: hooks, and roles on the same machine, come first."""
     cpu_s: int | None = None
-    """Of the processor, for each of its processes."""
+    """Seconds of processor time, for each of its processes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Satisfies `rlctl.images.builders.base.Run`.
+    """Runner of programs; satisfies `rlctl.images.builders.base.Run`.
 
     Args:
-        environ: of the programs, whole.
-        bounds: of each of them.
+        environ: the whole environment of the programs.
+        bounds: limits of each of them.
         stop: raises when the work has to end; the program and all that it has started is killed then.
         folder: where they start.
-        whole: nothing that a program has started outlives it; False: a daemon of a session of its own may.
+        whole: nothing that a program has started outlives it; False: a daemon in a session of its own may.
+        longest: bytes of a line of output, at most.
     """
 
     environ: Mapping[str, str]
@@ -69,8 +70,8 @@ class Programs:
 
         Args:
             argv: never goes through a shell.
-            say: told every line.
-            out: gets standard output, which is not told then.
+            say: called with every line.
+            out: file for standard output, of which `say` then gets nothing.
             data: standard input.
 
         Raises:
@@ -108,7 +109,7 @@ class Programs:
             _end(process, life)
 
     def _kept(self, ear: int) -> list[str]:
-        """Command line before that of the program."""
+        """Command line of the keeper, before that of the program."""
         limits = (self.bounds.memory_mib, self.bounds.file_mib)
         sizes = ((most or 0) << 20 for most in limits)
         numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *sizes, self.bounds.cpu_s or 0)
@@ -125,7 +126,7 @@ class Programs:
                 raise BuildStopped("timeout", f"{name} took more than {self.bounds.time_s:g} s", hint="limits.time_s")
             if not select.select([pipe], [], [], _LOOK_S)[0]:
                 if process.poll() is None or select.select([pipe], [], [], 0)[0]:
-                    continue  # it goes on, or has ended since, and its last words are there
+                    continue  # it still runs, or has ended since, and there is more output
                 break  # something that it started holds the pipe open
             part = os.read(pipe.fileno(), 65_536)
             if not part:
@@ -148,7 +149,7 @@ def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) ->
 
 
 def _end(process: subprocess.Popen[bytes], life: int) -> None:
-    """End the program and what it has started: in good order while it still works, then not."""
+    """End the program and what it has started: gracefully while it still runs, then by force."""
     if process.poll() is None:
         with suppress(BrokenPipeError, subprocess.TimeoutExpired):
             os.write(life, b".")
@@ -161,5 +162,5 @@ def _end(process: subprocess.Popen[bytes], life: int) -> None:
 
 
 def clean(environ: Mapping[str, str], home: Path, **more: str) -> dict[str, str]:
-    """The environment of a program of a build."""
+    """Environment of a program of a build: `_KEPT` of `environ`, `home`, and `more`."""
     return {name: environ[name] for name in _KEPT if name in environ} | {"HOME": str(home), **more}

@@ -1,1 +1,1 @@
-"""SQLite on a local disk: the only place that knows its tables. What is acknowledged is in here, and synced."""
+"""SQLite store on a local disk: the only package that knows its tables. What is acknowledged is stored and synced."""

@@ -1,4 +1,4 @@
-"""One SQLite file, a connection for each thread, and transactions that say what they could not do."""
+"""One SQLite file, a connection for each thread, and transactions whose errors say what failed."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rlctl_ci.store.schema import MIGRATIONS
 
 BUSY_TIMEOUT_S: Final = 5.0
 ROOM_BYTES: Final = 1 << 20
-"""Less of it on the disk is none: the database may have room in its own files when nothing else has."""
+"""Free bytes below which the disk counts as full: the database may have room in its own files when nothing else has."""
 _SHARED: Final = ("nfs", "cifs", "smb", "9p", "fuse.", "ceph", "lustre", "glusterfs")
 """Filesystems on which SQLite's locks, or its memory-mapped index, cannot be relied on."""
 
 
 class Database:
-    """A file of our tables, brought to the present version when it is opened.
+    """The SQLite file, migrated to the current schema when it is opened.
 
     Args:
         path: created when it is not there; on a local disk.
         mounts: where the kernel lists filesystems.
-        synced: what is committed survives a power cut, not only the death of this process; for tests False.
+        synced: commits survive a power cut, not only a crash of this process; for tests False.
 
     Raises:
-        CiError: the disk is shared, or the file is of a newer release.
+        CiError: the filesystem is a shared one, or the file was written by a newer release.
     """
 
     def __init__(self, path: Path, mounts: Path = Path("/proc/self/mounts"), *, synced: bool = True) -> None:
@@ -48,7 +48,7 @@ class Database:
         self._migrate()
 
     def connection(self) -> sqlite3.Connection:
-        """This thread's; closed when the thread has ended.
+        """Connection of this thread; closed when the thread has ended.
 
         Raises:
             Busy: it cannot be opened.
@@ -75,7 +75,7 @@ class Database:
         return found
 
     def read(self, statement: str, *values: Any) -> list[Any]:
-        """Rows, as they are now.
+        """Rows of a query.
 
         Raises:
             Busy: they cannot be read.
@@ -85,7 +85,7 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """All of the block, or nothing of it; inside another one, a part of that.
+        """Transaction around a block; inside another one, a part of that.
 
         Raises:
             Busy: another connection writes for too long, or the disk is full.
@@ -94,7 +94,7 @@ class Database:
         if connection.in_transaction:
             yield connection
             return
-        with self._writing:  # a queue: SQLite's own waiting is a sleep that grows, and not fair
+        with self._writing:  # a lock: SQLite itself waits by sleeps that grow, and not fairly
             yield from self._transaction(connection)
 
     def _transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
@@ -112,10 +112,10 @@ class Database:
         """Check that the database can be written.
 
         Raises:
-            Busy: it cannot be written, or nothing beside it can.
+            Busy: the database cannot be written, or no file of ROOM_BYTES beside it.
         """
         with self.write() as db:
-            (version,) = db.execute("PRAGMA user_version").fetchone()  # of a newer release, when one was here meanwhile
+            (version,) = db.execute("PRAGMA user_version").fetchone()  # a newer release may have migrated it meanwhile
             db.execute(f"PRAGMA user_version={version}")  # a transaction that changes nothing writes nothing
         try:
             with tempfile.TemporaryFile(dir=self.path.parent) as file:
@@ -147,7 +147,7 @@ class Database:
 
 
 class _Held:
-    """The connection of one thread: this ends with it, a connection is nothing that one can watch end."""
+    """Holder of a thread's connection: it is finalized when the thread ends; a connection cannot be watched itself."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self.connection = connection

@@ -26,11 +26,11 @@ class Deployments(Rows):
                 )
 
     def is_free(self, run: str) -> bool:
-        """No deployment of the run is under way."""
+        """Whether no deployment of the run is in flight."""
         return not self._any(f"SELECT 1 FROM deploys WHERE run = ? AND state IN {UNDECIDED}", run)
 
     def plan_deploy(self, build: int, owner: str, run: str, before: int, baseline: Mapping[str, Any]) -> Deploy | None:
-        """Write down that it is about to be deployed: once for each build, in order for each branch, one at a time.
+        """Record a deployment before it begins: once for each build, in order for each branch, one at a time per run.
 
         Returns:
             The deployment, perhaps of an earlier attempt; None: the run is changed for another build right now.
@@ -62,13 +62,13 @@ class Deployments(Rows):
             return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (build,)).fetchone())
 
     def unplan(self, build: int, owner: str) -> None:
-        """It was not begun after all: its run is free."""
+        """Delete a planned deployment that was not begun: its run is free."""
         with self.database.write() as db:
             self._mine(db, build, owner)
             db.execute("DELETE FROM deploys WHERE build = ?", (build,))
 
     def deployed(self, build: int, owner: str, state: str, *, revision: int | None = None, note: str = "") -> None:
-        """Record the progress of its deployment."""
+        """Record the progress of a build's deployment."""
         with self.database.write() as db:
             self._mine(db, build, owner)
             self._deployed(db, build, state, revision, note)
@@ -76,12 +76,12 @@ class Deployments(Rows):
     def decide(
         self, build: int, owner: str, deploy: str, to: State, reason: str, *, revision: int | None = None, pin: str = ""
     ) -> None:
-        """The end of a deployment and of its build, in one transaction.
+        """Record the end of a deployment and of its build, in one transaction.
 
         Args:
             deploy: verified, which ends the pin of the branch, rolled_back or failed; or rolling_back, which
                 `unfinished_rollbacks` then lists.
-            pin: why the branch is pinned: neither this commit nor one before it is deployed again by itself.
+            pin: reason to pin the branch: neither this commit nor one before it is deployed again by itself; empty: no.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
@@ -95,9 +95,9 @@ class Deployments(Rows):
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, "run" if phase else "", build))
 
     def take_back(self, project: str, run: str, why: str) -> Deploy:
-        """A person wants the newest deployment that has changed the run undone: from here on it holds the run.
+        """Begin the rollback that a person asks for, of the newest deployment that has changed the run.
 
-        Its branch is pinned at once.
+        The deployment holds the run from here on, and its branch is pinned at once.
 
         Raises:
             CiError: there is none, or the run is being changed.
@@ -124,16 +124,16 @@ class Deployments(Rows):
                 "SELECT 1 FROM pins JOIN builds b USING (project, ref, sha) WHERE project = ? AND ref = ? AND b.id > ?",
                 (project, row["ref"], row["id"]),
             ).fetchone()
-            if later is None:  # else it went back from a newer commit before, and that stays bad
+            if later is None:  # else an earlier rollback has pinned a newer commit, which stays bad
                 self._pin(db, row, why)
             return Deploy.of(db.execute("SELECT * FROM deploys WHERE build = ?", (row["id"],)).fetchone())
 
     def taken_back(self, build: int, note: str, revision: int | None, *, refused: bool = False) -> None:
-        """The end of that, also for the build.
+        """Record the end of a rollback that `take_back` has begun, also for the build.
 
         Args:
-            revision: that is now; None: it could not be done, and may be asked for again.
-            refused: nothing was changed, and the branch is not pinned for it.
+            revision: revision of the run now; None: the rollback failed, and may be asked for again.
+            refused: nothing was changed, and the pin is removed.
         """
         with self.database.write() as db:
             row = self._row(db, build)

@@ -1,4 +1,4 @@
-"""Inbox: deliveries, polls and people make builds, and of each branch one waits."""
+"""Inbox: turns deliveries, polls and requests of people into builds; of each branch one build waits."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from rlctl_ci.store.records import Accepted, Push
 from rlctl_ci.store.rows import ACTIVE_STATES, IGNORED, NEWEST_HEAD, WAITING_STATES, Rows
 
 NOWHERE: Final = ""
-"""The head of a branch that is not there, or of which one wants to hear as if for the first time."""
+"""Head of a branch that does not exist, or whose next poll is to make a build of what it finds."""
 SUPERSEDED: Final = "superseded: "
-"""Prefix of the reason of a cancellation that no person has asked for."""
+"""Prefix of the reason of a cancellation by a newer commit."""
 
 
 class Inbox(Rows):
-    """Deliveries in, builds out."""
+    """Makes builds from deliveries, polls and requests of people."""
 
     def accept(self, project: str, push: Push, *, recipe: str, delivery: str, event: str = "push") -> Accepted:
-        """A verified delivery becomes a build, unless it, or its commit, is known already.
+        """Make a build from a verified delivery, unless the delivery or its commit is known already.
 
         Raises:
-            Busy: it is not stored; the sender has to send it again.
+            Busy: it is not stored; the sender has to redeliver it.
         """
         with self.database.write() as db:
             known = db.execute(
                 "SELECT build FROM deliveries WHERE project = ? AND delivery = ?"
-                " AND outcome IN ('accepted', 'duplicate')",  # one that was ignored may be sent again for a new branch
+                " AND outcome IN ('accepted', 'duplicate')",  # an ignored one may be redelivered for a new branch
                 (project, delivery),
             ).fetchone()
             if known is not None:
@@ -51,17 +51,17 @@ class Inbox(Rows):
             )
 
     def again(self, project: str, push: Push, *, recipe: str) -> int:
-        """A build that a person asks for."""
+        """Make a build that a person asks for; returns its number."""
         with self.database.write() as db:
             return self._another(db, project, push, recipe, "person")
 
     def looked(self, project: str, ref: str, head: str | None, *, recipe: str) -> int | None:
-        """A build of what the repository says is the head of a branch, where that has moved since we last heard of it.
+        """Make a build of a polled head, where the branch has moved since the last hook or poll; None: it has not.
 
-        The first look at a branch makes none: what it finds is no new push.
+        The first poll of a branch makes none: its head is no new push.
 
         Args:
-            head: None: there is no such branch; one that comes later has moved.
+            head: None: there is no such branch; one that is created later has moved.
         """
         with self.database.write() as db:
             newest = db.execute(NEWEST_HEAD, (project, ref)).fetchone()
@@ -84,9 +84,9 @@ class Inbox(Rows):
                     db.execute("DELETE FROM heads WHERE project = ? AND ref = ?", tuple(row))
 
     def admit(self, cancel_running: Iterable[str] = ()) -> int:
-        """Received builds take their place; of each branch only the newest waits. Returns how many were admitted.
+        """Queue the received builds, of each branch only the newest one. Returns how many were admitted.
 
-        What a person asks for is no newer commit: it ends only what waits of the same one.
+        A build that a person asks for is no newer commit: it supersedes only waiting builds of the same one.
 
         Args:
             cancel_running: projects in which a newer commit also ends the build that is under way, unless its
@@ -94,7 +94,7 @@ class Inbox(Rows):
         """
         eager = set(cancel_running)
         if not self._any("SELECT 1 FROM builds WHERE state = 'received'"):
-            return 0  # no writer waits for this look
+            return 0  # without a write transaction
         with self.database.write() as db:
             rows = db.execute("SELECT * FROM builds WHERE state = 'received' ORDER BY id").fetchall()
             for row in rows:
@@ -127,7 +127,7 @@ class Inbox(Rows):
         return self._insert(db, project, push, recipe, 0, "hook"), True
 
     def _another(self, db: sqlite3.Connection, project: str, push: Push, recipe: str, source: str) -> int:
-        """A build of a commit that may have had one."""
+        """Insert a build of a commit that may have had one."""
         last = db.execute(
             "SELECT max(generation) FROM builds WHERE project = ? AND ref = ? AND sha = ? AND recipe = ?",
             (project, push.ref, push.sha, recipe),
@@ -150,9 +150,9 @@ class Inbox(Rows):
         return cursor.lastrowid
 
     def _told(self, db: sqlite3.Connection, project: str, push: Push) -> None:
-        """A commit that we have heard of before stays where it was: the hook may be a recorded one."""
+        """Record a head from a hook; a known commit keeps its place, because the hook may be a replay."""
         db.execute("INSERT OR IGNORE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, push.ref, push.sha))
 
     def _looked(self, db: sqlite3.Connection, project: str, ref: str, head: str) -> None:
-        """A head as polled from the repository itself."""
+        """Record a head as polled from the repository itself."""
         db.execute("INSERT OR REPLACE INTO heads (project, ref, sha) VALUES (?, ?, ?)", (project, ref, head))

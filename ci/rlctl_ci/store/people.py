@@ -34,7 +34,7 @@ class People:
     """Tokens, pauses, pins and the audit trail.
 
     Args:
-        database: where everything is.
+        database: of the service.
         now: seconds since the epoch.
     """
 
@@ -43,10 +43,10 @@ class People:
         self.now = now
 
     def issue(self, name: str, scopes: Collection[str], *, valid_s: float | None = None) -> str:
-        """A new token, which is shown once and stored as its hash; one of the same name ends.
+        """Issue a token, which is shown once and stored as its hash; one of the same name is revoked.
 
         Raises:
-            CiError: no such scope, or a name that is none.
+            CiError: a scope is unknown or there is none, or the name is invalid.
         """
         unknown = sorted(set(scopes) - set(SCOPES))
         if unknown or not scopes:
@@ -69,7 +69,7 @@ class People:
             return db.execute("DELETE FROM tokens WHERE name = ?", (name,)).rowcount > 0
 
     def whose(self, token: str) -> Person | None:
-        """Owner of a token; None: it is unknown or has expired. Writes nothing: on a full disk one still reads.
+        """Owner of a token; None: it is unknown or has expired. Writes nothing: reading works on a full disk.
 
         Looked up by its hash: 256 random bits need neither salt nor a slow hash, and no comparison leaks
         where it differs.
@@ -85,18 +85,18 @@ class People:
         return Person(row["name"], frozenset(row["scopes"].split()))
 
     def any_token(self) -> bool:
-        """There is a token that could use the API."""
+        """Whether there is any token."""
         return bool(self.database.read("SELECT 1 FROM tokens LIMIT 1"))
 
     def pause(self, project: str, why: str) -> None:
-        """No build of the project starts."""
+        """Pause a project: no build of it starts until `resume`."""
         with self.database.write() as db:
             db.execute("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?)", (project, why, self.now()))
 
     def resume(self, project: str, ref: str | None = None) -> int:
-        """Ends the pause and the pins of a project, or of one branch of it; returns how many there were.
+        """End the pause and the pins of a project, or of one branch of it; returns how many there were.
 
-        The next look at a branch that was pinned builds its head.
+        The next poll of a branch that was pinned builds its head.
         """
         with self.database.write() as db:
             db.execute(
@@ -117,7 +117,7 @@ class People:
             )
 
     def audited(self, limit: int = 100) -> list[tuple[float, str, str, str]]:
-        """Time, person, action, object; newest first."""
+        """Audit trail: time, person, action, object; newest first."""
         rows = self.database.read("SELECT * FROM audit ORDER BY id DESC LIMIT ?", limit)
         return [(row["at"], row["who"], row["action"], row["object"]) for row in rows]
 

@@ -11,24 +11,24 @@ from rlctl_ci.store.database import Database
 from rlctl_ci.store.rows import UNDECIDED
 
 DELIVERED_S: Final = 30 * 86_400.0
-"""So long at least a delivery is known again; forges send one again for days."""
+"""Seconds for which a delivery is remembered, at least: forges redeliver for days."""
 _TOGETHER: Final = 200
-"""In one transaction: hooks wait for it."""
+"""Builds deleted in one transaction, at most: hooks wait for it."""
 _AMONG: Final = "IN (SELECT value FROM json_each(?))"
 _OVER: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 
 
 def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -> list[int]:
-    """Builds that may go with their rows and logs, oldest first.
+    """Builds that can be deleted with their rows and logs, oldest first.
 
-    Of each branch the newest stay, and the newest of those that the run was given and has kept: what comes next is
-    compared with them, and people go back to what was before them. So does the last build that has made something
-    that is still there, else no clean-up would ever find that.
+    Of each branch the newest builds stay, and the newest of those whose deployment was kept: later commits are compared
+    with them, and rollbacks go to what was before them. So does the last build of an artifact that still exists, else
+    no clean-up would ever find the artifact.
 
     Args:
-        keep: so many of each.
-        until: what has ended later stays as well.
-        gone: what builds have made, and is there no longer.
+        keep: newest builds of each kind that stay.
+        until: seconds since the epoch; builds that ended later stay as well.
+        gone: references of artifacts that no longer exist.
     """
     rows = database.read(
         "WITH numbered AS (SELECT b.id, b.project, b.ref, b.sha, b.state, b.updated, d.state AS deploy,"
@@ -47,7 +47,7 @@ def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -
 
 
 def forget(database: Database, builds: Sequence[int], *, delivered_until: float) -> None:
-    """Drop builds with all that is told of them but how many have come to each end, and deliveries from before that."""
+    """Delete builds after counting them by terminal state, and deliveries from before `delivered_until`."""
     for first in range(0, len(builds), _TOGETHER):
         those = (json.dumps(builds[first : first + _TOGETHER]),)
         with database.write() as db:

@@ -16,15 +16,15 @@ RETRY_AFTER_S: Final = (5.0, 30.0, 120.0)
 
 
 class Queue(Inbox, Deployments):
-    """Deliveries in, builds through their states, deployments to their end."""
+    """Queue of builds: from deliveries through their states to the end of their deployments."""
 
     def claim(self, owner: str, *, most: int, runs: Mapping[str, str]) -> Build | None:
         """The oldest build that may start, with its lease; None when there is none.
 
-        One with a deployment that has begun comes first, whatever else is under way: its run waits for no other one.
+        A build whose deployment has begun comes first, whatever else is in flight: it holds its run already.
 
         Args:
-            most: so many others may be under way.
+            most: builds in flight, this one included, at most.
             runs: project -> the run that it changes.
         """
         now = self.now()
@@ -67,7 +67,7 @@ class Queue(Inbox, Deployments):
         """Renew the lease; returns the reason of a cancellation, empty when there is none.
 
         Raises:
-            LostLease: it is another worker's.
+            LostLease: another worker holds it.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
@@ -75,7 +75,7 @@ class Queue(Inbox, Deployments):
             return str(row["cancel"])
 
     def end(self, build: int, owner: str, to: State, reason: str = "", *, code: str = "") -> None:
-        """A terminal state.
+        """Move a build to a terminal state, for the holder of the lease.
 
         Raises:
             LostLease: another worker holds the build.
@@ -88,7 +88,7 @@ class Queue(Inbox, Deployments):
             db.execute("UPDATE builds SET phase = ?, code = ? WHERE id = ?", (phase, code, build))
 
     def give_way(self, build: int, owner: str, head: str) -> None:
-        """The branch is at another commit: that is built instead, unless it is about to be.
+        """Supersede a build whose branch is at another commit, and queue that one, unless it is queued already.
 
         Raises:
             LostLease: another worker holds the build.
@@ -101,16 +101,16 @@ class Queue(Inbox, Deployments):
                 "SELECT state FROM builds WHERE project = ? AND ref = ? AND sha = ? ORDER BY id DESC LIMIT 1",
                 (row["project"], row["ref"], head),
             ).fetchone()
-            superseded = last is not None and last["state"] == "superseded"  # by this one: its hook was a recorded one
+            superseded = last is not None and last["state"] == "superseded"  # by this one: its hook was a replay
             if newest is None or newest["sha"] != head or superseded:
                 self._looked(db, row["project"], row["ref"], head)
                 self._another(db, row["project"], Push(row["ref"], head), row["recipe"], "poll")
 
     def retry_later(self, build: int, owner: str, why: str, *, spent: bool = True) -> bool:
-        """Back to the queue after a pause; False when it has been tried often enough, and nothing is changed then.
+        """Return a build to the queue with a backoff; False: no attempt is left, and nothing is changed.
 
         Args:
-            spent: this attempt counts; False: it only had to wait.
+            spent: whether this attempt counts; False: it only had to wait.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
@@ -130,7 +130,7 @@ class Queue(Inbox, Deployments):
         A build with a deployment that has begun always goes back: it must be verified, or undone.
 
         Args:
-            alive: owners that are at work: what they hold is theirs, however the clock jumped.
+            alive: owners of attempts in flight: they keep their leases, however the clock jumped.
             at_start: of the service: no other process is alive, whatever a lease says.
         """
         now, found = self.now(), []

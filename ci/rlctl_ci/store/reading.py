@@ -1,4 +1,4 @@
-"""Queries of pages, verbs and metrics. Nothing here writes."""
+"""Read-only queries for pages, verbs and metrics."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Reading:
     """Queries of the database.
 
     Args:
-        database: where everything is.
+        database: of the service.
     """
 
     def __init__(self, database: Database) -> None:
         self.database = database
 
     def build(self, number: int) -> Build:
-        """Find a build that has to be there.
+        """Build by its number.
 
         Raises:
             CiError: there is none of that number.
@@ -36,7 +36,7 @@ class Reading:
     def builds(
         self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
     ) -> list[Build]:
-        """Newest first, with numbers below `before`."""
+        """Builds, newest first, with numbers below `before`; at most 200."""
         where, values = ["1"], []
         for clause, value in (("project = ?", project), ("id < ?", before), ("state = ?", state)):
             if value is not None:
@@ -48,15 +48,15 @@ class Reading:
         return [Build.of(row) for row in rows]
 
     def head(self, project: str, ref: str) -> str | None:
-        """The commit that we last heard a branch to be at."""
+        """Head of a branch, by the last hook or poll."""
         rows = self._all(NEWEST_HEAD, project, ref)
         return rows[0]["sha"] if rows else None
 
     def stands(self, build: Build) -> str | None:
-        """The commit that the run was given of its branch last, and has kept.
+        """Commit of the build's branch that the run was given last, and has kept.
 
-        None: there is none, or it was made by another recipe, or the last one has failed and was not taken back: what
-        the run has of it cannot be told.
+        None: there is none, or it has another recipe, or the last deployment has failed and was not rolled back: what
+        the run has of it is not known.
         """
         rows = self._all(
             "SELECT sha, recipe, d.state FROM builds b JOIN deploys d ON d.build = b.id WHERE b.project = ?"
@@ -67,7 +67,7 @@ class Reading:
         return rows[0]["sha"] if known else None
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
-        """Time, state, note; in order."""
+        """Events of a build in order: time, state, note."""
         rows = self._all("SELECT at, state, note FROM events WHERE build = ? ORDER BY id", build)
         return [(row["at"], row["state"], row["note"]) for row in rows]
 
@@ -76,7 +76,7 @@ class Reading:
         return [Artifact(**dict(row)) for row in rows]
 
     def all_made(self) -> list[Build]:
-        """Every build that has made something, newest first."""
+        """Every build that has made an artifact, newest first."""
         rows = self._all("SELECT * FROM builds WHERE id IN (SELECT build FROM artifacts) ORDER BY id DESC")
         return [Build.of(row) for row in rows]
 
@@ -85,7 +85,7 @@ class Reading:
         return Deploy.of(rows[0]) if rows else None
 
     def deploys(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Deploy]:
-        """Newest first."""
+        """Deployments, newest first, of builds with numbers below `before`; at most 200."""
         rows = self._all(
             "SELECT * FROM deploys WHERE (? IS NULL OR project = ?) AND (? IS NULL OR build < ?)"
             " ORDER BY build DESC LIMIT ?",
@@ -98,7 +98,7 @@ class Reading:
         return [(row["context"], row["namespace"]) for row in self._all("SELECT * FROM targets ORDER BY 1, 2")]
 
     def unfinished_rollbacks(self) -> list[Deploy]:
-        """Deployments of builds that are over, which a person wants undone."""
+        """Deployments whose rollback has begun, of builds that are over."""
         over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         rows = self._all(
             "SELECT d.* FROM deploys d JOIN builds b ON b.id = d.build"
@@ -107,20 +107,20 @@ class Reading:
         return [Deploy.of(row) for row in rows]
 
     def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
-        """(project, ref) -> bad commit, why."""
+        """Pins: (project, ref) -> bad commit, reason."""
         rows = self._all("SELECT * FROM pins")
         return {(row["project"], row["ref"]): (row["sha"], row["why"]) for row in rows}
 
     def pauses(self) -> dict[str, str]:
-        """Project -> why."""
+        """Pauses: project -> reason."""
         return {row["project"]: row["why"] for row in self._all("SELECT * FROM pauses")}
 
     def counts(self) -> Mapping[str, int]:
-        """State -> builds in it."""
+        """Number of builds in each state."""
         return {row[0]: row[1] for row in self._all("SELECT state, count(*) FROM builds GROUP BY state")}
 
     def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
-        """Time, project, event and reason, of deliveries that made no build; newest first."""
+        """Deliveries that made no build, newest first: time, project, event and reason."""
         rows = self._all(
             "SELECT * FROM deliveries WHERE build IS NULL AND outcome LIKE ? AND (? IS NULL OR project = ?)"
             " ORDER BY rowid DESC LIMIT ?",
@@ -129,8 +129,8 @@ class Reading:
         return [(row["at"], row["project"], row["event"], row["outcome"].removeprefix(IGNORED)) for row in rows]
 
     def ended(self) -> Mapping[str, int]:
-        """Counts of builds by terminal state: one that was rolled back later has had two. Also those that are
-        not kept any more; in one look, because what is forgotten in between would be counted twice, or not at all."""
+        """Number of builds by terminal state, with deleted ones; one that was rolled back later is counted in both. One
+        query: a build that is deleted between two would be counted twice, or not at all."""
         over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         rows = self._all(
             f"SELECT state, sum(builds) FROM (SELECT state, count(*) AS builds FROM builds WHERE state IN ({over})"
@@ -141,13 +141,13 @@ class Reading:
         return dict(rows)
 
     def mark(self) -> str:
-        """Another one whenever a page would look different."""
+        """Version of the pages: another one whenever a page would look different."""
         newest = "(SELECT coalesce(max(id), 0) FROM events), (SELECT coalesce(max(rowid), 0) FROM deliveries)"
         rows = self._all(f"SELECT {newest}, (SELECT count(*) FROM pauses), (SELECT count(*) FROM pins)")
         return "-".join(map(str, rows[0]))
 
     def durations(self, most: int = 1000) -> list[tuple[str, float]]:
-        """State and seconds in it, of the newest steps."""
+        """State and seconds in it, of the newest `most` events."""
         rows = self._all("SELECT build, at, state FROM events ORDER BY id DESC LIMIT ?", most)
         later: dict[int, float] = {}
         found = []

@@ -13,7 +13,7 @@ from rlctl_ci.core.states import TERMINAL, State
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A push as a forge has told it, reduced to what we use: nothing of it is a place to fetch from."""
+    """A push as a forge reports it, reduced to what is used: nothing of it is an address to fetch from."""
 
     ref: str  # refs/heads/...
     sha: str  # full, lower case
@@ -61,9 +61,9 @@ class Build:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The answer to a delivery."""
+    """Outcome of an accepted delivery."""
 
-    build: int | None  # None: it is not kept any more
+    build: int | None  # None: it was deleted
     new: bool
 
 

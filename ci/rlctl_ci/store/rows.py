@@ -1,4 +1,4 @@
-"""Steps inside one transaction, from which everything that changes the tables is made."""
+"""Steps within one transaction, of which all changes of the tables are composed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Rows:
     """Access to the database that all writers of it share.
 
     Args:
-        database: where everything is.
+        database: of the service.
         now: seconds since the epoch; may jump.
-        hide: applied to whatever a build, a deployment and a pin say of themselves, before it is stored.
+        hide: applied to the texts of builds, deployments and pins before they are stored.
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class Rows:
         )
 
     def _unpin(self, db: sqlite3.Connection, row: sqlite3.Row) -> None:
-        """The run is given a commit that is newer than the bad one, as every commit is that comes by itself; or the
-        head of the branch, by a person."""
+        """Remove the pin of a branch: a commit that comes by itself is newer than the bad one. One that a person asks
+        for need not be, and removes the pin only if it is the head of the branch."""
         if row["source"] == "person":
             newest = db.execute(NEWEST_HEAD, (row["project"], row["ref"])).fetchone()
             if newest is None or newest["sha"] != row["sha"]:
@@ -89,7 +89,7 @@ class Rows:
         db.execute("DELETE FROM pins WHERE project = ? AND ref = ?", (row["project"], row["ref"]))
 
     def _begun(self, db: sqlite3.Connection, build: int) -> bool:
-        """A deployment of it has begun and is not decided."""
+        """Whether a deployment of the build has begun and is not decided."""
         return (
             db.execute(f"SELECT 1 FROM deploys WHERE build = ? AND state IN {UNDECIDED}", (build,)).fetchone()
             is not None

@@ -1,4 +1,4 @@
-"""Tables, and the way from every older version of them to this one."""
+"""Tables, and the migrations from every older version of them."""
 
 from __future__ import annotations
 
@@ -73,4 +73,4 @@ TARGETS: Final = """
 CREATE TABLE targets (context TEXT NOT NULL, namespace TEXT NOT NULL, PRIMARY KEY (context, namespace)) STRICT;
 """
 MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM, TARGETS)
-"""One after the other; their number is the version that `PRAGMA user_version` holds."""
+"""Migrations in order; `PRAGMA user_version` holds how many were applied."""

@@ -1,1 +1,1 @@
-"""The HTTP surface. Nothing of a request is looked at before its host, its origin and its size."""
+"""HTTP interface. Host, origin and size of a request are checked before anything else."""

@@ -1,4 +1,4 @@
-"""`/api/v1`: builds, deployments and projects as JSON. static/openapi.json says the same for machines."""
+"""`/api/v1`: builds, deployments and projects as JSON. static/openapi.json describes it for machines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _DEPLOY: Final = ("run", "state", "before_revision", "revision", "note", "starte
 
 
 def build_document(reading: Reading, build: Build, *, full: bool = False) -> dict[str, Any]:
-    """One build for machines."""
+    """One build as a JSON object."""
     found: dict[str, Any] = {name: getattr(build, name) for name in _BUILD}
     if full:
         deploy = reading.deploy(build.id)
@@ -49,7 +49,7 @@ def build_document(reading: Reading, build: Build, *, full: bool = False) -> dic
 
 
 def projects_document(config: Config, reading: Reading) -> list[dict[str, Any]]:
-    """All projects, with what holds them up."""
+    """All projects as JSON objects, with their pauses and pins."""
     pauses, pins = reading.pauses(), reading.pins()
     return [
         {
@@ -68,9 +68,9 @@ class Api:
     """JSON API of the service.
 
     Args:
-        service: what is asked about.
-        sessions: by which a person asks.
-        streams: that go on.
+        service: the service.
+        sessions: authenticate requests.
+        streams: open streams of logs.
     """
 
     def __init__(self, service: Service, sessions: Sessions, streams: Streams) -> None:
@@ -168,16 +168,16 @@ class Api:
 
 
 def decides(reading: Reading, build: Build) -> bool:
-    """The build is changing its run: that is verified or rolled back, however it is cancelled."""
+    """Whether the build is changing its run: its deployment is verified or rolled back, even if it is cancelled."""
     deploy = reading.deploy(build.id) if build.state in ACTIVE else None
     return deploy is not None and deploy.state in ("planned", "applied", "rolling_back")
 
 
 def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[str, Any]:
-    """Carry out an order about a build.
+    """Cancel or retry a build.
 
     Raises:
-        Settled: it is over, or not over.
+        Settled: it is over and cannot be cancelled, or not over and cannot be retried.
     """
     if verb == "cancel":
         state = service.queue.cancel(build.id, f"cancelled by {who}")
@@ -196,10 +196,11 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
 
 
 def act_on_project(service: Service, who: str, name: str, verb: str) -> dict[str, Any]:
-    """Carry out an order about a project.
+    """Pause or resume a project, or roll it back.
 
     Raises:
-        CiError: no such project, or it cannot be done.
+        Refused: there is no such project.
+        RlctlError: it cannot be rolled back.
     """
     project = service.config.projects.get(name)
     if project is None:
@@ -224,7 +225,7 @@ def _before(request: Request) -> int | None:
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """An answer to what was refused, cannot be done, or is not there: for machines, and in words for a browser."""
+    """Reply to a request that failed: JSON for machines, a page for a browser."""
     headers: Mapping[str, str] | None = None
     hint = ""
     if isinstance(error, HTTPException):  # no such path, or no such method of it

@@ -46,12 +46,12 @@ def make(
     service: Service, clock: Callable[[], float] = time.monotonic, *, places: Places | None = None,
     streams: Streams | None = None,
 ) -> Guard:  # fmt: skip
-    """The whole surface as one ASGI application.
+    """ASGI application with all routes, behind the guard.
 
     Args:
-        clock: seconds.
-        places: of the connections that it is asked by.
-        streams: that go on.
+        clock: monotonic seconds.
+        places: limits of connections and answers.
+        streams: open streams.
     """
     config = service.config
     rate = Rate(config.hooks_per_minute, clock)
@@ -116,7 +116,7 @@ def make(
         ("/feed.atom", pages.feed, ["GET"]),
         ("/badge/{project}.svg", pages.badge, ["GET"]),
         ("/static/{name}", static, ["GET"]),
-        ("/favicon.ico", static, ["GET"]),  # what browsers ask for where a log says nothing else
+        ("/favicon.ico", static, ["GET"]),  # browsers ask for it on a page without an icon, such as a log
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
         *((f"/builds/{{number:build}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
@@ -133,7 +133,7 @@ def make(
 
 
 def _seldom(handler: Any, rate: Rate) -> Any:
-    """Limit a handler to a rate; beyond it the last answer is repeated, as each one asks the disk."""
+    """Limit a handler to a rate; beyond it the last answer is repeated, because each new one uses the disk."""
     last: Response | None = None
 
     async def answered(request: Request) -> Response:

@@ -25,12 +25,13 @@ _DECOY = (b"there is no such project, and this takes as long",)
 
 
 class Hooks:
-    """Endpoint of the hooks that forges send.
+    """Endpoint for the hooks of forges.
 
     Args:
-        service: takes what is verified.
-        rate: of each project.
-        metrics: count.
+        service: stores verified deliveries.
+        rate: rate limit of each project.
+        metrics: counts the replies.
+        clock: seconds since the epoch.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Hooks:
         except RlctlError:
             return PlainTextResponse("its secret cannot be read\n", 503)
         if not forge.verify(headers, body, known, self._clock()) or not right:
-            return PlainTextResponse("no\n", 401)  # whatever was wrong
+            return PlainTextResponse("no\n", 401)  # one reply, whatever was wrong
         if not self._rate.allows(name):
             return PlainTextResponse("slower\n", 429, {"retry-after": "10"})
         try:

@@ -23,7 +23,7 @@ MARKS: Final[dict[str, tuple[str, str]]] = {
 }  # fmt: skip
 """State -> sign and colour: never colour alone."""
 LONGEST: Final = 4096
-"""Characters of any value; what a stranger wrote has a shorter end, by the filter `line`."""
+"""Characters of any value, at most; untrusted text is cut earlier, by the filter `line`."""
 
 
 def _harmless(value: Any) -> Any:
@@ -36,7 +36,7 @@ def stamp(at: float) -> str:
 
 
 def render(template: str, **values: object) -> str:
-    """One document.
+    """Render a document.
 
     Args:
         template: in templates/.

@@ -1,4 +1,4 @@
-"""Text for people: as it is stored, with what has become a secret since then hidden."""
+"""Queries for pages and API with secrets masked, also those that became secret after a text was stored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Shown(Reading):
     """Queries of what pages and API show, with secrets masked.
 
     Args:
-        service: has the database, and the secrets.
+        service: owner of the database and of the secrets.
     """
 
     def __init__(self, service: Service) -> None:

@@ -1,4 +1,4 @@
-"""Numbers for Prometheus; labels are of small fixed sets."""
+"""Prometheus metrics of the service; labels have small fixed sets of values."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ BOUNDS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.2, 0.5, 1.0, 2.5)
 PHASES: Final = {"queued": "queue", "fetching": "fetch", "building": "build", "pushing": "push", "deploying": "deploy",
                  "verifying": "verify"}  # fmt: skip
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # series of when other series began
+disable_created_metrics()  # type: ignore[no-untyped-call]  # series with the start times of other series
 
 
 class ServiceMetrics:
     """Metrics of the service: counted in memory, or read from the store when they are asked for.
 
     Args:
-        service: asked with every page.
+        service: read at every scrape.
     """
 
     def __init__(self, service: Service) -> None:
@@ -44,7 +44,7 @@ class ServiceMetrics:
         self._seconds.observe(took_s)
 
     def page(self) -> bytes:
-        """The page /metrics, in the format that CONTENT_TYPE_PLAIN_0_0_4 of prometheus_client names."""
+        """Body of /metrics, in the format that prometheus_client calls CONTENT_TYPE_PLAIN_0_0_4."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:

@@ -43,12 +43,12 @@ class Viewer(NamedTuple):
 
 
 class Pages:
-    """Pages for people: builds, deployments, logs, and what may be ordered.
+    """Pages for people: builds, deployments, logs, and buttons for what a person may do.
 
     Args:
-        service: what is shown.
-        sessions: by which a person looks.
-        streams: that go on.
+        service: the service.
+        sessions: authenticate requests.
+        streams: open streams of changes.
         secure: cookies only over HTTPS.
     """
 
@@ -128,7 +128,7 @@ class Pages:
             raise Refused(404, error.message) from error
 
     async def live(self, request: Request) -> Response:
-        """Tells a page that something has changed since it was made, and that we are there."""
+        """Server-sent events: that something has changed since a page was made, and that the service is alive."""
         self.sessions.require(request, "read")
         since = request.headers.get("last-event-id") or request.query_params.get("since", "")
         return StreamingResponse(self._changes(request, since), media_type="text/event-stream")
@@ -180,7 +180,7 @@ class Pages:
         """A button: cancel, retry, pause, resume, rollback, sign-out."""
         form = await fields(request)
         verb = request.path_params.get("verb", "sign-out")
-        scope: Scope | None = None  # to sign out
+        scope: Scope | None = None  # None: sign out
         if "number" in request.path_params or "project" in request.path_params:
             scope = "trigger" if "number" in request.path_params else "deploy"
         person = self.sessions.require(request, scope, form.get("csrf", ""))
@@ -196,7 +196,7 @@ class Pages:
         return RedirectResponse("/", 303)
 
     def _gate(self, request: Request) -> Response | None:
-        """People without a session are shown where to begin, machines are told."""
+        """Redirect a browser without a session to the sign-in page; None: the request may go on."""
         try:
             self.sessions.require(request, "read")
         except Refused as refusal:

@@ -12,7 +12,7 @@ from rlctl_ci.core.errors import CiError
 
 
 async def document(request: Request) -> dict[str, Any]:
-    """Read the body of a request.
+    """Parse the body of a request as a JSON object.
 
     Raises:
         CiError: the body is no JSON object.
@@ -30,7 +30,7 @@ def number(request: Request, name: str, usual: int, *, least: int = 0, most: int
     """Number in the query; `usual` when it has none.
 
     Raises:
-        CiError: it is none, or beyond these.
+        CiError: it is no number, or not from `least` to `most`.
     """
     text = request.query_params.get(name)
     if text is None:
@@ -41,5 +41,5 @@ def number(request: Request, name: str, usual: int, *, least: int = 0, most: int
 
 
 def address(request: Request) -> str:
-    """Address of the client, as the guard has found it out."""
+    """Address of the client, as the guard has determined it."""
     return request.client.host if request.client is not None else "-"

@@ -1,4 +1,4 @@
-"""The process: uvicorn with limits of its own, and refusals to start where it would be open."""
+"""Server process: uvicorn with limits of its own, and a refusal to start where it would be open to anyone."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ from rlctl_ci.web.limits.sources import source
 from rlctl_ci.web.limits.streams import Streams
 
 HEADERS_WITHIN_S: Final = 10.0
-"""Also for the handshake of TLS."""
+"""Seconds for the headers of the first request, the TLS handshake included."""
 KEEP_ALIVE_S: Final = 15
 WRITTEN_WITHIN_S: Final = 30.0
-"""Time to read what waits to be sent, some 64 KiB; a client that reads slower, or not at all, is not waited for."""
+"""Seconds to read what waits to be sent, some 64 KiB; a client that reads slower, or not at all, is cut off."""
 ENDS_WITHIN_S: Final = 2.0
-"""At the end of the service, for answers that are under way."""
+"""Seconds for answers in flight when the service shuts down."""
 TASKS: Final = 2 * CONNECTIONS
-"""Answers that are made, also for clients that have gone meanwhile."""
+"""Answers in flight, at most, with those for clients that have gone meanwhile."""
 RENEW_TICKS: Final = 100
-"""Of uvicorn, ten seconds: between two looks whether the certificate is a new one."""
+"""Ticks of uvicorn between two checks for a renewed certificate: ten seconds."""
 TOKEN_FILE: Final = "token"
 
 log = logging.getLogger(__name__)
 
 
 class Patient(H11Protocol):
-    """A connection with an end, whatever the other side does: it says what it wants in time, and reads what it gets.
+    """HTTP/1.1 connection with deadlines for handshake, headers and the client's reading; one that misses a deadline is
+    cut off.
 
     Args:
-        places: counts it.
-        tls: what it speaks TLS by.
+        places: limits of connections, which count it.
+        tls: context of TLS; None: plain HTTP.
         settings: of uvicorn.
     """
 
@@ -64,7 +65,7 @@ class Patient(H11Protocol):
         if self._tls is None:
             self._made = True
             super().connection_made(transport)
-        else:  # not by uvicorn: it hears of a connection after the handshake alone, and could not count those before
+        else:  # not by uvicorn, which sees a connection only after its handshake: until then it would not be counted
             transport.pause_reading()
             self._handshake = self.loop.create_task(self._secured(transport, self._tls))
 
@@ -86,7 +87,7 @@ class Patient(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._made:
             super().data_received(data)
-        else:  # what comes with the end of a handshake is there before we hear of that end
+        else:  # data behind the end of the handshake arrives before start_tls returns
             self._early += data
 
     def handle_events(self) -> None:
@@ -100,9 +101,9 @@ class Patient(H11Protocol):
     def on_response_complete(self) -> None:
         self._places.wait(self._place)
         self._slow.cancel()
-        # uvicorn closes one that stays silent; that waits without end for one byte more, or for the last to be read
+        # uvicorn closes an idle one, but waits for ever once a byte has come, or while its last answer is not read
         self._slow = self.loop.call_later(KEEP_ALIVE_S + HEADERS_WITHIN_S, self._abort)
-        super().on_response_complete()  # goes on with what has come meanwhile, which is in time
+        super().on_response_complete()  # handles a request that has come meanwhile, which is in time
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -129,7 +130,7 @@ class Patient(H11Protocol):
 
 
 def check(config: Config) -> None:
-    """Require that it may listen at its address. Tokens may come later: until then nothing is read or changed.
+    """Require that it is safe to listen at its address. Tokens may come later: until then nothing is read or changed.
 
     Raises:
         Refused: it would listen beyond this machine without host names or TLS.
@@ -146,7 +147,7 @@ def check(config: Config) -> None:
 
 
 def local_token(service: Service) -> Path:
-    """The token by which verbs on this machine reach it; made at the first start, readable by its owner alone."""
+    """File with the token for verbs on this machine; made at the first start, readable by its owner alone."""
     path = service.folder / TOKEN_FILE
     if not path.exists() or service.people.whose(path.read_text().strip()) is None:
         part = path.with_name(f".{path.name}.part")
@@ -162,7 +163,7 @@ def _nothing() -> None:
 
 
 class Certificate:
-    """Certificate and key of a TLS context, read again when their files have changed; new connections have them then.
+    """Certificate and key of a TLS context, read again when their files have changed; new connections then use them.
 
     Args:
         cert, key: files, as in ci.yaml.
@@ -174,10 +175,10 @@ class Certificate:
         self._begun = False
 
     def renew(self) -> None:
-        """Read the files if they are new. Those that cannot be used are told once, and the ones before stay.
+        """Read the files if they are new. Files that cannot be used are logged once, and the previous ones stay.
 
         Raises:
-            OSError: they cannot be used, at the first time.
+            OSError: they cannot be used, at the first call.
         """
         try:
             now = [file.stat().st_mtime_ns for file in (self._cert, self._key) if file is not None]
@@ -199,7 +200,7 @@ class Certificate:
 
 
 class Server(uvicorn.Server):
-    """Server that ends in seconds: streams and builds are told first, and slow readers are not waited for."""
+    """uvicorn server that shuts down in seconds: it ends streams and builds first, and cuts slow readers off."""
 
     def __init__(self, config: uvicorn.Config, streams: Streams, service: Service, renew: Callable[[], None]) -> None:
         super().__init__(config)
@@ -222,7 +223,7 @@ class Server(uvicorn.Server):
 
 
 def server(service: Service) -> Server:
-    """It listens when it is run."""
+    """Server of a service, with its limits and TLS; it listens when it is run."""
     config = service.config
     places, streams = Places(), Streams(time.monotonic)
     tls, renew = None, _nothing
@@ -241,7 +242,7 @@ def server(service: Service) -> Server:
 
 
 def serve(service: Service) -> None:
-    """Until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT.
 
     Raises:
         Refused: see `check`.

@@ -20,7 +20,7 @@ _MOST: Final = 1000
 
 
 class Refused(Exception):
-    """401: no valid token or session; 403: this person may not; 429: too many requests."""
+    """Refused request. 401: no valid token or session; 403: not allowed; 404: not found; 429: too many requests."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
         super().__init__(message)
@@ -31,18 +31,18 @@ class Refused(Exception):
 class Session:
     """Session of a browser."""
 
-    token: str  # looked up for every request, so that a token that was taken back ends its sessions
+    token: str  # looked up for every request, so that a revoked token ends its sessions
     csrf: str
     until: float
 
 
 class Sessions:
-    """In memory: after a restart one signs in again.
+    """Authentication of requests. Sessions are in memory: a restart ends them.
 
     Args:
         people: owners of the tokens.
-        rate: of each of them; those without a token share that of their address.
-        open_reading: True if reading needs no token.
+        rate: rate limit of each of them; requests without a token are counted for their address.
+        open_reading: whether reading needs no token.
     """
 
     def __init__(self, people: People, rate: Rate, *, open_reading: bool) -> None:
@@ -50,7 +50,7 @@ class Sessions:
         self._known: dict[str, Session] = {}
 
     def open(self, token: str) -> tuple[str, Session] | None:
-        """A cookie's value and its session; None: no such token."""
+        """Open a session; returns the value of its cookie and the session, or None: the token is not valid."""
         if self._people.whose(token) is None:
             return None
         now = time.time()
@@ -69,7 +69,7 @@ class Sessions:
         return found if found is not None and found.until > time.time() else None
 
     def who(self, request: Request) -> Person | None:
-        """By header, else by cookie."""
+        """Person of a request, by its `Authorization` header, else by its cookie; None: there is no valid one."""
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
             return self._people.whose(token) if scheme.lower() == "bearer" else None
@@ -81,10 +81,10 @@ class Sessions:
 
         Args:
             scope: None: any person.
-            csrf: from a form; a change by a cookie alone is refused.
+            csrf: token of the form; a change by a cookie alone is refused.
 
         Raises:
-            Refused: no person, not this one, or not so often.
+            Refused: the person is not known, may not do this, or exceeds the rate.
         """
         person = self.who(request)
         if person is None and scope == "read" and self._open_reading:

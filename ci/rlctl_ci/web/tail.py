@@ -25,9 +25,9 @@ _RANGE = re.compile(r"bytes=(?:([0-9]{1,15})-([0-9]{0,15})|-([0-9]{1,15}))")
 
 
 def part(asked: str, size: int) -> tuple[int, int] | None:
-    """The first byte of a `Range:` and the one after its last; equal: it asks for nothing that is there.
+    """First byte of a `Range:` and the one after its last; equal: there are no such bytes.
 
-    None: several ranges, or no range. HTTP allows that all of it is sent then.
+    None: several ranges, or an invalid one; HTTP allows to send the whole log then.
     """
     found = _RANGE.fullmatch(asked)
     if found is None:
@@ -41,7 +41,7 @@ def part(asked: str, size: int) -> tuple[int, int] | None:
 
 
 async def answer(service: Service, reading: Reading, request: Request, build: Build, streams: Streams) -> Response:
-    """Part of a log: see the document of the API.
+    """Reply with a log or a part of it; see static/openapi.json.
 
     Raises:
         CiError: `offset` is no number.

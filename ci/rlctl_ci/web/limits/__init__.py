@@ -1,1 +1,1 @@
-"""Limits of requests: hosts and origins, connections, rates, sources, answers that go on."""
+"""Limits of requests: hosts and origins, connections, rates, sources, streams."""

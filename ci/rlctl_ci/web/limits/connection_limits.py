@@ -1,4 +1,4 @@
-"""Limits of connections and answers: of all, of each source, and never of hooks because of the others."""
+"""Limits of connections and of answers in flight, in total and per source; other answers never hold up hooks."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Final
 
 CONNECTIONS: Final = 512
 PAGES: Final = 384
-"""Of them may have pages, logs and the API under way; the others are for hooks and probes."""
+"""Answers with pages, logs and the API in flight, at most; the other connections are for hooks and probes."""
 PAGES_OF_ONE: Final = 128
-"""And so many from one source."""
+"""Of these answers, those for one source, at most."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -24,16 +24,16 @@ class Place:
 
 
 class Places:
-    """Connections that are open. The newest always has a place: one that waits ends for it.
+    """Open connections. The newest always has a place: a waiting one is closed for it.
 
-    A connection waits until its request has come whole, and again after its answer. What ends is the oldest one that
-    waits, of the source that has most of those: one that holds connections idle loses its own, and a hook, which comes
-    whole at once, is not among them.
+    A connection waits until its request has come whole, and again after its answer. The oldest waiting one of the
+    source that has the most of them is closed: a source that holds connections idle loses its own, and a hook, which
+    comes whole at once, is not among them.
 
     Args:
-        most: connections.
-        pages: answers to anything but hooks and probes that are under way.
-        pages_of_one: of them, of one source.
+        most: connections, at most.
+        pages: answers in flight to anything but hooks and probes, at most.
+        pages_of_one: of these, those for one source, at most.
     """
 
     def __init__(self, most: int = CONNECTIONS, pages: int = PAGES, pages_of_one: int = PAGES_OF_ONE) -> None:
@@ -43,7 +43,7 @@ class Places:
         self._under_way: Counter[str] = Counter()  # source -> pages
 
     def enter(self, source: str, end: Callable[[], object]) -> Place:
-        """A place for a new connection, which waits.
+        """Add a new connection, which waits.
 
         Args:
             end: closes the connection at once.
@@ -59,25 +59,25 @@ class Places:
         return place
 
     def wait(self, place: Place) -> None:
-        """It has no request under way."""
+        """Mark a connection as waiting: it has no request in flight."""
         if place in self._open:
             self._waiting.setdefault(place.source, {}).setdefault(place)
 
     def work(self, place: Place) -> None:
-        """Its request has come whole."""
+        """Mark a connection as working: its request has come whole."""
         waiting = self._waiting.get(place.source, {})
         waiting.pop(place, None)
         if not waiting:
             self._waiting.pop(place.source, None)
 
     def leave(self, place: Place) -> None:
-        """It is closed."""
+        """Remove a connection that is closed."""
         self.work(place)
         self._open.discard(place)
 
     @contextmanager
     def page(self, source: str) -> Iterator[int]:
-        """An answer that is under way, unless there are too many.
+        """Count an answer in flight, unless there are too many.
 
         Returns:
             0, or the status to refuse it with.

@@ -19,11 +19,11 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
 BODIES_BYTES: Final = 256 << 20
-"""Of the bodies of all requests under way: their senders are not known yet."""
+"""Bytes of the bodies of all requests in flight, at most: their senders are not known yet."""
 SMALL_BODY_BYTES: Final = 64 << 10
-"""Of a body that is no hook's."""
+"""Bytes of a body that is no hook's, at most."""
 _KEPT: Final = ("/hooks/", "/healthz", "/readyz")
-"""Their places are not for others."""
+"""Paths that the limit of answers does not count."""
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'"
@@ -43,9 +43,9 @@ class Guard:
     """Middleware that lets through requests of an allowed host, origin, size, time and rate.
 
     Args:
-        app: what comes after.
-        config: names by which we are reached, sizes, proxies.
-        places: of answers.
+        app: the application behind it.
+        config: host names, sizes, proxies.
+        places: limits of answers.
     """
 
     def __init__(self, app: App, config: Config, places: Places) -> None:
@@ -85,7 +85,7 @@ class Guard:
 
     @contextmanager
     def _room(self) -> Iterator[Callable[[int], bool]]:
-        """A function that takes room for bytes of a body and says whether there was any; given back at the end."""
+        """Function that reserves bytes for a body and returns whether they were free; released at the end."""
         taken = 0
 
         def take(size: int) -> bool:
@@ -101,7 +101,7 @@ class Guard:
             self._bodies_left += taken
 
     async def _pass(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Hand on a request whose body is here."""
+        """Pass on a request whose body has been read."""
         given = False
 
         async def again() -> MutableMapping[str, Any]:
@@ -169,7 +169,7 @@ class Guard:
 
 
 def hosts(config: Config) -> frozenset[str]:
-    """Every `Host:` that means us."""
+    """Accepted values of `Host:`."""
     found = {host.lower() for host in config.hosts}
     if config.loopback:
         names = ("[::1]" if name == "::1" else name for name in LOOPBACK)
@@ -189,6 +189,6 @@ async def _answer(send: Send, status: int, text: str) -> None:
     if status in (429, 503):
         headers.append((b"retry-after", b"10"))
     if status in (408, 413, 429, 503):
-        headers.append((b"connection", b"close"))  # what else it sends is not read
+        headers.append((b"connection", b"close"))  # the rest of what it sends is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

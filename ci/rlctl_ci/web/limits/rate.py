@@ -1,4 +1,4 @@
-"""Rate limits. Behind a proxy all have one address, so what is signed is counted for its signer."""
+"""Rate limits. Behind a proxy all clients have one address, so signed requests are counted for their signer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _SOURCES: Final = 10_000
 
 
 class Rate:
-    """A bucket of tokens for each key; the oldest are forgotten.
+    """Token bucket for each key; the least recently used are discarded.
 
     Args:
-        per_minute: how many a minute.
-        clock: seconds.
+        per_minute: requests a minute, and in one burst.
+        clock: monotonic seconds.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:

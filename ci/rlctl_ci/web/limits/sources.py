@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Final
 
 _PREFIX: Final = 64
-"""Of an IPv6 address: one customer of a provider has all addresses below it."""
+"""Prefix length of an IPv6 network that is one source: a customer of a provider has all addresses in it."""
 
 
 def source(address: str) -> str:
-    """Source that is counted as one: an IPv4 address, or a network of IPv6; what is no address, as it is."""
+    """Source that is counted as one: an IPv4 address, or a network of IPv6; any other text unchanged."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -24,10 +24,10 @@ def source(address: str) -> str:
 
 
 class Sources:
-    """Addresses that requests come from, behind proxies too.
+    """Sources of requests, behind proxies too.
 
     Args:
-        proxies: networks of proxies that are believed.
+        proxies: networks of trusted proxies.
     """
 
     def __init__(self, proxies: Sequence[str]) -> None:
@@ -37,7 +37,7 @@ class Sources:
         """The source of a request.
 
         Each proxy appends the address that it was asked from to `X-Forwarded-For`. From the right, the first one that
-        is no proxy of ours is right; what stands before it, its sender has made up.
+        is no trusted proxy is the source; any before it may be forged.
 
         Args:
             peer: the address of its connection.

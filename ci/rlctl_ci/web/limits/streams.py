@@ -1,4 +1,4 @@
-"""Answers that go on: so many at a time, and none for ever. A browser's EventSource asks again from where it was."""
+"""Limits of streams: their number and their duration. A browser's EventSource reconnects from where it was."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from typing import Final
 
 MOST: Final = 128
-"""At a time: each of them looks at the database again and again."""
+"""Streams at a time: each of them polls the database."""
 ENDS_AFTER_S: Final = 300.0
 
 
 class Streams:
-    """Open streams. The newest has room: of the source that has most, the oldest ends for it.
+    """Open streams. The newest always has room: the oldest of the source that has the most ends for it.
 
     Args:
-        clock: seconds.
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -25,7 +25,7 @@ class Streams:
 
     @contextmanager
     def one(self, source: str) -> Iterator[Callable[[], bool]]:
-        """One stream; gives a function that tells that it still goes on."""
+        """Add a stream; yields a function that tells whether it may go on."""
         mine, until = object(), self._clock() + ENDS_AFTER_S
         self._open[mine] = source
         while len(self._open) > MOST:
@@ -37,5 +37,5 @@ class Streams:
             self._open.pop(mine, None)
 
     def end(self) -> None:
-        """All of them: the service ends."""
+        """End all streams: the service shuts down."""
         self._open.clear()
