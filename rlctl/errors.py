@@ -6,12 +6,12 @@ RlctlError                 1   base: the answer is "no"
 ├── SpecError              3   the spec (or a template) is invalid; carries every problem found
 ├── EnvironmentRefused     3   the environment of a stored model's spec cannot be made here
 ├── BackendUnreachable     4   the target does not answer, or refuses us
-│   └── Unreadable         4   what is recorded of a run cannot be read; its processes, logs and data are there
+│   └── Unreadable         4   the record of a run cannot be read; its processes, logs and data are unaffected
 ├── Conflict               5   another user owns it, or the change needs a new run
-│   └── Locked             5   another command is changing it right now
+│   └── Locked             5   another command holds its lock
 ├── TimedOut               6   the wait ran out; what was applied stays
 ├── WorkloadFailed         7   the run itself failed
-├── PartlyApplied          8   some of it was applied; the same command again goes on
+├── PartlyApplied          8   applied in part; the same command again continues
 └── Refused                9   needs a confirmation (--yes) or --force
 
 An exception that is none of these is a bug in rlctl: exit 70, its traceback goes to a file whose path is printed.
@@ -44,7 +44,7 @@ class RlctlError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault of a spec: where it stands, what is wrong, what to do. Prints as `file:line:column: path: message`."""
+    """One fault of a spec: location, cause and remedy. Prints as `file:line:column: path: message`."""
 
     path: str  # dotted, as the user wrote it: roles.actor.replicas
     message: str  # what is wrong with which value, and the remedy
@@ -81,7 +81,7 @@ class SpecError(RlctlError):
 
 
 class EnvironmentRefused(RlctlError):
-    """The environment of a stored model's spec cannot be made here."""
+    """The environment of a stored model's spec cannot be constructed on this machine."""
 
     exit_code = 3
     reason = "invalid_spec"
@@ -93,7 +93,7 @@ class BackendUnreachable(RlctlError):
 
 
 class Unreadable(BackendUnreachable):
-    """A record of a run that cannot be read. Its processes, logs and data are there all the same.
+    """The record of a run cannot be read; its processes, logs and data are unaffected.
 
     Args:
         message, hint, objects: as above.
@@ -115,7 +115,7 @@ class Conflict(RlctlError):
 
 
 class Locked(Conflict):
-    """Another command is changing it right now."""
+    """The lock of a run or a sweep is held by another command."""
 
 
 class TimedOut(RlctlError):
@@ -129,11 +129,11 @@ class WorkloadFailed(RlctlError):
 
 
 class PartlyApplied(RlctlError):
-    """Some of it was applied.
+    """A change was applied only in part; the same command again continues it.
 
     Args:
         message, hint, objects: as above.
-        remedy: what to do about the cause: the part of the hint that stays true when all is undone.
+        remedy: the part of the hint that addresses the cause, and still holds after the change is undone.
     """
 
     exit_code = 8

@@ -10,10 +10,10 @@ from typing import Final
 from rlctl.errors import UsageError
 
 LOCAL: Final = "localhost"
-"""In place of a registry: an image that never left this machine."""
+"""Registry name of an image that exists on this machine only."""
 HUB: Final = "docker.io"
 HOSTS: Final = {HUB: "registry-1.docker.io"}
-"""Registry -> host that is asked, where the two differ."""
+"""Registry -> host that serves its API, where the two differ."""
 _REGISTRY: Final = r"(?:[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+(?::[0-9]{1,5})?|[A-Za-z0-9-]+:[0-9]{1,5}|localhost)"
 _REPOSITORY: Final = r"[a-z0-9]+(?:(?:\.|__?|-+|/)[a-z0-9]+)*"
 _TAG: Final = r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"
@@ -21,9 +21,9 @@ DIGEST: Final = r"sha256:[0-9a-f]{64}"
 """Pattern of a digest."""
 _NAMED: Final = f"(?:{_REGISTRY}/)?{_REPOSITORY}"
 IMAGE: Final = f"^{_NAMED}(?::{_TAG}(?:@{DIGEST})?|@{DIGEST})$"
-"""Name of an image by tag, by digest, or both; of both the digest counts."""
+"""Pattern of an image name with a tag, a digest or both; the digest takes precedence."""
 IMAGE_BY_DIGEST: Final = f"^{_NAMED}(?::{_TAG})?@{DIGEST}$"
-"""Name with a digest, for images whose tag is not resolved: a tag could be another image on every node."""
+"""Pattern of a name with a digest, for images whose tag is not resolved: nodes may resolve a tag differently."""
 _REFERENCE: Final = re.compile(
     f"(?:(?P<registry>{_REGISTRY})/)?(?P<repository>{_REPOSITORY})(?::(?P<tag>{_TAG}))?(?:@(?P<digest>{DIGEST}))?"
 )
@@ -43,7 +43,7 @@ class Reference:
         """Read the name of an image.
 
         Raises:
-            UsageError: it is not one.
+            UsageError: the text is no name of an image.
         """
         found = cls.try_parse(text)
         if found is None:
@@ -69,29 +69,29 @@ class Reference:
 
     @property
     def remote(self) -> bool:
-        """It names a registry that can be asked."""
+        """Whether the image belongs to a registry that can be queried."""
         return self.registry not in ("", LOCAL)
 
     @property
     def asked(self) -> Reference:
-        """As a registry is asked for it: what names none lies on Docker Hub, as every node takes it."""
+        """Fully qualified name: on Docker Hub where no registry is named, as every node assumes."""
         registry = self.registry or HUB
         folder = "library/" if registry == HUB and "/" not in self.repository else ""
         return replace(self, registry=registry, repository=f"{folder}{self.repository}")
 
     @property
     def by_tag(self) -> Reference:
-        """The same without its digest."""
+        """The reference without its digest."""
         return replace(self, digest="")
 
     def by_digest(self, digest: str = "") -> Reference:
-        """The one that a pod takes: by digest alone, as a tag says nothing beside it.
+        """The reference by digest alone, as a pod uses it: a tag beside a digest is ignored.
 
         Args:
-            digest: in place of its own.
+            digest: replaces that of the reference.
 
         Raises:
-            ValueError: there is none.
+            ValueError: there is no digest.
         """
         if not (digest or self.digest):
             raise ValueError(f"an image without a digest: {self}")
@@ -99,13 +99,13 @@ class Reference:
 
 
 def registry_of_folder(folder: str) -> str:
-    """Registry of a place for images, `host[:port][/path]`; "" where it is no such place."""
+    """Registry of an image repository's prefix `host[:port][/path]`; "" when the text is no such prefix."""
     inside = Reference.try_parse(f"{folder}/x")
     return "" if inside is None else inside.registry
 
 
 def loopback(registry: str) -> bool:
-    """A registry, or the host of one, is on this machine, where it may speak plain HTTP."""
+    """Whether a registry, or its host, is on this machine, where plain HTTP is allowed."""
     name = registry.partition("]")[0].removeprefix("[")
     if name.count(":") == 1:  # two: an IPv6 address
         name = name.partition(":")[0]
@@ -116,5 +116,5 @@ def loopback(registry: str) -> bool:
 
 
 def host(registry: str) -> str:
-    """Host and port that a registry is asked at."""
+    """Host and port that serve a registry's API."""
     return HOSTS.get(registry, registry)

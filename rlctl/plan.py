@@ -27,7 +27,7 @@ from rlctl.spec.words import dotted, either, printable
 TargetName = Literal["local", "kubernetes"]
 RUN_FILE_FORMAT: Final = 1
 PATCHED_BY: Final = ", patched by "
-"""In the origin of a document: before the file of each patch of it."""
+"""Separator before each patch file in the origin of a document."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Document:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Effect of one changed field on one role of a live run. A refusal concerns the whole run and comes once."""
+    """Effect of one changed field on one role of a live run. A refusal concerns the whole run and appears once."""
 
     role: str  # a role, or "" when the backend or no process has to act, and for a refusal
     action: Literal["live", "restart", "refuse"]
@@ -108,7 +108,7 @@ def make(spec: Spec, *, uid: str, base: Path) -> Plan:
 def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
     section = getattr(spec.roles, role)
     read = fields.pick(lambda applies: applies.when != "live" and role in applies.roles and applies.in_run_file)
-    read.setdefault("env", {"id": "-"})  # a spec cannot do without one, and this role does not look
+    read.setdefault("env", {"id": "-"})  # required by the schema; this role does not read it
     run_file = {
         "format": RUN_FILE_FORMAT,
         "run": spec.run,
@@ -122,9 +122,7 @@ def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
     pods = fields.pick(lambda applies: role in applies.roles and not applies.in_run_file) if on_cluster else {}
     if image is not None:
         image = str(Reference.parse(image).by_digest())
-        pods["images"] = {
-            IMAGE_OF[role]: image
-        }  # a tag is no part of a pod: another one of the same image restarts none
+        pods["images"] = {IMAGE_OF[role]: image}  # without the tag: another tag of the same image restarts no pod
     return RolePlan(
         role=role,
         replicas=getattr(section, "replicas", 1) * (_members(spec) if role == "learner" else 1),
@@ -138,18 +136,18 @@ def _role(spec: Spec, fields: _Fields, role: Role, uid: str) -> RolePlan:
 
 
 def _members(spec: Spec) -> int:
-    """Members of all policies: each has learners of its own."""
+    """Population members over all policies; each has its own learners."""
     return sum(policy.population for policy in (spec.policies or {}).values())
 
 
 class _Fields(NamedTuple):
-    """A spec as plain data, and its leaves with their marks; made once for all roles."""
+    """A spec as plain data, and its leaves with their marks; computed once for all roles."""
 
     values: dict[str, Any]
     leaves: tuple[Leaf, ...]
 
     def pick(self, wanted: Callable[[Applies], bool]) -> dict[str, Any]:
-        """The leaves whose mark is wanted, in the shape of the spec; sections without any are left out."""
+        """Leaves whose mark satisfies `wanted`, nested as in the spec; sections without any are left out."""
         picked: dict[str, Any] = {}
         for path, _, applies in self.leaves:
             if wanted(applies):
@@ -166,14 +164,14 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def changes(old: Spec, new: Spec) -> list[Change]:
-    """Changes that make a live run of `old` one of `new`, in the order of the schema.
+    """Changes that turn a live run of `old` into one of `new`, in the order of the schema.
 
     A field is judged by the mark that it carries. Two spellings of the same run (`algorithm` at the top or below
     `policies`, `like` or written out, 2Gi or 2048Mi) differ in nothing.
     """
     before, after = normal(old), normal(new)
     found: list[Change] = []
-    settled: list[tuple[str, ...]] = []  # sections of which everything is said
+    settled: list[tuple[str, ...]] = []  # sections reported as a whole
     for path, was, now, what in _whole_sections(before, after):
         settled.append(path)
         found.append(_refusal(new, path, was, now) if what == "refuse" else _change(new, path, was, now, ""))
@@ -192,7 +190,7 @@ def changes(old: Spec, new: Spec) -> list[Change]:
         elif path == ("storage", "size") and new.target != "local" and mebibytes(now) < mebibytes(was):
             found.append(Change("", "refuse", dotted(path), f"{_was_now(new, path, was, now)}: a volume only grows"))
         elif (new.target == "local" and not leaf.applies.in_run_file) or _same_image(path, was, now):
-            found.append(_change(new, path, was, now, ""))  # no process has a use for it
+            found.append(_change(new, path, was, now, ""))  # no process reads it
         else:
             action: Literal["live", "restart"] = "live" if leaf.applies.when == "live" else "restart"
             there = [role for role in leaf.applies.roles if getattr(after.roles, role) is not None]
@@ -211,7 +209,7 @@ _STREAMS: Final = (
 
 
 def _whole_sections(before: Spec, after: Spec) -> Iterator[tuple[tuple[str, ...], Any, Any, Literal["refuse", "live"]]]:
-    """Sections that came, went, or hold something of another kind: path, a word for what was and for what is."""
+    """Sections added, removed or changed in kind: path, old and new value in a word, action."""
     old, new = before.policies or {}, after.policies or {}
     for name in dict.fromkeys([*new, *old]):
         if name not in old or name not in new:
@@ -254,7 +252,7 @@ _FORM_OF_ROWS: Final = ("unroll_length", "sequence_length", "burn_in")
 
 
 def _lost_rows(before: Spec, after: Spec, path: tuple[str, ...], role: str, action: str) -> str:
-    """Warning of rows that the replay loses by a change; "": none."""
+    """Warning that a change makes the replay discard rows; "" if it does not."""
     old, new = before.replay, after.replay
     if old is None or new is None:
         return ""
@@ -270,7 +268,7 @@ def _lost_rows(before: Spec, after: Spec, path: tuple[str, ...], role: str, acti
 
 
 def _same_image(path: tuple[str, ...], was: Any, now: Any) -> bool:
-    """Another name, as after a new tag, means the image that runs already."""
+    """Whether two image names have the same digest, as after a new tag."""
     if path[0] != "images" or not was or not now:
         return False
     before, after = Reference.parse(was), Reference.parse(now)
@@ -295,12 +293,12 @@ def _written(value: Any) -> str:
 
 
 _SHOWN_OF_DIGEST: Final = len("sha256:") + 12
-"""As much of a digest as a person compares."""
+"""Characters of a digest in messages: the algorithm and 12 hex digits."""
 
 
 def live_with(live: Mapping[str, Any], replicas: Mapping[str, int]) -> dict[str, Any]:
-    """A manager's live fields, with numbers of replicas that are others than the spec's by now."""
-    least = {"learner": 1, "replay": 1}  # a spec has no fewer
+    """The manager's live fields with the current numbers of replicas, which may differ from the spec's."""
+    least = {"learner": 1, "replay": 1}  # minima of the schema
     roles = {
         role: {**fields, "replicas": max(replicas[role], least.get(role, 0))}
         if "replicas" in fields and role in replicas
@@ -311,13 +309,13 @@ def live_with(live: Mapping[str, Any], replicas: Mapping[str, int]) -> dict[str,
 
 
 def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]) -> list[str]:
-    """Reasons why a live run of `spec` cannot have so many replicas, with the way out; [] when it can.
+    """Reasons why a live run of `spec` cannot be scaled to `wanted`, each with a remedy; [] when it can.
 
     Args:
         wanted: role -> replicas, all of them together.
-        live: the same for what runs now, which an earlier `scale` may have made another number than the spec's.
+        live: role -> replicas now, which differ from the spec's after an earlier `scale`.
     """
-    spec = spec.model_copy(update={"roles": normal(spec).roles})  # a replay that it leaves out is there
+    spec = spec.model_copy(update={"roles": normal(spec).roles})  # with the default replay where the spec leaves it out
     if why := [reason for role, count in wanted.items() if (reason := _why_not(spec, role, count)) is not None]:
         return why
     before = sized(spec, live)
@@ -328,7 +326,7 @@ def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]
 
 
 def _why_not(spec: Spec, role: str, replicas: int) -> str | None:
-    """The same of one role, whatever the others are."""
+    """Reason why one role cannot have so many replicas, whatever the others have; None when it can."""
     section = getattr(spec.roles, role, None) if role in ROLES else None
     if section is None:
         there = [name for name in ROLES if getattr(spec.roles, name) is not None]
@@ -350,7 +348,7 @@ def _why_not(spec: Spec, role: str, replicas: int) -> str | None:
 
 
 def sized(spec: Spec, replicas: Mapping[str, int]) -> Spec:
-    """The same with other numbers of replicas, where a role has such a number."""
+    """The spec with other numbers of replicas; roles without `replicas` stay as they are."""
     sections = {role: getattr(spec.roles, role) for role in replicas}
     resized = {
         role: section.model_copy(update={"replicas": replicas[role]})

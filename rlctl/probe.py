@@ -1,4 +1,4 @@
-"""Trial on this machine, in a child process, of the environment, networks and algorithms of a spec: are they there?
+"""Trial of a spec's environment, networks and algorithms on this machine, in a child process.
 
 The child runs the user's own code. It may hang, crash, print and start processes: it is given a few seconds, and what
 it has started is ended with it. rlctl itself never imports gymnasium or torch, and may be installed without them.
@@ -31,37 +31,37 @@ from rlctl.spec.words import number, plain
 from rlctl.waiting import Waiting
 
 WITHIN_S: Final = 5.0
-"""Time from the child's start to its answer."""
+"""Seconds from the child's start to its reply, at most."""
 MORE_WITH_TORCH_S: Final = 15.0
-"""More time where torch has to be imported, for that and the networks."""
+"""Seconds added to the timeout where torch is needed, for its import and the networks."""
 _POLL_S: Final = 0.01
 _MOST_BYTES: Final = 1 << 20
 _MOST_CHARACTERS: Final = 600
-"""Longest message: a foreign exception may hold anything."""
+"""Characters of a message, at most: a foreign exception may hold anything."""
 _KEPT_BYTES: Final = 4096
-"""The end of what the child has written to stderr."""
+"""Bytes kept from the end of the child's stderr."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Findings of the child."""
+    """Result of a trial."""
 
     verdict: Literal["ok", "problem", "not checked"]
     text: str  # one line: which leaf goes through which net, or why nothing is known
     faults: tuple[Fault, ...] = ()  # of the spec
     missing: tuple[Fault, ...] = ()  # packages that are not installed here
     inputs: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)  # policy -> leaf, space, net
-    shard_bytes: int = 0  # of the arrays of one shard of the replay; 0: there is none, or it is not known
+    shard_bytes: int = 0  # of the arrays of one replay shard; 0: no replay, or not known
 
 
 class Probing:
-    """A child that is asked; its answer is fetched later, so that one can do something else meanwhile.
+    """A trial in a child process, which runs in the background until its result is fetched.
 
     Args:
         spec: checked by `rlctl.spec.load`.
         base: folder of the spec file; `code.path` is relative to it.
-        initial: `of` and `arrays` of the policy that the run begins with, which brings torch; empty: none.
-        within_s: from now to the answer, without torch: MORE_WITH_TORCH_S more where it is needed.
+        initial: `of` and `arrays` of the run's initial policy, which need torch; empty: none.
+        within_s: timeout from now to the reply; MORE_WITH_TORCH_S longer where torch is needed.
         python: interpreter that the roles would run under.
         clock: seconds, monotonic.
         sleep: waits a few milliseconds.
@@ -100,7 +100,7 @@ class Probing:
         self._files.close()
 
     def answer(self) -> Probed:
-        """Findings of the child by the deadline; it has ended then."""
+        """Wait for the child until the deadline and end it; returns its result."""
         if self._child is None:
             return self._not_checked(self._unable)
         child = self._child.pid
@@ -119,11 +119,11 @@ class Probing:
             return self._not_checked("trying it ended without an answer")
 
     def stop(self) -> int:
-        """End the child and what it has started; returns its exit code, 0 where there was none."""
+        """Kill the child's process group; returns the child's exit code, 0 if none was started."""
         if self._child is None:
             return 0
         if self._child.returncode is None:
-            # not reaped before: until then its number is the group's, and no other process's
+            # not reaped yet: its pid is still that of its process group, and of no other process
             with suppress(ProcessLookupError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
@@ -155,7 +155,7 @@ class Probing:
         self._reader.start()
 
     def _listen(self, stderr: IO[bytes]) -> None:
-        """Keep the last words, so that the child never waits for them to be read."""
+        """Drain stderr and keep its end, so that the child never blocks on a full pipe."""
         with stderr:
             while heard := os.read(stderr.fileno(), _KEPT_BYTES):
                 self._last_words = (self._last_words + heard)[-_KEPT_BYTES:]
@@ -198,7 +198,7 @@ def _has_own_code(spec: Spec) -> bool:
 
 
 def _lacking(spec: Spec, *, with_torch: bool) -> str:
-    """Packages that are missing here and without which there is nothing to try; "" when all are there."""
+    """Message about packages that the trial needs and that are not installed here; "" when all are."""
     for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if with_torch else [])):
         if importlib.util.find_spec(package) is None:
             return f'{package} is not installed here: pip install "rlctl[local]"'
@@ -230,11 +230,11 @@ def _shown(inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
 
 
 GRID_LR: Final = 1e-3
-"""Learning rate of Adam from which PPO and APPO learn small images well: docs/algorithms/ppo.md."""
+"""Learning rate of Adam at which PPO and APPO learn small images well: docs/algorithms/ppo.md."""
 
 
 def _settled(spec: Spec, continuous: bool, inputs: Mapping[str, Sequence[Mapping[str, str]]]) -> str:
-    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: what a policy leaves to us, and a default that is off."""
+    """`; entropy_coef 0.01, epochs 10, minibatch_size 64`: resolved `auto`, preset defaults, a hint on lr."""
     left = []
     for name, policy in (fields.normal(spec).policies or {}).items():
         if brought := fields.brought(spec, name):

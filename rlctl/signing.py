@@ -1,7 +1,7 @@
 """Signatures of models by OpenSSF's model-signing, with a pair of elliptic curve keys: the only module that knows it.
 
 A signature is a Sigstore bundle over the sha256 of every file of a folder, or of one file; `model_signing verify key`
-reads it too. Nothing is asked of a server, and no name is bound to a key: a verifier has to know whose key it is.
+reads it too. No server is contacted, and no name is bound to a key: a verifier has to know whose key it is.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from rlctl.errors import BadSignature, UsageError
 
 SIGNATURE: Final = "model.sig"
-"""Name of a folder's signature, in it; that of a file is beside it, with `.sig` after its name."""
+"""File name of a folder's signature, inside the folder; that of a file is beside it, with `.sig` appended."""
 _CURVES: Final = "openssl ecparam -name prime256v1 -genkey -noout -out key.pem; openssl ec -in key.pem -pubout"
 
 
@@ -105,7 +105,7 @@ def _signer(key: Path) -> Any:
 
 
 def _hashing(signature: Path) -> Any:
-    """Every file but the signature, whatever a signature wants left out."""
+    """Hashing of every file but the signature, whatever the signature itself excludes."""
     return _library().hashing.Config().set_ignored_paths(paths=[signature], ignore_git_paths=False)
 
 
@@ -120,7 +120,7 @@ def _why(error: Exception, model: Path, signature: Path) -> str:
 
 
 def _differences(model: Path, signature: Path) -> str:
-    """Files that are other than a signature has them: `policy.json is changed, notes.txt is not signed`; "": none.
+    """Files that differ from what was signed: `policy.json is changed, notes.txt is not signed`; "": none.
 
     Raises:
         ValueError, KeyError, TypeError, OSError: the signature or a file cannot be read.

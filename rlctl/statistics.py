@@ -1,4 +1,4 @@
-"""Figures of a few runs: interquartile mean, bootstrap intervals, probability of improvement. Needs numpy.
+"""Statistics of few runs: interquartile mean, bootstrap intervals, probability of improvement. Needs numpy.
 
 Source: Agarwal et al. 2021, "Deep Reinforcement Learning at the Edge of the Statistical Precipice", arXiv:2108.13264.
 """
@@ -15,7 +15,7 @@ Values = Sequence[float] | NDArray[np.float64]
 
 
 def iqm(values: Values) -> float:
-    """Mean of the middle half; the two values at its edges count in part.
+    """Interquartile mean: mean of the middle half, in which the two values at its edges count in part.
 
     Example:
         `iqm([1, 2, 3, 4])` is 2.5; `iqm([0, 3, 4, 5, 6, 100])` is 4.5: 3 and 6 count half.
@@ -33,7 +33,7 @@ def bootstrap(
     values: Values, statistic: Callable[[NDArray[np.float64]], float], *, level: float = 0.95, draws: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:  # fmt: skip
-    """Percentile interval of a statistic over resampled values."""
+    """Percentile bootstrap interval of a statistic: its lower and upper end."""
     rng = np.random.default_rng(seed)
     data = np.asarray(values, np.float64)
     found = [statistic(rng.choice(data, data.size)) for _ in range(draws)]
@@ -53,7 +53,7 @@ def compared(
     first: Values, second: Values, statistic: Callable[[NDArray[np.float64], NDArray[np.float64]], float], *,
     level: float = 0.95, draws: int = 2000, seed: int = 0,
 ) -> Interval:  # fmt: skip
-    """A statistic of two samples, with its percentile interval over a stratified bootstrap: each is resampled apart.
+    """A statistic of two samples with its percentile interval by stratified bootstrap: each sample is resampled alone.
 
     Example:
         `compared(a, b, improvement)`; `compared(a, b, lambda x, y: iqm(x) - iqm(y))`.
@@ -68,7 +68,7 @@ def compared(
 
 
 def improvement(first: Values, second: Values) -> float:
-    """Probability that a value of the first is above one of the second; equal ones count half.
+    """Probability of improvement: that a value of `first` is above one of `second`; ties count half.
 
     Example:
         `improvement([3, 1], [2, 1])` is 0.625: of four pairs two and a half.

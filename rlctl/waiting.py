@@ -1,4 +1,4 @@
-"""Bounded wait, which says every ten seconds what it waits for."""
+"""Wait with a timeout that reports every ten seconds what it waits for."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ def quiet(text: str) -> None:
 
 
 def steady() -> float:
-    """Seconds, monotonic, counted while the machine sleeps, too: BOOTTIME of Linux, and what others call MONOTONIC."""
+    """Monotonic clock in seconds that counts suspended time: CLOCK_BOOTTIME on Linux, elsewhere CLOCK_MONOTONIC."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Waiting:
-    """One wait.
+    """One wait with a timeout.
 
     Args:
-        limit_s: its bound, from its beginning or the last progress.
-        say: told a line for every ten seconds.
+        limit_s: timeout, from the beginning or the last progress.
+        say: called with a line every ten seconds.
         clock: monotonic seconds.
-        sleep: waits so many seconds; None: time.sleep.
+        sleep: waits for the given seconds; None: time.sleep.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Waiting:
         self._end = self._began + limit_s
 
     def moved(self) -> None:
-        """There is progress: the bound counts from now."""
+        """Record progress: the timeout counts from now."""
         self._end = self._clock() + self._limit_s
 
     def left_s(self, what: object = "") -> float:
-        """Seconds to wait now, until the next line or the end; 0: the time is over. Says the line that is due.
+        """Seconds until the next line or the timeout; 0: timed out. Says the line that is due.
 
         Args:
-            what: name of what is waited for; becomes text only when there is something to say.
+            what: what is waited for; formatted only when a line is due.
         """
         now = self._clock()
         if now >= self._end:
@@ -61,19 +61,19 @@ class Waiting:
         return min(self._said + HEARTBEAT_S, self._end) - now
 
     def over(self, what: object = "") -> bool:
-        """Whether the time is up; says the line that is due."""
+        """Whether the wait has timed out; says the line that is due."""
         return self.left_s(what) == 0
 
     def until(self, look: Callable[[], Found], every_s: float, what: object = "") -> Found:
-        """Look again and again until something is found.
+        """Poll until something is found.
 
         Args:
-            look: what it returns counts as found when it is true.
-            every_s: between two looks.
-            what: name of what is waited for.
+            look: the poll; a true result counts as found.
+            every_s: seconds between two polls.
+            what: what is waited for.
 
         Returns:
-            What was seen last: nothing, when the time is over.
+            Result of the last poll; a false one after a timeout.
         """
         while not (found := look()) and (left_s := self.left_s(what)):
             self._sleep(min(every_s, left_s))

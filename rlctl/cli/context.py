@@ -31,7 +31,7 @@ TARGETS: Mapping[str, str] = {
 }
 """Target -> module and class. A further backend is one line here."""
 ON_CLUSTERS = frozenset({"kubernetes"})
-"""Targets of which a user has several: their class takes context and namespace."""
+"""Targets that are clusters, of which a user may have several: their class takes context and namespace."""
 
 
 class Cluster(NamedTuple):
@@ -43,7 +43,7 @@ class Cluster(NamedTuple):
 
 NOWHERE = Cluster()
 REGISTRY_S = 10.0
-"""Longest wait for one request to a registry."""
+"""Timeout of one request to a registry, in seconds."""
 
 
 class Output(StrEnum):
@@ -71,28 +71,28 @@ class Signalled(BaseException):
 
 
 class ReaderGone(Signalled):
-    """The reader of our output has gone: as quiet as a death by SIGPIPE."""
+    """Broken pipe on our output: exit 141, as quiet as a death by SIGPIPE."""
 
     def __init__(self) -> None:
         super().__init__(141)
 
 
 def _browse(url: str) -> object:
-    """Show it in the user's browser; a failure is no harm, the address is printed."""
+    """Open a URL in the user's browser; a failure is harmless, as the URL is printed too."""
     import webbrowser
 
     return webbrowser.open(url)
 
 
 def _probe(spec: Spec, base: Path, initial: Mapping[str, Any]) -> Probing:
-    """A child process on this machine that looks for what the spec names, and at the policy it begins with."""
+    """Trial of a spec and its initial policy on this machine, in a child process."""
     from rlctl.probe import Probing
 
     return Probing(spec, base, initial=initial)
 
 
 def _label(environ: Mapping[str, str], image: Reference, name: str) -> str | None:
-    """A label of an image, as its registry tells it; "" without one, None where there is no such image."""
+    """A label of an image from its registry; "" without one, None where there is no such image."""
     from rlctl.image_names import loopback
     from rlctl.images.registry.client import Registry
     from rlctl.images.registry.logins import logins
@@ -101,14 +101,14 @@ def _label(environ: Mapping[str, str], image: Reference, name: str) -> str | Non
 
 
 def _become(command: Sequence[str]) -> None:
-    """Go on as this program: the terminal, its signals and the exit code are that one's."""
+    """Replace this process by a program (exec), which takes over the terminal, its signals and the exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(command[0], list(command))
 
 
 def _nothing() -> TextIO:
-    """In place of a stream that the shell has closed."""
+    """Null stream, in place of one that the shell has closed."""
     return open(os.devnull, "r+")
 
 
@@ -190,7 +190,7 @@ class World:
         self._json(content, indent=None)
 
     def raw(self, text: str) -> None:
-        """Data that is the answer whatever -o says, to stdout as it is."""
+        """Write data to stdout unchanged, whatever -o says."""
         self.wrote_json = True
         self._write(self.stdout, text)
 
@@ -200,7 +200,7 @@ class World:
             self.complain(text)
 
     def mention(self, text: str) -> None:
-        """As `say`, in the middle of a target's work, which goes on when the reader of our output has gone."""
+        """Like `say`, but without errors, in the middle of a target's work: it goes on after a broken pipe."""
         with suppress(RlctlError, ReaderGone):
             self.say(text)
 
@@ -209,16 +209,16 @@ class World:
         self._write(self.stderr, text + "\n")
 
     def is_terminal(self, stream: TextIO) -> bool:
-        """A stream is a terminal that moves its cursor."""
+        """Whether a stream is a terminal with cursor control."""
         return stream.isatty() and self.environ.get("TERM", "") != "dumb"
 
     def bold(self, text: str) -> str:
-        """Text that stands out on stdout, where that is wanted and possible."""
+        """Text in bold on stdout, where that is wanted and supported."""
         wanted = self.is_terminal(self.stdout) and not self.environ.get("NO_COLOR")
         return f"\x1b[1m{text}\x1b[0m" if wanted else text
 
     def can_ask(self) -> bool:
-        """Standard input and error are terminals, so a question is answered."""
+        """Whether standard input and error are terminals, so that a question can be answered."""
         return self.stdin.isatty() and self.stderr.isatty()
 
     def ask(self, question: str) -> str:
@@ -231,7 +231,7 @@ class World:
 
     @property
     def usual_cluster(self) -> Cluster:
-        """As RLCTL_CONTEXT and RLCTL_NAMESPACE say; KUBECONFIG is the client's own."""
+        """Cluster of RLCTL_CONTEXT and RLCTL_NAMESPACE; KUBECONFIG is read by the client itself."""
         namespace = _checked(self.environ.get("RLCTL_NAMESPACE"), "RLCTL_NAMESPACE")
         return Cluster(self.environ.get("RLCTL_CONTEXT") or None, namespace)
 

@@ -37,15 +37,15 @@ def main(world: World | None = None) -> None:
 
 
 def _silence(stream: TextIO) -> None:
-    """Python flushes once more at the end, and makes the exit code 120 when that fails."""
+    """Redirect a broken stream to /dev/null: Python flushes again at exit, and a failure makes the exit code 120."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def run(arguments: Sequence[str], world: World) -> int:
-    """One command line.
+    """Run one command line.
 
     Returns:
-        Its exit code; everything that had to be said is printed.
+        Its exit code; all output is written.
     """
     # a failure before the options are read has to be printed as they ask for
     world.output = "json" if _wants_json(arguments) else "table"
@@ -93,7 +93,7 @@ def _usage(error: Any) -> UsageError:
 
 
 def _in_words(error: Any, message: str) -> str:
-    """A message of the command line without the words of the library that has read it, and with what was given."""
+    """Message of the command line's parser in our words, with the value that was given."""
     said = message.replace("Value error, ", "")
     head, wrong, _ = said.partition("Input should be a valid integer")
     if not wrong:
@@ -181,7 +181,7 @@ def _write_bug(world: World, error: Exception) -> Path:
 
 
 def _as_json(world: World, code: int, reason: str, message: str, hint: str, objects: Sequence[str]) -> None:
-    """Exactly one document on stdout: where the answer is already there, the failure is on stderr alone."""
+    """Print an error as the only document on stdout; where the answer is already there, it is on stderr alone."""
     error = {"code": code, "reason": reason, "message": message, "hint": hint, "objects": [*objects]}
     with suppress(RlctlError):
         if world.streams:

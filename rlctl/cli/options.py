@@ -1,4 +1,4 @@
-"""Options that mean the same at every verb, and what the shell completes for them."""
+"""Options shared by all verbs, and their shell completion."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _recorded(key: str) -> list[str]:
 
 
 def _completion(words: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
-    """Completion of the shell: the words that begin as what is typed."""
+    """Shell completion: the words that begin with the text typed so far."""
     return lambda incomplete: [word for word in words() if word.startswith(incomplete)]
 
 
@@ -123,7 +123,7 @@ Utc = Annotated[bool, typer.Option("--utc", help="Print times in UTC instead of 
 
 
 def verb(*cluster: str, wide: bool = False) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Make a command of a function of a World, which the options of all verbs have set up.
+    """Decorator that makes a command of a function of a `World`, with the options that all verbs share.
 
     Args:
         cluster: `namespace`, `context`, or both; on the command line they follow `target`.

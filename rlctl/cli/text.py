@@ -16,7 +16,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def age(seconds: float) -> str:
-    """A length of time for a column: at most four characters."""
+    """Duration for a column: at most four characters."""
     return duration(seconds, short=True)
 
 
@@ -90,10 +90,10 @@ def moment(text: str, *, now: datetime) -> datetime:
 
 
 def span(text: str, option: str) -> float:
-    """Length of time in seconds that an option gives: "30", "5s", "2m", "1h30m", "1d"; 0 is allowed.
+    """Duration in seconds that an option gives: "30", "5s", "2m", "1h30m", "1d"; 0 is allowed.
 
     Raises:
-        UsageError: not a length of time.
+        UsageError: not a duration.
     """
     length_s = float(text) if re.fullmatch(r"[0-9]+(?:\.[0-9]+)?", text) else seconds_of(text)
     if length_s is None:
@@ -109,5 +109,5 @@ def stamp(time: datetime, *, utc: bool, date: bool = False) -> str:
 
 
 def rfc3339(time: datetime) -> str:
-    """UTC, as machines like it."""
+    """RFC 3339 text in UTC, to the microsecond."""
     return time.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

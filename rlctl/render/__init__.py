@@ -20,8 +20,8 @@ def for_target(plan: Plan, spec: Spec, place: RunPlace | None, python: str) -> l
 
     Args:
         plan: what runs.
-        spec: that the plan was made of.
-        place: where the run lies; a cluster is rendered for without.
+        spec: the spec that the plan was made of.
+        place: folders of the run; None for a cluster.
         python: the interpreter of all its processes, where they run on this machine.
 
     Raises:

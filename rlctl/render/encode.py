@@ -1,4 +1,4 @@
-"""Values as a document holds them: whatever a value holds, it adds no key, no line and no section."""
+"""Encoding of values in documents: no value, whatever it holds, adds a key, a line or a section."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_@+=:,./{}-]+")
 _PLAIN_TEXT = re.compile(r"-{0,2}[A-Za-z/][A-Za-z0-9_./=@$()-]*(?::[A-Za-z0-9_./=@$()-]+)*")
 _NOT_TEXT = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
-"""Words that some reader of YAML takes for something else than text."""
+"""Words that some YAML readers take for a Boolean or null, in small letters."""
 _quoted_by_json = json.JSONEncoder(ensure_ascii=False).encode
 _PRINTABLE_LINES = re.compile(r"[!-~](?:[ -~]*[!-~])?\n(?:(?:[ -~]*[!-~])?\n)*(?<!\n\n)")
 
@@ -49,7 +49,7 @@ def to_yaml(value: Any) -> str:
 
 
 def to_document(value: Mapping[str, Any]) -> str:
-    """A whole document as a person writes it: one value on a line, and text of several lines as a block.
+    """A whole YAML document in block style: one value on a line, and text of several lines as a block.
 
     Raises:
         ValueError: as `to_yaml`.
@@ -106,7 +106,7 @@ def _write_leaf(value: Any, indent: str, head: str, lines: list[str]) -> None:
 
 @lru_cache(maxsize=1024)
 def _text(value: str) -> str:
-    """Without quotes where no reader can take it for anything but text."""
+    """YAML of a text, without quotes where no reader takes it for another type."""
     plain = _PLAIN_TEXT.fullmatch(value) and value.lower() not in _NOT_TEXT
     return value if plain else to_yaml(value)
 

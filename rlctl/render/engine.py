@@ -1,4 +1,4 @@
-"""The only module that knows the template language.
+"""Template engine: the only module that knows the template language.
 
 Templates hold values, not logic. Every interpolation is encoded for the format of its document by the environment
 itself, so that no value, whatever it holds, can add a key, a line or a section.
@@ -100,7 +100,7 @@ def source(engine: jinja2.Environment, template: str) -> str:
 
 
 def _where(error: Exception, template: str) -> tuple[str, int]:
-    """The innermost frame that is a template's: jinja2 gives these its names and lines."""
+    """File and line of the innermost frame that is a template's: jinja2 gives these its names and lines."""
     file, line, trace = template, 0, error.__traceback__
     while trace is not None:
         if "__jinja_exception__" in trace.tb_frame.f_globals:

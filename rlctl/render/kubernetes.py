@@ -32,7 +32,7 @@ KEPT: Final = ("manager",)
 _STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "replay", "learner")
 _RBAC: Final = "rbac.authorization.k8s.io"
 _SHM_SHARE: Final = 0.25
-"""Of a learner's memory: what passes between its threads and a loader's processes."""
+"""Fraction of a learner's memory for /dev/shm: data between its threads and a loader's processes."""
 
 
 def cluster_documents(plan: Plan, spec: Spec) -> list[Document]:
@@ -40,7 +40,7 @@ def cluster_documents(plan: Plan, spec: Spec) -> list[Document]:
 
     Args:
         plan: what runs; its `base` and `code_path` are where the user's patches and templates lie.
-        spec: that the plan was made of.
+        spec: the spec that the plan was made of.
 
     Raises:
         SpecError: a fault of a template or a patch, with file and line; or a value that no document can hold.
@@ -92,7 +92,7 @@ def _subject(user: str) -> dict[str, str]:
 
 
 def _binding(subject: Mapping[str, str]) -> str:
-    """A name that no other subject has, and in which a reader recognises the subject."""
+    """Unique name of a subject's binding that begins with a readable form of the subject."""
     whole = json.dumps(subject, sort_keys=True)
     readable = re.sub(r"[^a-z0-9]+", "-", subject["name"].lower()).strip("-")[:40]
     return "-".join(filter(None, ("rlctl", readable, hashlib.sha256(whole.encode()).hexdigest()[:8])))
@@ -192,7 +192,7 @@ def _live(plan: Plan) -> dict[str, Any]:
 
 
 def _released(plan: Plan) -> dict[str, list[str]]:
-    """The workloads whose pods go when the run is finished."""
+    """Workloads whose pods are removed when the run is finished: plural of the kind -> names."""
     found: dict[str, list[str]] = {plural: [] for plural in names.WORKLOADS.values()}
     for role in plan.roles:
         if role.role == "actor":
@@ -243,7 +243,7 @@ def _proxy(plan: Plan, spec: Spec, page: str) -> dict[str, Any]:
 
 
 def quantity(mebibytes: float) -> str:
-    """Memory as a cluster writes it back: whole bytes, rounded up, in the largest unit that divides them.
+    """Memory in the form in which a cluster returns it: whole bytes, rounded up, in the largest unit that divides them.
 
     Example:
         2048 is 2Gi, 307.2 is 322122548.
@@ -256,7 +256,7 @@ def quantity(mebibytes: float) -> str:
 
 
 def millicores(cores: float) -> str:
-    """Cores as a cluster writes them back: 2, or 1500m."""
+    """Cores in the form in which a cluster returns them: 2, or 1500m."""
     amount = round(cores * 1000)
     return str(amount // 1000) if amount % 1000 == 0 else f"{amount}m"
 

@@ -60,7 +60,7 @@ def local_documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -
 
 
 def interpreter(documents: Iterable[Document]) -> str | None:
-    """The `python` that documents were made for; None: they are no machine's."""
+    """Python interpreter that documents were rendered for; None for documents of a cluster."""
     for document in documents:
         if document.name == _WATCH:
             command = next(line for line in document.text.splitlines() if line.startswith("command = "))
@@ -69,7 +69,7 @@ def interpreter(documents: Iterable[Document]) -> str | None:
 
 
 def run_file_name(role: RolePlan) -> str:
-    """Another hash is another file, so a running process never sees its run file change."""
+    """Name of a role's run file: it has the hash, so that a running process never sees its run file change."""
     return f"{role.role}-{role.hash}.json"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 KEYS: Final = {"volumeMounts": "mountPath", "topologySpreadConstraints": "topologyKey"}
-"""Lists whose entries are known by another key than `name`."""
+"""List -> key that identifies its entries, where that is not `name`."""
 
 
 def merged(ours: Any, patch: Any, field: str = "") -> Any:
@@ -18,8 +18,8 @@ def merged(ours: Any, patch: Any, field: str = "") -> Any:
 
     Args:
         ours: value, or None where we have none.
-        patch: what a user wrote.
-        field: the key that both stand under.
+        patch: value from the user's file.
+        field: key of both values.
     """
     if isinstance(patch, dict):
         found = dict(ours) if isinstance(ours, dict) else {}

@@ -1,4 +1,4 @@
-"""From the text of a rendered template to objects."""
+"""Parsing of rendered templates into objects."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def objects(text: str, origin: str) -> Iterator[RenderedObject]:
 
 @lru_cache(maxsize=256)
 def _parsed(text: str, origin: str) -> tuple[Object, ...]:
-    """The objects as written. Kept, because a service that deploys renders the same ones again and again."""
+    """The objects as written; cached, because a service that deploys renders the same ones repeatedly."""
     line, parsed = 0, []
     for part in text.split("\n---\n"):
         tree = yaml.read("\n" * line + part, origin)

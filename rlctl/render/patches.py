@@ -1,7 +1,7 @@
 """Patches of a user for our objects: `templates/<role>.patch.yaml`, or `templates/<role>.<kind>.patch.yaml`.
 
 The first is for the Deployments or the StatefulSet of a role, the second for its objects of another kind; `run` stands
-for what belongs to no single role. A patch may say anything but what rlctl finds its objects by.
+for what belongs to no single role. A patch may set any field but those by which rlctl finds its objects.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ KINDS: Final[Mapping[str, tuple[str, ...]]] = {
     "persistentvolumeclaim": ("PersistentVolumeClaim",),
     "serviceaccount": ("ServiceAccount",),
 }
-"""Roles and kinds that a patch may be for; run files and rights are not a user's to alter."""
+"""Kind in a file's name -> kinds of objects that it patches; run files and RBAC objects cannot be patched."""
 WHOLE_RUN: Final = "run"
 MAX_LETTERS: Final = 256 << 10
-"""Of one file."""
+"""Characters of one patch file, at most."""
 PATCHED_ROLES: Final = (*ROLES, "tensorboard", "status", "proxy-tensorboard", "proxy-status", WHOLE_RUN)
 
 _OWN_LABELS: Final = (*names.labels("-", "-"), names.UID, names.SHARD)
@@ -57,7 +57,7 @@ _ELSEWHERE: Final[Mapping[Keys, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """One file."""
+    """One patch file."""
 
     path: Path
     role: str  # "" for what belongs to no single role
@@ -67,7 +67,7 @@ class Patch:
 
 @dataclass(frozen=True, slots=True)
 class Patches:
-    """All of a run, in the order in which they are laid over an object."""
+    """All patches of a run, in the order in which they are applied to an object."""
 
     patches: tuple[Patch, ...] = ()
 
@@ -98,7 +98,7 @@ class Patches:
         return cls(tuple(found))
 
     def applied(self, ours: Object, role: str) -> tuple[Object, tuple[str, ...]]:
-        """An object with every patch for it laid over it, and their files.
+        """Apply every patch for an object; returns the patched object and the paths of the patches.
 
         Raises:
             SpecError: a patch has the wrong form, or alters what rlctl finds its objects by, with file and line.
@@ -122,7 +122,7 @@ class Patches:
         return ours, tuple(files)
 
     def missed(self, there: Collection[tuple[str, str]]) -> None:
-        """Object to patches that were for nothing.
+        """Refuse patches that match no object.
 
         Args:
             there: role and kind of every object of the run. A role that is not there at all is no fault: the same
@@ -181,7 +181,7 @@ def _altered(ours: Object, laid: Object, patch: Patch, role: str) -> Iterator[Pr
 
 
 def _containers(ours: Object, laid: Object, patch: Patch, role: str) -> Iterator[Problem]:
-    """Our containers stay, and so do their images."""
+    """Problems of a patch that removes one of our containers, or changes its image."""
     there: Keys = ("spec", "template", "spec", "containers")
     after = {container["name"]: container for container in _at(laid, there) or ()}
     for container in _at(ours, there) or ():
@@ -195,7 +195,7 @@ def _containers(ours: Object, laid: Object, patch: Patch, role: str) -> Iterator
 
 
 def _problem(patch: Patch, keys: Keys, message: str) -> Problem:
-    """At the deepest place along the path that the patch has."""
+    """Problem at the location of the deepest key along the path that the patch has."""
     places = (patch.tree.places.get(keys[:length]) for length in range(len(keys), -1, -1))
     return Problem(dotted(keys), message, *next((place for place in places if place), Location(str(patch.path))))
 

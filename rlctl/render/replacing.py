@@ -1,4 +1,4 @@
-"""The last resort: a whole template of the user's in place of ours, `templates/kubernetes/<name>.yaml.j2`.
+"""Replacement of a whole template by the user's own, `templates/kubernetes/<name>.yaml.j2`: the last resort.
 
 It states the release it was copied from, so that a newer one does not run with an old template unnoticed.
 """
@@ -21,7 +21,7 @@ _COPIED = re.compile(r"# copied from rlctl (\S+)\s*")
 
 
 def loader(folders: Sequence[Path]) -> jinja2.BaseLoader:
-    """Templates of the user's first, then ours.
+    """Template loader: the user's templates first, then ours.
 
     Args:
         folders: those whose `templates/` are searched; a later one wins.

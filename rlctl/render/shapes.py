@@ -1,4 +1,4 @@
-"""Shapes of the parts of a patched object that rlctl itself reads; everything else is the cluster's to judge."""
+"""Shapes of the parts of a patched object that rlctl itself reads; the cluster validates the rest."""
 
 from __future__ import annotations
 

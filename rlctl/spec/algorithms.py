@@ -11,7 +11,7 @@ from rlctl.spec.base import MUTABLE, Model, new_run, restart
 from rlctl.spec.words import CLASS_PATH
 
 ENTROPY_COEF: Final = 0.01
-"""Weight of the entropy of finitely many actions, unless the spec has one."""
+"""Default weight of the entropy, where every action is one of finitely many."""
 
 
 class Schedule(Model):
@@ -19,7 +19,7 @@ class Schedule(Model):
 
     kind: Annotated[Literal["linear"], restart("learner")] = "linear"
     agent_steps: Annotated[int, Field(ge=1), restart("learner")]
-    """Learned from by then; it stays at `final` afterwards."""
+    """Agent steps learned from until the value is `final`, where it stays."""
     final: Annotated[float, Field(ge=0), restart("learner")] = 0.0
 
     def at(self, consumed_steps: int, start: float) -> float:
@@ -33,12 +33,12 @@ class Algorithm(Model):
 
     needs_replay: ClassVar[bool] = False
     network: ClassVar[Mapping[str, Any]] = {}
-    """Fields of `model` whose default is another with this algorithm."""
+    """Defaults of fields of `model` that this algorithm replaces."""
     atari: ClassVar[tuple[Mapping[str, Any], ...]] = ({"reward_clip": 1.0},)
-    """Fields whose default is another with `env.preset: atari`, as where scores of its games are published: of each
-    group all, where the spec states none of them."""
+    """Defaults that `env.preset: atari` replaces, as in publications of Atari scores: a group as a whole, and only
+    where the spec states none of its fields."""
     lock_step_lag: ClassVar[int] = 1
-    """Versions from the weights that gather a segment to those that learn from it, with `sync`."""
+    """Lag with `sync`, in versions: from the weights that gather a segment to those that learn from it."""
 
     name: Annotated[str, new_run("learner", "actor", "evaluator")]
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator")] = 20
@@ -58,7 +58,7 @@ class Algorithm(Model):
 
     @property
     def budget_rows(self) -> int:
-        """Rows that may be made, on their way or queued: the learner's credit over all actors.
+        """Rows in the making, in flight or queued, at most: the learner's credit over all actors.
 
         As many as can be learned from before they are too old, and at least the batch that is learned from beside the
         one that is filled. With lag 0 one batch: what is gathered beside it is too old when its turn comes.
@@ -121,7 +121,7 @@ class ActorCritic(Algorithm):
         return self.entropy_coef
 
     def settled(self, continuous: bool) -> Self:
-        """The same with every `auto` as what it is."""
+        """The same hyperparameters with every `auto` resolved."""
         return self.model_copy(update={"entropy_coef": self.entropy_weight(continuous)})
 
 
@@ -200,7 +200,7 @@ class Clipped(ActorCritic):
     """Scale the advantages of a batch to mean 0 and standard deviation 1 over the valid rows of all learners."""
 
     def sized(self, *, plain: bool) -> Self:
-        """The same with every `auto` that depends on the network as what it is.
+        """The same hyperparameters with every `auto` that depends on the network resolved.
 
         Args:
             plain: the network is an mlp without memory, whose steps are cheap.
@@ -226,7 +226,7 @@ class Clipped(ActorCritic):
 
     @property
     def minibatches(self) -> int:
-        """Minibatches of one pass; asked of what `sized` returns."""
+        """Minibatches of one pass; needs the result of `sized`."""
         assert self.minibatch_size != "auto", "sized"
         return max(1, len(self.ages) * self.batch_size // self.minibatch_size)
 
@@ -258,7 +258,7 @@ class Ppo(Clipped):
 
     @property
     def passes(self) -> int:
-        """Passes over a batch; asked of what `sized` returns."""
+        """Passes over a batch; needs the result of `sized`."""
         assert self.epochs != "auto", "sized"
         return self.epochs
 
@@ -302,15 +302,15 @@ class Appo(Clipped, OffPolicy):
 
     @property
     def ages(self) -> tuple[int, ...]:
-        """Ages of the newest batch, of the oldest in the buffer and of those evenly between; asked of what `sized`
-        returns."""
+        """Ages of the newest batch, of the oldest in the buffer and of those evenly between; needs the result of
+        `sized`."""
         assert self.reuse != "auto", "sized"
         count = min(self.reuse, self.buffer_batches)
         return tuple(round(place * (self.buffer_batches - 1) / max(1, count - 1)) for place in range(count))
 
     @property
     def passes(self) -> int:
-        """Passes: more than one where `reuse` is above `buffer_batches`; asked of what `sized` returns."""
+        """Passes: more than one where `reuse` is above `buffer_batches`; needs the result of `sized`."""
         assert self.reuse != "auto", "sized"
         return self.reuse // len(self.ages)
 
@@ -362,11 +362,11 @@ class Replayed(Algorithm):
 
     @property
     def unit_rows(self) -> int:
-        """Rows of what is drawn as one, those that are learned from."""
+        """Rows learned from in one drawn unit: 1, or those of a sequence."""
         return 1
 
     def samples_per_insert(self, *, images: bool) -> float:
-        """Rows drawn for each that comes in, where the spec leaves it to the algorithm.
+        """Rows drawn for each row inserted, where the spec leaves it to the algorithm.
 
         Args:
             images: a leaf of the observation has three axes, or two of bytes or bits.
@@ -395,7 +395,7 @@ class QLearning(Replayed):
     """Weight of the network in an update of the target network (Polyak averaging); 1: a copy."""
 
     def samples_per_insert(self, *, images: bool) -> float:
-        """Of images as Mnih et al. have it: 32 rows for each 4. Small networks learn from more, and it costs little."""
+        """For images as in Mnih et al.: 32 rows for each 4. Small networks profit from more, at little cost."""
         return 8.0 if images else 32.0
 
 
@@ -455,7 +455,7 @@ class R2d2(Ladder):
     """Steps of a segment, as an actor sends it, and from the beginning of one sequence to that of the next. Part of the
     experience schema, which an evaluator announces as well."""
     burn_in: Annotated[int, Field(ge=0, le=10_000), restart("learner", "replay")] = 40
-    """Rows before those that are learned from, over which the memory is brought to what the weights make of it now: a
+    """Rows before those that are learned from, over which the memory is computed with the present weights: a
     multiple of unroll_length."""
     sequence_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "replay")] = 80
     """Rows of a sequence that are learned from: a multiple of unroll_length."""
@@ -515,7 +515,7 @@ class Continuous(Replayed):
     which replay.learning_starts decides; 0: never."""
 
     def samples_per_insert(self, *, images: bool) -> float:
-        """An optimizer step for each row that comes in."""
+        """One optimizer step for each row inserted."""
         return float(self.minibatch_size)
 
 
@@ -571,7 +571,7 @@ class External(Algorithm):
     """An algorithm of the user's own, `package.module:Class`; the class checks `params` in the role's environment."""
 
     atari: ClassVar[tuple[Mapping[str, Any], ...]] = ()
-    """None: the class decides what its loss does with rewards, and states its own defaults."""
+    """No defaults: the class decides what its loss does with rewards, and has defaults of its own."""
 
     name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
@@ -581,11 +581,11 @@ KINDS: dict[str, type[Algorithm]] = {
     "impala": Impala, "ppo": Ppo, "appo": Appo, "dqn": Dqn, "apex_dqn": ApexDqn, "r2d2": R2d2, "sac": Sac, "td3": Td3,
     "unknown": Unknown, "external": External,
 }  # fmt: skip
-"""By tag; the tag of an algorithm of ours is its name."""
+"""Tag -> class of an algorithm; the tag of an algorithm of ours is its name."""
 BUILT = tuple(name for name in KINDS if name not in ("unknown", "external"))
 """Algorithms of ours; the first is the default."""
 NEED_REPLAY = tuple(name for name in BUILT if KINDS[name].needs_replay)
-"""Those that learn from a replay."""
+"""Algorithms of ours that learn from a replay."""
 
 
 def tag(value: Any) -> str | None:

@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema
 
 Role = Literal["manager", "modelpool", "replay", "learner", "inference", "actor", "evaluator"]
 ROLES: tuple[Role, ...] = get_args(Role)
-"""In start order: a role may need those before it."""
+"""Roles in start order: a role may need those before it."""
 
 
 class Model(BaseModel):
@@ -32,7 +32,7 @@ class Applies:
     when: Literal["live", "restart", "new_run"]
     roles: tuple[Role, ...]
     in_run_file: bool = True
-    """False: it makes the pods of the roles, which do not read it themselves; one machine has no use for it."""
+    """False: the field shapes the pods of the roles, which do not read it themselves; unused on one machine."""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core)
@@ -52,7 +52,7 @@ def restart(*roles: Role, in_run_file: bool = True) -> Applies:
 
 
 def new_run(*roles: Role) -> Applies:
-    """Experience or weights of before would no longer fit: refused on a live run."""
+    """The change is refused on a live run: its experience or weights would no longer fit."""
     return Applies("new_run", roles)
 
 

@@ -14,7 +14,7 @@ from rlctl.spec.words import show
 
 OBJECT_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 QUEUE_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?$"
-"""It becomes the value of a label."""
+"""Pattern of a LocalQueue's name, which becomes the value of a label."""
 
 Image = Annotated[str, Field(pattern=IMAGE, max_length=400)]
 ImageByDigest = Annotated[str, Field(pattern=IMAGE_BY_DIGEST, max_length=400)]
@@ -35,7 +35,7 @@ DEFAULT_SIZE: Final = "50Gi"
 
 
 def network(value: str) -> str:
-    """A range of addresses in one spelling.
+    """Canonical spelling of a range of addresses.
 
     Raises:
         ValueError: it is not one, or has bits beyond its prefix.

@@ -54,7 +54,7 @@ def _leave_out(schema: dict[str, Any], node: dict[str, Any], path: list[str]) ->
 
 
 def _without_unknown(node: Any) -> None:
-    """Remove the alternative that stands for names that no algorithm has."""
+    """Remove the alternative for unknown names of algorithms."""
     if isinstance(node, dict):
         for value in node.values():
             _without_unknown(value)

@@ -24,12 +24,12 @@ HIDDEN = (
     "pbt",
     "roles.inference",
 )
-"""Sections and fields (`*` is any key) of which nothing can be used before a later release: neither the JSON Schema,
-nor a message, nor `lint --show-origin` offers them."""
+"""Sections and fields (`*` is any key) that this release does not support yet: the JSON Schema, messages and
+`lint --show-origin` leave them out."""
 
 
 def hidden(path: Path) -> bool:
-    """A path is one of `HIDDEN`, or lies below one."""
+    """Whether a path is one of `HIDDEN`, or below one."""
     return any(
         len(path) >= len(pattern) and all(wanted in ("*", key) for wanted, key in zip(pattern, path, strict=False))
         for pattern in (tuple(text.split(".")) for text in HIDDEN)
@@ -71,8 +71,8 @@ def leaves(section: Model, path: tuple[str, ...] = ()) -> Iterator[Leaf]:
 
 
 def filled(spec: Spec) -> Spec:
-    """The same spec, in its own shape, where algorithm and model say all of what preset and algorithm bring: read again
-    it means the same, as a dump has every value."""
+    """The spec in its own shape, with the defaults of preset and algorithm written out in algorithm and model: read
+    again it means the same, as a dump has every value."""
     if spec.policies is None:
         policy = spec.policy()
         return spec.model_copy(update={"algorithm": policy.algorithm, "model": policy.model})
@@ -97,7 +97,7 @@ _LOCAL_MAX_ACTORS: Final = 64
 
 
 def max_actors(spec: Spec) -> int:
-    """The most actors that `scale` accepts: unless the spec says so, on a cluster as many as fill whole Deployments."""
+    """Limit of actors for `scale`: unless the spec has one, on a cluster as many as fill whole Deployments."""
     actor = spec.roles.actor
     if actor.max_replicas is not None:
         return actor.max_replicas
@@ -107,7 +107,7 @@ def max_actors(spec: Spec) -> int:
 
 
 def normal(spec: Spec) -> Spec:
-    """The same spec with every policy below `policies`, and with what `like` brings in its place.
+    """The same spec with every policy below `policies`, and with `like` resolved.
 
     Raises:
         KeyError: `like` names a policy that does not exist.

@@ -13,7 +13,7 @@ from rlctl.errors import UsageError
 def state_home() -> Path:
     """`$XDG_STATE_HOME/rlctl`, where runs and the index of runs live unless the spec says otherwise.
 
-    A relative one is ignored, as the XDG specification says.
+    A relative path is ignored, as the XDG specification says.
 
     Raises:
         UsageError: this user has no home folder either.
@@ -68,7 +68,7 @@ class Layout:
         return self.results / "episodes"
 
     def make(self) -> None:
-        """Create all of them, readable by their owner only."""
+        """Create the folders of the run, readable by their owner only."""
         for folder in (self.run, self.models, self.checkpoints, self.logs, self.results):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
@@ -78,12 +78,12 @@ class RunPlace(Protocol):
 
     @property
     def uid(self) -> str:
-        """Recorded at its first `up`, or minted just now."""
+        """Uid of the run: recorded at its first `up`, or minted just now."""
 
     @property
     def layout(self) -> Layout:
-        """Its folders."""
+        """Folders of the run."""
 
     @property
     def sockets(self) -> Path:
-        """Its private folder for sockets, named by the first eight digits of the uid."""
+        """Private folder for sockets, named by the first eight digits of the uid."""

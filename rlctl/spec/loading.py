@@ -1,4 +1,4 @@
-"""From spec files to a checked Spec, or to every problem in them."""
+"""Loading of spec files: a checked Spec, or every problem in them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rlctl.spec.words import dotted
 from rlctl.spec.yaml import Location, Tree
 
 MAX_BYTES: Final = 256 << 10
-"""Of a spec file."""
+"""Bytes of a spec file, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Loaded:
     values: dict[str, Any]  # what the user wrote, merged; defaults are not in it
     base: Path  # folder of the first file: `code.path` and `storage.path` are relative to it
     places: Mapping[Keys, Location]
-    findings: list[Problem]  # what is allowed, but hardly meant
+    findings: list[Problem]  # values that are valid, but probably not intended
 
     def locate(self, path: Keys) -> Location | None:
         """File, line and column of a value; None for a default. Line and column are 0 for `--set`."""
@@ -51,7 +51,7 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     Args:
         paths: merged left to right: mappings key by key, everything else replaced. `-` is standard input.
         sets: `path=value` on top of them, typed by the schema.
-        machine: what findings about size compare with; None: this one.
+        machine: resources that findings about size compare with; None: this machine.
 
     Raises:
         SpecError: with every problem, in the order of the files.
@@ -63,7 +63,7 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     for over in files[1:]:
         _overlay(tree, over)
     problems = list(tree.problems)
-    if any(() in file.broken for file in files):  # a file that says nothing would make others look wrong
+    if any(() in file.broken for file in files):  # an unreadable file would make others look wrong
         raise SpecError(_in_order(problems, paths, sets))
     for text in sets:
         problem = _set(tree, text)
@@ -94,7 +94,7 @@ def _set_name(text: str) -> str:
 
 
 def _read(path: Path) -> Tree:
-    """A file as a tree with a mapping at the top; otherwise () is broken and the reason a problem."""
+    """Parse a file into a tree with a mapping at the top; otherwise () is broken, and the reason is a problem."""
     name = _name(path)
     tree = Tree()
     try:
@@ -141,7 +141,7 @@ def _decoded(raw: bytes) -> str:
 
 
 def _overlay(tree: Tree, over: Tree) -> None:
-    """Lay `over` on `tree`: mappings key by key, everything else replaces what was there."""
+    """Merge `over` into `tree`: mappings key by key, everything else replaces what was there."""
     top = {(): tree.places[()]} if () in tree.places else {}
     _merge(tree, tree.value, over.value, ())
     tree.places |= over.places | top
@@ -169,7 +169,7 @@ def _forget(tree: Tree, path: Keys) -> None:
 
 
 def _set(tree: Tree, text: str) -> Problem | None:
-    """Apply one `path=value`; the problem that keeps it from being applied."""
+    """Apply one `path=value`; returns the problem that prevents it, or None."""
     place = Location(_set_name(text))
     name, equals, written = text.partition("=")
     path = tuple(name.split("."))
@@ -208,7 +208,7 @@ def _nested(path: Keys, value: Any, place: Location, read: Tree) -> Tree:
 
 
 def _make_whole(value: Any, path: Keys, values: Any) -> None:
-    """Turn 5e6 into 5000000 where a whole number is wanted: YAML reads it as a real number."""
+    """Turn 5e6 into 5000000 where a whole number is wanted: YAML reads it as a float."""
     if isinstance(value, dict):
         for key, below in value.items():
             here = (*path, key)
@@ -230,12 +230,12 @@ def _validate(tree: Tree) -> list[Fault]:
 
 
 def _covers(faulty: set[Keys], path: Keys) -> bool:
-    """The value at a path, or a mapping around it, is wrong."""
+    """Whether the value at a path, or a mapping around it, is faulty."""
     return any(path[:length] in faulty for length in range(len(path) + 1))
 
 
 def _to_a_list(path: Keys) -> Keys:
-    """Of an entry of a list the list: without it the others would have other numbers."""
+    """Path of the list that holds an entry, else the path itself: to drop one entry would renumber the others."""
     return path[: next((at for at, key in enumerate(path) if isinstance(key, int)), len(path))]
 
 
@@ -247,7 +247,7 @@ _STAND_INS: Final[dict[Keys, Any]] = {("run",): "unnamed", ("env",): {"id": "-"}
 
 
 def _without(values: dict[str, Any], faulty: set[Keys]) -> Spec | None:
-    """The spec with defaults in place of what is wrong, so that the rest of it can be checked; None: hopeless."""
+    """The spec with defaults in place of faulty values, so that the rest can be checked; None where that fails."""
     values = _copy(values)
     drop = set(faulty)
     for _ in range(8):
@@ -281,7 +281,7 @@ def _first_by_path(faults: Any) -> list[Fault]:
 
 
 def _problem(fault: Fault, places: Mapping[Keys, Location]) -> Problem:
-    """A fault with its place: its own, or that of the nearest mapping around it."""
+    """Problem of a fault, with its location, or that of the nearest mapping around it."""
     place = next(
         (places[fault.path[:length]] for length in range(len(fault.path), -1, -1) if fault.path[:length] in places),
         Location(""),
@@ -290,7 +290,7 @@ def _problem(fault: Fault, places: Mapping[Keys, Location]) -> Problem:
 
 
 def _in_order(problems: Sequence[Problem], paths: Sequence[Path], sets: Sequence[str]) -> list[Problem]:
-    """As in the files, then as `--set` was given."""
+    """Problems sorted by file and line, then by `--set` option."""
     sources = [*map(_name, paths), *(_set_name(text) for text in sets)]
     order = {source: number for number, source in reversed(list(enumerate(sources)))}
 

@@ -38,9 +38,9 @@ class Machine:
 
 
 def left_bytes(groups: Path = GROUPS, own: Path = OWN_GROUPS, meminfo: Path = MEMINFO) -> int:
-    """Memory that this process may still take: what the machine has left, or a control group up to its limit.
+    """Bytes of memory left for this process: the least of what the machine and each control group have left.
 
-    Pages of files that the kernel may drop count as left.
+    File pages that the kernel may reclaim count as left.
     """
     left = [
         int(words[1]) * 1024
@@ -59,7 +59,7 @@ def left_bytes(groups: Path = GROUPS, own: Path = OWN_GROUPS, meminfo: Path = ME
 
 
 def _folders(groups: Path, own: Path) -> Iterator[Path]:
-    """Of every group that this process is in, and of those above it: each may set a limit.
+    """Folders of every group that this process is in, and of those above it: each may set a limit.
 
     In a container a path of version 1 may be that of the host, of which only the last folder is mounted: as the root.
     """
@@ -76,7 +76,7 @@ def _folders(groups: Path, own: Path) -> Iterator[Path]:
 
 
 def _cpu(folder: Path) -> float | None:
-    """Cores of a group's quota; None: it has none."""
+    """Quota of a group, in cores; None: it has none."""
     words = _words(folder / "cpu.max")  # "200000 100000" or "max 100000"
     if not words:
         words = _words(folder / "cpu.cfs_quota_us") + _words(folder / "cpu.cfs_period_us")  # -1: no quota

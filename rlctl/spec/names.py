@@ -1,6 +1,6 @@
 """Names, labels and ports of the objects of a run on a cluster.
 
-The only place that knows: templates get names, the backend finds objects by them, the roles bind these ports.
+The single source: templates get these names, the backend finds objects by them, the roles bind these ports.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ COMPONENT: Final = "app.kubernetes.io/component"
 UID: Final = f"{DOMAIN}/uid"
 """Annotation of every object, and label of its pods: the uid of the run."""
 WORKLOADS: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
-"""Kinds that have pods, and how a path of the API calls them."""
+"""Kind that has pods -> its plural in a path of the API."""
 _WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
 _WAVES_OF_ROLES: Final = {"manager": 3, "modelpool": 3, "replay": 4, "inference": 5, "learner": 5, "actor": 7}
 SHARD: Final = f"{DOMAIN}/shard"
 """Label of the pods of one actor Deployment, and part of its selector: its number."""
 SHARD_REPLICAS: Final = 1000
-"""The most replicas of one actor Deployment."""
+"""Replicas of one actor Deployment, at most."""
 PORTS: Final = {"rpc": 7100, "notice": 7101, "experience": 7102, "probe": 7180, "control": 7190, "tensorboard": 6006}
 VOLUME: Final = "/rlctl"
-"""Where the shared volume is mounted; a run lies at VOLUME/runs/<name>-<uid8>."""
+"""Mount path of the shared volume; the folder of a run is VOLUME/runs/<name>-<uid8>."""
 
 
 def wave(kind: str, role: str) -> int:
@@ -50,7 +50,7 @@ def selector(run: str, role: str = "") -> str:
 
 
 def state_name(run: str) -> str:
-    """ConfigMap: what is recorded of the run, and the inventory of its objects."""
+    """ConfigMap: record of the run, and inventory of its objects."""
     return f"{run}-state"
 
 
@@ -70,22 +70,22 @@ def keys_name(run: str, key_class: str) -> str:
 
 
 def run_file_name(run: str, role: str, digest: str) -> str:
-    """Immutable ConfigMap: what a role reads, under the hash of it."""
+    """Immutable ConfigMap: run file of a role, named by its hash."""
     return f"{run}-{role}-{digest}"
 
 
 def live_name(run: str) -> str:
-    """ConfigMap: what the manager reads again while it runs."""
+    """ConfigMap: live fields, which the manager reads again while it runs."""
     return f"{run}-live"
 
 
 def volume_name(run: str) -> str:
-    """PersistentVolumeClaim of a run that brings none."""
+    """PersistentVolumeClaim of a run whose spec names none."""
     return f"{run}-volume"
 
 
 def workload_name(run: str, role: str, shard: int | None = None) -> str:
-    """StatefulSet or Deployment of a role; of actors one for each shard."""
+    """StatefulSet or Deployment of a role; actors have one Deployment for each shard."""
     return f"{run}-{role}" if shard is None else f"{run}-{role}-{shard}"
 
 

@@ -12,7 +12,7 @@ from rlctl.spec.units import Cores, Memory
 
 OnPush = Literal["rolling", "checkpoint-restart", "next-run", "manual"]
 FAN_OUT: Final = 8
-"""Modelpools that take their weights from one: number i from number (i - 1) // FAN_OUT."""
+"""Children of a modelpool in their tree, at most: number i takes its weights from number (i - 1) // FAN_OUT."""
 
 
 class Manager(Model):
@@ -72,7 +72,7 @@ class Evaluator(Model):
 
 
 class Replay(Model):
-    """One shard of the replay each."""
+    """Holds a part of the replay. Each replica is one shard."""
 
     replicas: Annotated[int, Field(ge=1, le=256), live("manager")] = 1
     """A shard that is added begins empty, with its part of `replay.capacity`; those that live keep theirs. The rows of
@@ -108,7 +108,7 @@ def manager_mib(actors: int) -> float:
     """MiB that a manager of so many actors needs.
 
     A connection costs 88 KiB once 450 messages have gone each way (measured: two chunks of 256 messages of libzmq's
-    queues a direction, and the buffers of its engine), and what is known of a process 10 to 20.
+    queues a direction, and the buffers of its engine), and the records of a process 10 to 20 KiB.
     """
     return 256 + actors / 8
 
@@ -116,14 +116,14 @@ def manager_mib(actors: int) -> float:
 def modelpool_mib(actors: int, modelpools: int) -> float:
     """MiB that each of so many modelpools needs.
 
-    An actor costs 170 KiB: two connections, for weights and for what is new, that have carried 450 messages. As much
+    An actor costs 170 KiB: two connections, for weights and for notices, that have carried 450 messages. As much
     again is for weights.
     """
     return 2 * (128 + math.ceil(actors / len(serving(modelpools))) * 3 / 16)
 
 
 def serving(modelpools: int) -> range:
-    """Numbers of the modelpools that actors pull from: of a tree, those from which no other takes its weights.
+    """Numbers of the modelpools that actors pull from: the leaves of the tree.
 
     Example:
         Of 1 it is number 0, of 9 they are 1 to 8, of 10 they are 2 to 9, because 9 takes its weights from 1.

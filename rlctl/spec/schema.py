@@ -19,10 +19,10 @@ from rlctl.spec.units import Seconds
 from rlctl.spec.words import CLASS_PATH, show
 
 RUN_NAME = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
-"""A DNS label of at most 40 characters: objects and folders add a suffix to it."""
+"""Pattern of a run's name, a DNS label of at most 40 characters: objects and folders add a suffix to it."""
 POLICY_NAME = r"^[a-z0-9]([-a-z0-9]{0,18}[a-z0-9])?$"
 MODEL = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?(@(goal|best|last|[0-9]{1,9}))?$"
-"""A model of a run."""
+"""Pattern of a model of a run: `RUN` or `RUN@WHICH`."""
 AnyModel = TypeVar("AnyModel", bound=Model)
 PolicyName = Annotated[str, Field(pattern=POLICY_NAME)]
 ClassPath = Annotated[str, Field(pattern=CLASS_PATH)]
@@ -33,7 +33,7 @@ TRACKERS: Final = ("wandb", "mlflow")
 
 
 def _wrapper(value: object) -> object:
-    """A wrapper as name and kwargs."""
+    """Bring a wrapper into the form of name and kwargs."""
     one = {"name": value} if isinstance(value, str) else value
     if not isinstance(one, dict) or not isinstance(one.get("name"), str) or one.keys() - {"name", "kwargs"}:
         raise ValueError(f"must be the name of a wrapper, or {{name: ..., kwargs: {{...}}}}, got {show(value)}")
@@ -60,7 +60,7 @@ def _two(sides: list[int]) -> list[int]:
 
 
 def _uri(uri: str) -> str:
-    """The address of a tracking server, or of a database in a file."""
+    """Check the address of a tracking server, or of a database in a file."""
     try:
         parts = urlsplit(uri)
         password = parts.password
@@ -200,14 +200,14 @@ class Policy(Model):
         return {key: value for group in groups if stated.isdisjoint(group) for key, value in group.items()}
 
     def filled(self, env: Env) -> Policy:
-        """The same with what the algorithm leaves out as the default of the environment's preset, and what the model
-        leaves out as the algorithm's own."""
+        """The policy with all defaults: those of the environment's preset in the algorithm, those of the algorithm
+        in the model."""
         algorithm = _filled(self.algorithm, self.brought(env))
         return self.model_copy(update={"algorithm": algorithm, "model": _filled(self.model, algorithm.network)})
 
 
 def _filled(section: AnyModel, defaults: Mapping[str, Any]) -> AnyModel:
-    """A section with these values where it says nothing."""
+    """A section with defaults in place of fields that it does not state."""
     found: dict[str, Any] = {}
     for key, value in defaults.items():
         now = getattr(section, key)
@@ -289,9 +289,9 @@ class Stop(Model):
     """Mean raw return of one whole evaluation in `evaluation.mode`, confirmed by another of the same model on fresh
     seeds; not in an environment of several seats, where it says nothing."""
     agent_steps: Annotated[int | None, Field(ge=1), live("manager")] = None
-    """Learned from. The update that reaches them is the last; it may go beyond them by less than a batch."""
+    """Agent steps learned from. The update that reaches them is the last; it may exceed them by less than a batch."""
     wall_time: Annotated[Seconds | None, live("manager")] = None
-    """Since the first `up`, pauses between `down` and `up` not counted. A run that has learned from nothing by then has
+    """Time since the first `up`, without pauses from `down` to `up`. A run that has learned from nothing by then has
     failed."""
 
 
@@ -300,12 +300,12 @@ class Evaluation(Model):
 
     episodes: Annotated[int, Field(ge=1, le=100_000), live("manager")] = 100
     every: Annotated[Seconds | None, live("manager")] = None
-    """Between the starts of two evaluations; none starts for a model already evaluated. Null: 10 s, and longer
+    """Time between the starts of two evaluations; none starts for a model already evaluated. Null: 10 s, and longer
     while evaluators take more than 10 % of the run's CPU and more than a fifth of a core; 30 s at most once the return
     of training has come to `stop.eval_return`. With sync 10 s."""
     mode: Annotated[Literal["greedy", "sample"], live("manager")] = "greedy"
     """Choice of the policy's actions where it counts: for `stop.eval_return`, the best model and the curve. One
-    evaluation of five, and that of the last model, is played in the other mode as well, which is only told."""
+    evaluation of five, and that of the last model, is played in the other mode as well, which is only reported."""
     envs: Annotated[int | None, Field(ge=1, le=65_536), restart("evaluator")] = None
     """Environments of one evaluator; null: 25, or episodes when that is less.
 
@@ -366,7 +366,7 @@ class Trackers(Model):
         return {name: section for name in TRACKERS if (section := getattr(self, name)) is not None}
 
     def grouped(self, group: str) -> Trackers:
-        """The same, with that group where none is given."""
+        """The trackers, with this group where none is given."""
         update = {"group": group}
         return self.model_copy(
             update={

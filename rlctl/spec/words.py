@@ -10,10 +10,10 @@ Path = tuple[str | int, ...]
 """Keys from the top of a spec to a value; an entry of a list is its number from 0."""
 
 CLASS_PATH: Final = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
-"""`package.module:Class`"""
+"""Pattern of `package.module:Class`."""
 
 MAX_PROBLEMS: Final = 1000
-"""Of one file. More say nothing more to a person, and the file may be a stranger's."""
+"""Problems reported for one file, at most: more do not help a person, and the file may not be trusted."""
 
 _ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor, erasing
@@ -27,7 +27,7 @@ _ESCAPE = re.compile(
 
 
 def plain(text: str) -> str:
-    """Text without terminal escapes, control characters (but tab and newline) and signs that reorder it or hide."""
+    """Text without terminal escapes, control characters (but tab and newline), and invisible or reordering ones."""
     return _ESCAPE.sub("", text)
 
 
@@ -63,7 +63,7 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def duration(seconds: float, *, short: bool = False) -> str:
-    """A length of time in one unit: 45 s, 12 min, 3 h, 2 d, 3 y; - when there is none.
+    """Duration in one unit: 45 s, 12 min, 3 h, 2 d, 3 y; - when there is none.
 
     Args:
         short: at most four characters, as kubectl prints an age: 45s, 12m.
@@ -75,13 +75,13 @@ def duration(seconds: float, *, short: bool = False) -> str:
 
 
 def clock(seconds: float) -> str:
-    """A length of time in hours, minutes and seconds: 00:03:12, 26:00:00."""
+    """Duration in hours, minutes and seconds: 00:03:12, 26:00:00."""
     whole = max(0, int(seconds))
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def seconds_of(text: str) -> float | None:
-    """The length of time that "30s", "5m", "1h30m" or "500ms" says; None: it says none."""
+    """Duration in seconds of "30s", "5m", "1h30m" or "500ms"; None: the text is no duration."""
     if not re.fullmatch(r"(?:[0-9]+(?:\.[0-9]+)?(?:ms|[smhd]))+", text):
         return None
     parts = re.findall(r"([0-9.]+)(ms|[smhd])", text)

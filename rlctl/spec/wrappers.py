@@ -13,7 +13,7 @@ FIT: Final = (
     "MaxAndSkipObservation", "ObstructView", "RepeatAction", "RescaleAction", "RescaleObservation",
     "ReshapeObservation", "ResizeObservation", "StickyAction", "TimeAwareObservation",
 )  # fmt: skip
-"""Wrappers that can stand in a spec."""
+"""Wrappers that a spec may name."""
 
 _OWN = "a file cannot hold a function; write a wrapper of your own and name it package.module:Class"
 _SHOWS = "every copy in every process would draw pictures that nothing shows; remove it"
@@ -44,7 +44,7 @@ UNFIT: Final = {
 
 
 def fault(name: str) -> str:
-    """Fault of a wrapper's name in words; "" for one that may stand in a spec.
+    """Fault of a wrapper's name in words; "" for one that a spec may name.
 
     Example:
         `fault("TimeAwareObservatio")` ends with "did you mean `TimeAwareObservation`?".

@@ -119,7 +119,7 @@ def _report_syntax(tree: Tree, file: str, text: str, error: yaml.MarkedYAMLError
 
 
 class _Enough(Exception):
-    """Nothing after this place is read: time and memory for it could be without bounds."""
+    """End of parsing at a location: time and memory for the rest could be unbounded."""
 
     def __init__(self, message: str, place: Location) -> None:
         super().__init__(message)
@@ -203,7 +203,7 @@ class _Reader:
         return found
 
     def _key(self, event: Any, path: Path) -> str | None:
-        """The key, or None once its fault is reported and its events are passed."""
+        """The key, or None once its fault is reported and its events are skipped."""
         if not isinstance(event, yaml.ScalarEvent) or event.tag is not None or event.anchor is not None:
             self._report(path, "a key must be plain text", event)
             self._skip(event)
@@ -243,7 +243,7 @@ class _Reader:
         return value
 
     def _skip(self, event: Any) -> None:
-        """Pass the rest of a node whose first event is `event`."""
+        """Skip the rest of a node whose first event is `event`."""
         depth = 0
         while True:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)

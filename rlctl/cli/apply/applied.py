@@ -1,4 +1,4 @@
-"""Changes of a target, told as they are made."""
+"""Progress lines of the changes that a target makes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def follow(world: World, doing: Iterable[Applied], *, heard: bool = True) -> list[Applied]:
-    """Say every change as it happens, neighbours of a role in one line; returns all, the unchanged ones too.
+    """Print each change as it happens, consecutive ones of a role in one line; returns all, unchanged ones included.
 
-    A target that has begun ends its work, even when the reader of our output has gone: half of it would be worse.
+    A target finishes what it has begun, even after a broken pipe on our output: half of a change would be worse.
 
     Args:
-        heard: what keeps a line from being written is raised once all is done.
+        heard: raise the error that kept a line from being written, once all is done.
     """
     done: list[Applied] = []
     group: list[Applied] = []

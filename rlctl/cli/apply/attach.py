@@ -1,4 +1,4 @@
-"""Staying with a run until it is over, Ctrl-C lets go, or the time is up."""
+"""Attachment to a run until it is over, Ctrl-C detaches, or a timeout."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class Interrupts:
-    """The first signal is remembered, so that nothing is left half written; the second leaves at once.
+    """Handler of signals: the first is remembered, so that nothing is left half written; the second exits at once.
 
     Args:
-        numbers: of the signals; Ctrl-C unless it says otherwise.
+        numbers: signals to handle; default: SIGINT (Ctrl-C).
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
@@ -65,10 +65,10 @@ def attach(
     timeout_s: float | None,
     until_ready: bool = False,
 ) -> Outcome:
-    """Show the run until something ends that; changes nothing.
+    """Display a run until it is over, removed, detached or timed out; changes nothing.
 
     Args:
-        until_ready: no longer than until every replica runs, or one never will.
+        until_ready: return as soon as every replica runs, or one never will.
     """
     deadline_s = None if timeout_s is None else world.clock() + timeout_s
     snapshot = None

@@ -1,4 +1,4 @@
-"""A target made to run what a spec says, and put back when `--atomic` asks for it."""
+"""Application of a prepared spec to its target, and its undoing for `--atomic`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:
-    """Make the target run what the spec says, told as it happens.
+    """Apply a prepared spec to its target, and print the changes as they happen.
 
     Args:
-        policy: that a new run begins with.
+        policy: initial policy of a new run.
 
     Raises:
-        PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: of the target.
+        PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: raised by the target.
     """
     state = prepared.state
     for change in by_field(prepared.changes):
@@ -45,10 +45,10 @@ def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial 
 
 
 def undo(world: World, prepared: Prepared) -> str:
-    """As it was before the `up`: the revision before again, or nothing of it. What was learned before stays.
+    """Undo an `up`: roll back to the revision before, or stop or remove a run that did not run. Earlier data stays.
 
     Returns:
-        What was done, in words. That it could not be undone is words, too: the cause of all this is the news.
+        A sentence on what was done, or why it could not be undone: the error that led here is the one to raise.
     """
     backend, before, run = prepared.backend, prepared.state, prepared.plan.run
     try:
@@ -62,7 +62,7 @@ def undo(world: World, prepared: Prepared) -> str:
             return f"{run} is stopped again; its data stays"
         if before.revision == 0:
             return f"nothing of {run} was undone: no `up` of it has ever come to its end, so there is no way back"
-        # even while its number is still the same: it moves with an `up`'s last write, after all the others
+        # even if the revision is unchanged: an `up` raises it in its last write, after all the others
         world.mention(f"--atomic: rolling {run} back to revision {before.revision}")
         done = follow(world, backend.rollback(run, before.revision), heard=False)
         if scaled := _scaled(before, backend.find(run)):
@@ -75,7 +75,7 @@ def undo(world: World, prepared: Prepared) -> str:
 
 
 def _scaled(before: RunState, now: RunState | None) -> dict[str, int]:
-    """Numbers that `rlctl scale` had set, where a rollback has brought back that of the spec."""
+    """Replicas that `rlctl scale` had set, where the rollback has restored the spec's number."""
     if now is None:
         return {}
     return {role: count for role, count in before.replicas.items() if now.replicas.get(role) != count}

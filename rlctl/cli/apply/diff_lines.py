@@ -22,7 +22,7 @@ def say_changes(world: World, changes: Iterable[Change]) -> None:
 
 
 def tell(world: World, differences: Iterable[Difference]) -> list[Difference]:
-    """Print what differs as it becomes known, and how much does not; returns all."""
+    """Print differing objects as they are found, and the number of equal ones; returns all."""
     found = []
     for difference in differences:
         found.append(difference)

@@ -1,4 +1,4 @@
-"""`up --dry-run`: documents that would be sent and their changes; nothing is."""
+"""`up --dry-run`: documents that would be sent, and what they would change; sends nothing."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def dry_run(
     world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, how: DryRun, *,
     force_conflicts: bool, pull: bool = False,
 ) -> int:  # fmt: skip
-    """Show it; 0 unless `up` itself would refuse.
+    """Print what `up` would send and change; returns 0.
 
     client: documents alone where the target is a cluster, which is not asked. server: the cluster judges every object
     and says what would change in it.
 
     Raises:
-        SpecError, Conflict: `up` would end with the same.
+        SpecError, Conflict: `up` itself would raise it.
         UsageError: as `up`.
     """
     loaded = load(world, specs, sets, target)
@@ -66,7 +66,7 @@ def dry_run(
 
 
 def _sent(world: World, rendered: Offline) -> int:
-    """Objects and their size; what they change is known to the cluster alone."""
+    """Print the objects and their sizes; what they would change is known to the cluster alone."""
     say_findings(world, rendered.loaded)
     say_images(world, rendered)
     documents = rendered.documents

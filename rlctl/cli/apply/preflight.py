@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def nothing_to_do(prepared: Prepared) -> bool:
-    """The run has finished, and the spec asks for nothing more."""
+    """Whether the run has finished, and the spec asks for nothing more."""
     state = prepared.state
     return state is not None and state.phase == "finished" and not prepared.changes
 
@@ -26,7 +26,7 @@ def preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[C
     """Preflight checks. The environment is not tried when nothing new would be started.
 
     Raises:
-        SpecError, Conflict: it would; nothing was sent.
+        SpecError, Conflict: a check found a problem; nothing was sent.
     """
     as_before = prepared.state is not None and not prepared.changes
     if any(change.path == "stop.eval_return" for change in prepared.changes):
@@ -46,7 +46,7 @@ def preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[C
 
 
 def _require_measurable(world: World, prepared: Prepared) -> None:
-    """Refuse before anything is sent what the manager would refuse afterwards.
+    """Refuse a goal that the manager would refuse after the documents were sent.
 
     Raises:
         Conflict: an evaluation of the run cannot say whether stop.eval_return is reached.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class NotReady(TimedOut):
-    """The time is up; `details` has what is wrong."""
+    """Timeout of `--wait`; `details` lists the problems."""
 
     def __init__(self, run: str, timeout: str, snapshot: Snapshot) -> None:
         slowest = snapshot.slowest
@@ -29,7 +29,7 @@ class NotReady(TimedOut):
 
 
 class Hopeless(WorkloadFailed):
-    """A process that will not run by waiting; `details` has what the target said, and its last lines."""
+    """A process that will never run; `details` has the target's evidence and the last log lines."""
 
     def __init__(self, run: str, process: Process) -> None:
         problem = of_process(process, f" --run {run}")
@@ -38,7 +38,7 @@ class Hopeless(WorkloadFailed):
 
 
 class RunFailed(WorkloadFailed):
-    """The first cause; `details` has the last lines of that process, and the processes stopped because of it."""
+    """A failed run; `details` has the last lines of the first cause, and the processes stopped because of it."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         run, cause = snapshot.state.run, snapshot.state.failure
@@ -59,7 +59,7 @@ def where_to_look(snapshot: Snapshot) -> str:
 
 
 def _details(problem: dict[str, object]) -> list[str]:
-    """A problem below an error: its sentence, what was said, the last lines."""
+    """Lines of a problem below an error: its sentence, the target's evidence, the last log lines."""
     lines = [str(problem["text"])]
     if problem.get("evidence"):
         lines.append(f"said: {problem['evidence']}")
@@ -69,7 +69,7 @@ def _details(problem: dict[str, object]) -> list[str]:
 
 
 def why_not(run: str, outcome: Outcome, timeout: str) -> RlctlError | None:
-    """Error of an `up --wait` that has ended so; None: the run is ready, or over as it should be."""
+    """Error of an `up --wait` with this outcome; None: the run is ready, or has finished."""
     snapshot = outcome.snapshot
     if snapshot is None or outcome.why == "gone":
         return RlctlError(f"run {run} was removed while we watched")

@@ -1,4 +1,4 @@
-"""Runs that will not become ready however long one waits."""
+"""Detection of processes that will never become ready, which ends a wait for them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Process
 
 SETTLED_S = 6.0
-"""Time for which the same process has to be hopeless: one that an `up` has just replaced fails for a moment more."""
+"""Seconds for which a process has to look hopeless: one that `up` has just replaced still fails for a moment."""
 
 
 class Hope:
-    """Watches processes from look to look.
+    """Tracks processes over successive snapshots.
 
     Args:
         clock: monotonic seconds.
@@ -24,11 +24,11 @@ class Hope:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._restarts: dict[str, int] = {}  # of each process when it was first seen
+        self._restarts: dict[str, int] = {}  # process -> restarts when it was first seen
         self._since: dict[str, float] = {}  # hopeless process -> when that was first seen
 
     def lost(self, processes: Iterable[Process]) -> Process | None:
-        """A process that will not run by waiting: the target says so, or it dies again and again; None when all may."""
+        """A process that will never run: the target says so, or it is in a crash loop; None if there is none."""
         now = self._clock()
         found = {label(process): process for process in processes if self._hopeless(process)}
         self._since = {name: self._since.get(name, now) for name in found}

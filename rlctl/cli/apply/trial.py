@@ -1,4 +1,4 @@
-"""The trial of a spec's environment, networks and algorithms on this machine: begun, told, and as an end."""
+"""Trial of a spec's environment, networks and algorithms on this machine: its start, its report and its refusals."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 def begun(
     world: World, loaded: Loaded, initial: Initial | None = None, *, measure: bool = False
 ) -> Iterator[Probing | None]:
-    """The child, started; its answer is fetched with `answer`. None on a cluster, where all of it lies in the image.
+    """Start the child; `answer` fetches its result. None for a cluster, where all of it is in the image.
 
     Args:
-        initial: the policy that the run begins with, which has to fit its network.
-        measure: on a cluster too, if there is a replay, for what that comes to in memory.
+        initial: initial policy of the run, which has to fit its network.
+        measure: try for a cluster too if there is a replay, to measure its memory.
     """
     from rlctl.spec import fields
 
@@ -37,10 +37,10 @@ def begun(
 
 
 def refuse(world: World, loaded: Loaded, probed: Probed) -> None:
-    """Stop where the spec asks this machine for what it has not.
+    """Refuse a spec that this machine cannot run.
 
     Raises:
-        SpecError: the spec names what is not there, what does not fit, or a larger replay than there is memory.
+        SpecError: a thing it names is missing or does not fit, or the replay needs more memory than there is.
     """
     from rlctl.spec import Machine
     from rlctl.spec.problems.replay import too_large
@@ -51,7 +51,7 @@ def refuse(world: World, loaded: Loaded, probed: Probed) -> None:
 
 
 def replay_memory(loaded: Loaded, probed: Probed) -> str:
-    """Size of the replay, and of what generations hold of it; "" without one, or where the spaces are not known."""
+    """Memory of the replay, and its size in generations; "" without one, or where the spaces are not known."""
     from rlctl.spec.problems.replay import comes_to, volume_holds
 
     told = [each(loaded.spec, probed.shard_bytes) for each in (comes_to, volume_holds)] if probed.shard_bytes else []
@@ -59,7 +59,7 @@ def replay_memory(loaded: Loaded, probed: Probed) -> str:
 
 
 def asks_too_little(loaded: Loaded, probed: Probed | None) -> list[Fault]:
-    """Findings about a replay's pods: they ask for less memory than it comes to."""
+    """Finding about replay pods that request less memory than a shard needs; [] if they do not."""
     from rlctl.spec.problems.replay import too_little
 
     if probed is None or not probed.shard_bytes or loaded.spec.target not in ON_CLUSTERS:
@@ -69,7 +69,7 @@ def asks_too_little(loaded: Loaded, probed: Probed | None) -> list[Fault]:
 
 
 def as_checks(loaded: Loaded, probed: Probed) -> list[Check]:
-    """As `up` shows it beside the other things that it has looked at."""
+    """The result as preflight checks of `up`."""
     from rlctl.backends.base import Check
     from rlctl.spec.problems.findings import trackers_missing
 
@@ -81,6 +81,6 @@ def as_checks(loaded: Loaded, probed: Probed) -> list[Check]:
 
 
 def as_plain(probed: Probed) -> dict[str, Any]:
-    """For `-o json`."""
+    """The result as `-o json` has it."""
     told = {"verdict": probed.verdict, "text": probed.text, "inputs": probed.inputs}
     return told | ({"replay_shard_bytes": probed.shard_bytes} if probed.shard_bytes else {})

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 CORE = "images.core"
 OF_THE_SPEC = frozenset({"environment", "objects", "services", "pod security", CORE})
-"""Checks whose problem another spec mends on any cluster: exit 3; that of the others lies in this one: exit 5."""
+"""Checks whose problem lies in the spec (exit 3); the problem of any other lies in this cluster (exit 5)."""
 _MARKS = {"ok": "ok", "problem": "PROBLEM", "warning": "warning", "not checked": "-"}
 
 
 def preflight(world: World, prepared: Prepared) -> list[Check]:
-    """Preflight checks of the target; registries are asked for the sizes of images that it does not know.
+    """Preflight checks of the target; registries are queried for image sizes that it does not know.
 
-    They are not asked when nothing changes: then only what is wrong is told.
+    They are not queried when nothing changes: then only problems are reported.
     """
 
     def sizes(images: Collection[str]) -> Mapping[str, int]:
@@ -38,7 +38,7 @@ def preflight(world: World, prepared: Prepared) -> list[Check]:
 
 
 def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
-    """A problem where code was laid over the image of the roles that run none; asked of its registry when it is new."""
+    """Problem of a core image with user code laid over it, which its roles never run; queried when the image is new."""
     from rlctl.backends.base import Check
 
     image = prepared.spec.images.core if prepared.spec.target in ON_CLUSTERS else None
@@ -59,7 +59,7 @@ def _code_in_core(world: World, prepared: Prepared) -> Iterator[Check]:
 
 
 def as_lines(checks: Iterable[Check], indent: str = "") -> list[str]:
-    """One line for each, and the next command below."""
+    """One line for each check, and the next command below it."""
     found = list(checks)
     width = max((len(check.name) for check in found), default=0)
     lines = []
@@ -75,11 +75,11 @@ def problems(checks: Iterable[Check]) -> list[Check]:
 
 
 def refuse(run: str, checks: Iterable[Check]) -> None:
-    """Stop before anything is sent.
+    """Refuse a run whose checks found a problem, before anything is sent.
 
     Raises:
-        SpecError: another spec would mend all that stands in the way.
-        Conflict: the cluster stands in the way.
+        SpecError: all problems lie in the spec.
+        Conflict: a problem lies in the cluster.
     """
     found = problems(checks)
     if found:

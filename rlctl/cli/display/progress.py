@@ -27,7 +27,7 @@ class Progress(StrEnum):
 
 
 class Display:
-    """What a command shows of a run while it waits; of this class, nothing."""
+    """Base of the displays of a run that a command waits for; shows nothing."""
 
     def __enter__(self) -> Display:
         return self
@@ -36,11 +36,11 @@ class Display:
         return None
 
     def show(self, snapshot: Snapshot) -> None:
-        """One look at the run; shown is what is new."""
+        """Display what is new in a snapshot."""
 
 
 def make(world: World, progress: Progress) -> Display:
-    """The one that is wanted, and possible where standard error goes."""
+    """The display asked for, as far as standard error supports it."""
     if progress is Progress.auto:
         progress = Progress.tree if world.is_terminal(world.stderr) else Progress.plain
     if progress is Progress.none or (world.quiet and progress is not Progress.json):
@@ -97,7 +97,7 @@ class Lines(Display):
 
 
 class JsonLines(Lines):
-    """The same as JSON lines, on standard error: standard output belongs to the answer."""
+    """The events of `Lines` as JSON lines on standard error: standard output belongs to the answer."""
 
     def _say(self, elapsed_s: float, event: dict[str, Any]) -> None:
         said = {"apiVersion": API_VERSION, "elapsed_s": round(elapsed_s, 3), **event}
@@ -108,7 +108,7 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
     """Events since the snapshot that `last` remembers; updates `last`."""
     told = snapshot.status
     ending = snapshot.over or bool(told["stop"]["met"])  # that processes end is no news then
-    quiet = ending or snapshot.unseen is not None  # or it is unknown how they are
+    quiet = ending or snapshot.unseen is not None  # or their states are unknown
     found = [] if quiet else list(_of_processes(snapshot, last))
     explained = {event["role"] for event in found}
     for role, wanted in [] if quiet else snapshot.state.replicas.items():
@@ -117,7 +117,7 @@ def news(snapshot: Snapshot, last: dict[str, Any]) -> list[dict[str, Any]]:
             last[f"ready {role}"] = now
             if role not in explained:
                 found.append({"event": "role", "role": role, "ready": now, "text": f"{role} {now} running"})
-    fresh = snapshot.answered or snapshot.over  # else an older life may have stored it
+    fresh = snapshot.answered or snapshot.over  # else an earlier manager may have stored it
     if fresh and told["resumed"] and last.get("resumed") != told["resumed"]:
         last["resumed"] = told["resumed"]
         found.append({"event": "resumed", "resumed": told["resumed"], "text": str(told["resumed"]["text"])})
@@ -161,7 +161,7 @@ def _of_processes(snapshot: Snapshot, last: dict[str, Any]) -> Iterator[dict[str
 
 
 def heartbeat(snapshot: Snapshot) -> str:
-    """One line that says that the run lives, how fast it is, and which process the others wait for."""
+    """One line with phase, rates and verdict of a live run, and which process the others wait for."""
     told = snapshot.status
     if snapshot.phase != "running":
         return f"{snapshot.phase}; waiting for {snapshot.slowest or 'the first experience'}"

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 
 MOST_INFO = 6
-"""Numbers of the end of episodes that a line shows."""
+"""Numbers reported at the end of episodes (`info`) in one line, at most."""
 _DEAR = 0.12
-"""Share of the CPU that evaluation takes only where the run computes little, or training has come to its goal."""
+"""Evaluation's share of the CPU from which fewer episodes are advised: it takes as much only where the run computes
+little, or training has reached its goal."""
 
 
 def headline(snapshot: Snapshot) -> str:
@@ -40,7 +41,7 @@ def headline(snapshot: Snapshot) -> str:
 
 
 def shares(snapshot: Snapshot) -> str:
-    """The percentages on which the verdict rests."""
+    """Shares of time spent waiting, in per cent, on which the verdict rests."""
     verdict = snapshot.status["verdict"]
     drawn = f" ({percent(verdict.get('learner_waits_draw'))} for draws)" if snapshot.status.get("replay") else ""
     return (
@@ -51,7 +52,7 @@ def shares(snapshot: Snapshot) -> str:
 
 
 def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
-    """The whole answer as lines."""
+    """The report as lines: verdict, facts, roles or processes, problems."""
     state, status = snapshot.state, snapshot.status
     lines = [world.bold(plain(headline(snapshot)))]
     if snapshot.phase == "running" and not snapshot.silent and not snapshot.ending:
@@ -124,7 +125,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
 
 
 def replay_text(told: Mapping[str, Any]) -> list[str]:
-    """Lines about a replay: what it holds, how fast it is, how well its limit and its priorities are kept."""
+    """Lines about a replay: its rows and shards, its rates, its samples per insert and its stale priorities."""
     shards, wanted, stale = told["shards"], told["wanted_samples_per_insert"], told["stale_priorities"]
     if not told["capacity"]:
         return [f"0 of {shards['wanted']} shards have reported"]
@@ -142,7 +143,7 @@ def replay_text(told: Mapping[str, Any]) -> list[str]:
 
 
 def steps_are_missing(totals: Mapping[str, Any]) -> bool:
-    """The learner has reported more than the actors have: no step is learned from before it is made."""
+    """Whether the learner has reported more steps than the actors, whose reports are then incomplete."""
     return bool(totals["consumed_steps"] > totals["agent_steps"])
 
 
@@ -159,7 +160,7 @@ def _so_far(told: Mapping[str, Any]) -> str:
 
 
 def _speed(snapshot: Snapshot) -> str:
-    """Now while it runs, over the whole run once it is over."""
+    """Rates: the current ones of a live run, the mean ones once it is over."""
     rate, totals, wall_s = snapshot.status["throughput"], snapshot.status["totals"], snapshot.status["wall_s"]
     if not snapshot.over:
         return (
@@ -177,14 +178,14 @@ def _training(told: Mapping[str, Any]) -> str:
 
 
 def info_text(told: Mapping[str, float | None]) -> str:
-    """`is_success 0.43, score 12 and 3 more`: numbers that environments tell at the end of episodes; "": none."""
+    """`is_success 0.43, score 12 and 3 more`: numbers that environments report at the end of episodes; "": none."""
     shown = [f"{plain(name)} {number(mean)}" for name, mean in told.items() if mean is not None]
     more = f" and {len(shown) - MOST_INFO} more" if len(shown) > MOST_INFO else ""
     return ", ".join(shown[:MOST_INFO]) + more
 
 
 def other_modes(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The newest evaluation in each mode but that of the newest that counts."""
+    """The newest evaluation in each mode other than the one that counts."""
     counts = (told["evaluation"] or {}).get("mode")
     return [one for mode, one in told["evaluations"].items() if mode != counts]
 
@@ -210,7 +211,7 @@ def evaluation_text(told: Mapping[str, Any]) -> str:
 
 
 def cadence_text(told: Mapping[str, Any] | None) -> str:
-    """`one evaluation each 14s, 8 % of the run's CPU`; why it is more than may be taken, where it is; "": not known."""
+    """`one evaluation each 14s, 8 % of the run's CPU`, with advice where that is much; "": not known."""
     if not told or told["every_s"] is None:
         return ""
     text = f"one evaluation each {age(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
@@ -278,7 +279,7 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
 
 
 def _which(process: Process) -> str:
-    """actor/7; without a number where the target has no order: its n-th pod is not the actor of that index."""
+    """`actor/7`, `actor x3` for a group, or `actor` where replicas have no order, as pods of a Deployment."""
     if process.count > 1:
         return f"{process.role} x{process.count}"
     ordered = not process.name or process.name.endswith(f"-{process.index}")
@@ -294,7 +295,7 @@ OUTCOMES = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "l
 
 
 def final(snapshot: Snapshot) -> list[str]:
-    """The table at the end of a run."""
+    """Lines of the table at the end of a run."""
     told = snapshot.status
     totals, wall_s, evaluation, lag = told["totals"], told["wall_s"], told["evaluation"], told["lag"]
     rows: list[tuple[str, str]] = []
@@ -341,7 +342,7 @@ def ledger_text(ledger: Mapping[str, Any]) -> str:
 
 
 def look_next(snapshot: Snapshot) -> list[str]:
-    """Next command when a run is over."""
+    """Next commands when a run is over."""
     run, storage = snapshot.state.run, snapshot.state.storage
     on_disk = snapshot.state.target == "local"
     return [
@@ -370,7 +371,7 @@ def failure(snapshot: Snapshot) -> list[str]:
 
 
 def _restarts(snapshot: Snapshot, members: Sequence[Process]) -> str:
-    """Restarts of a role: `3+` at least, `-` not known, as a cluster only counts pods that are well."""
+    """Restarts of a role: `3+` at least, `-` not known: of healthy pods a cluster gives the number alone."""
     total = sum(process.restarts for process in members)
     if snapshot.state.target in ON_CLUSTERS and any(not one.name and one.state == "running" for one in members):
         return f"{total}+" if total else "-"

@@ -29,7 +29,7 @@ _NOT_WRONG = ("running", "stopped", "unknown")  # unknown: one problem says why,
 
 
 class Screen:
-    """A part of the terminal that shows one thing at a time; `live` is False where there is no terminal."""
+    """Area of the terminal that is redrawn in place; `live` is False where there is no terminal."""
 
     def __init__(self, world: World, stream: TextIO) -> None:
         unwanted = world.as_json if stream is world.stdout else world.quiet
@@ -55,7 +55,7 @@ class Screen:
 
     @property
     def height(self) -> int:
-        """Lines of the terminal, now."""
+        """Current number of lines of the terminal."""
         return 24 if self._live is None else int(self._live.console.height)
 
     def __enter__(self) -> Screen:
@@ -79,7 +79,7 @@ class Screen:
 
 
 def tree(snapshot: Snapshot, *, height: int = 24) -> RenderableType:
-    """Roles with their states, then speed, return, lag, the verdict and what is wrong; at least 24 lines high."""
+    """Roles with their states, then speed, return, lag, the verdict and problems; at least 24 lines high."""
     from rich.console import Group
     from rich.text import Text
     from rich.tree import Tree

@@ -24,16 +24,16 @@ _NAMED_BY_THE_SWEEP: Final = {"run": "a sweep names its runs itself: --name", "t
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A field of the spec, and what it takes on: values one by one, or all between two bounds."""
+    """A field of the spec that a sweep varies: over listed values, or over a range."""
 
     path: str
-    values: tuple[str, ...]  # of a range both bounds
+    values: tuple[str, ...]  # for a range both bounds
     range: bool = False
     log: bool = False
 
     @property
     def text(self) -> str:
-        """As in `--set`."""
+        """The axis as `--set` has it."""
         values = ("..".join(self.values) + ":log" * self.log) if self.range else ",".join(self.values)
         return f"{self.path}={values}"
 
@@ -42,7 +42,7 @@ def split(text: str) -> list[str]:
     """Values of a list with commas.
 
     Example:
-        `split("[1, 2],{a: 1, b: 2},'x,y'")` is three.
+        `split("[1, 2],{a: 1, b: 2},'x,y'")` returns three values.
     """
     parts, depth, quote, before = [""], 0, "", ","
     for sign in text:
@@ -62,14 +62,14 @@ def split(text: str) -> list[str]:
 
 
 def read(sets: Iterable[str], *, search: bool) -> tuple[list[str], list[Axis], list[Problem]]:
-    """Take apart what varies.
+    """Split `--set` options into fixed values and axes.
 
     Args:
-        sets: of `--set`; of one path the last wins.
+        sets: values of `--set`; for one path the last wins.
         search: ranges are allowed.
 
     Returns:
-        Those with one value, as they are; the axes; what is wrong.
+        Options with one value, unchanged; the axes; the problems.
     """
     fixed: dict[str, str] = {}
     axes: dict[str, Axis] = {}
@@ -104,7 +104,7 @@ def _wrong_range(low: float, high: float, *, log: bool, search: bool) -> str:
 
 
 def grid(axes: Sequence[Axis]) -> list[dict[str, str]]:
-    """Settings of every combination, the last axis fastest; of a search those that try each value and bound once."""
+    """Settings of every combination, the last axis fastest; with a range those of `tried`."""
     if not any(axis.range for axis in axes):
         return [
             dict(zip((axis.path for axis in axes), values, strict=True))
@@ -120,5 +120,5 @@ def tried(axes: Sequence[Axis]) -> list[dict[str, str]]:
 
 
 def words(settings: Settings) -> str:
-    """`algorithm.lr=1e-4 env.id=CartPole-v1`; "" of none."""
+    """`algorithm.lr=1e-4 env.id=CartPole-v1`; "" for none."""
     return " ".join(f"{path}={value}" for path, value in settings.items())

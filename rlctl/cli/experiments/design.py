@@ -1,4 +1,4 @@
-"""Design of a sweep: its trials, as a command line wants them, checked whole before anything starts."""
+"""Design of a sweep: its trials by the command line, all checked before any starts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Words of the command line."""
+    """Options of `rlctl sweep run`."""
 
     specs: Sequence[Path]
     sets: Sequence[str]
@@ -45,7 +45,7 @@ class Wish:
 
 
 class Design:
-    """Every settings of a sweep with its spec.
+    """All settings of a sweep, each with its spec.
 
     Raises:
         SpecError: with everything that is wrong with the spec and all values.
@@ -116,7 +116,7 @@ class Design:
         return Sweep(name, rfc3339(self._world.now()), files, target, context, namespace, search)
 
     def begin(self, *, retry: bool) -> Sweep:
-        """The sweep as it is recorded, with what is new of it. Environments are tried.
+        """Merge the sweep into its record and save it; environments are tried first.
 
         Raises:
             Conflict: it was begun with another spec, or a package is not installed.
@@ -143,7 +143,7 @@ class Design:
         return self.sweep
 
     def _find_cluster(self) -> None:
-        """Go on where the sweep was begun; name the place of a new one."""
+        """Select the cluster that the sweep was begun on; record that of a new one."""
         sweep, world = self.sweep, self._world
         if sweep.target in ON_CLUSTERS:
             world.cluster = Cluster(sweep.context, sweep.namespace)
@@ -154,7 +154,7 @@ class Design:
             world.cluster = Cluster(sweep.context, sweep.namespace)
 
     def _try(self) -> None:
-        """Try what the specs name on this machine, once where several name the same."""
+        """Try environments, networks and algorithms on this machine, once for specs that name the same ones."""
         problems: list[Problem] = []
         for one in {_named(loaded.spec): loaded for loaded in self._loaded.values()}.values():
             with (
@@ -191,7 +191,7 @@ class Design:
         return replace(one, spec=one.spec.model_copy(update=update))
 
     def search(self) -> Search | None:
-        """The search of the sweep, which goes on; None: it is a grid.
+        """The sweep's search, resumed; None for a grid.
 
         Raises:
             UsageError: Optuna is not installed.
@@ -213,7 +213,7 @@ class Design:
         return made
 
     def suggest(self, search: Search | None, most: int) -> Trial | None:
-        """First trial of the next suggestion, whose seeds are all added and recorded; None: there are so many."""
+        """First trial of the next suggestion, recorded with all its seeds; None without a search, or after `most`."""
         if search is None or len({one.suggestion for one in self.sweep.trials}) >= most:
             return None
         record.check_room(self.sweep.name, len(self.sweep.trials) + len(self._seeds))
@@ -259,5 +259,5 @@ def _named(spec: Spec) -> str:
 def _digest(specs: Sequence[Path]) -> str:
     try:
         return sha256(b"\0".join(path.read_bytes() for path in specs)).hexdigest()
-    except OSError:  # the loader tells of it
+    except OSError:  # the loader reports it
         return ""

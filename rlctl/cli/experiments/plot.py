@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 FORMATS: Final = (".svg", ".png", ".pdf")
 MOST: Final = 10
-"""Groups that colours tell apart."""
+"""Groups of a plot, at most: as many as have distinct colours."""
 _GRID: Final = 61
 _NAME_COLUMNS: Final = 120
 
 
 def check(path: Path, force: bool) -> None:
-    """Refuse before anything is asked what cannot be drawn.
+    """Refuse a plot that cannot be drawn, before any run is read.
 
     Raises:
-        UsageError: another format, or matplotlib is not installed.
+        UsageError: the format is not supported, or matplotlib is not installed.
         Refused: a file is there that is not to be overwritten.
     """
     if path.suffix.lower() not in FORMATS:
@@ -43,8 +43,8 @@ def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None
 
     Args:
         found: the best first; MOST of them are drawn.
-        path: as `check` lets it pass.
-        steps: curves end there; None: with the runs.
+        path: accepted by `check`.
+        steps: agent steps at which curves end; None: where the runs end.
 
     Raises:
         BackendUnreachable: the file cannot be written.

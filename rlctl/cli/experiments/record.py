@@ -29,11 +29,11 @@ from rlctl.spec.words import show
 
 FORMAT: Final = 1
 State = Literal["waiting", "running", "finished", "failed", "pruned", "stopped"]
-"""stopped: by another command; it goes on with the same command as those that wait."""
+"""State of a trial. stopped: by another command; the command that starts waiting trials resumes it."""
 OVER: Final = ("finished", "failed", "pruned")
 MOST_TRIALS: Final = 10_000
 _LONGEST: Final = 35
-"""Longest name of a sweep: a run's has at most _LONGEST_RUN characters, "-" and the number of a trial included."""
+"""Characters of a sweep's name, at most: a run's has _LONGEST_RUN, "-" and the number of a trial included."""
 _LONGEST_RUN: Final = 40
 _OF_ONE_RUN: Final = ("run", "seed")
 
@@ -46,22 +46,22 @@ class Trial:
     settings: Settings
     seed: int
     state: State = "waiting"
-    uid: str = ""  # of the run, from before it is made
+    uid: str = ""  # of the run, recorded before it is created
     suggestion: int | None = None  # number that the search knows its settings by
     steps: int = 0  # agent steps learned from
     evaluation: float | None = None  # mean of the newest, in the mode that counts
     best: float | None = None  # highest so far
-    why: str = ""  # of what has gone wrong
+    why: str = ""  # reason of a failure or a stop
 
     @property
     def over(self) -> bool:
-        """It has been trained, and is not trained again."""
+        """Whether the trial has ended and is not trained again."""
         return self.state in OVER
 
 
 @dataclass(slots=True)
 class Sweep:
-    """Record of a sweep, as its file has it."""
+    """Record of a sweep, as stored in sweep.json."""
 
     name: str
     created: str  # RFC 3339
@@ -79,7 +79,7 @@ class Sweep:
         return folder(self.name)
 
     def kept(self, spec: Spec) -> Path | None:
-        """Folder of the policy that trials begin with: a better one meanwhile would split the sweep. None: of none."""
+        """Folder with a copy of the initial policy, so that all trials begin from the same one; None without `init`."""
         if spec.init is None:
             return None
         return self.folder / f"init-{sha256(spec.init.model_dump_json().encode()).hexdigest()[:12]}"
@@ -97,18 +97,18 @@ class Sweep:
         return sum(trial.state in states for trial in self.trials)
 
     def firsts(self) -> dict[str, Trial]:
-        """One trial of each settings whose spec is pinned."""
+        """The first trial of each settings whose spec is pinned, by settings in words."""
         found = {words(trial.settings): trial for trial in reversed(self.trials)}
         return {key: found[key] for key in self.specs if key in found}
 
     def add(self, settings: Settings, seed: int, suggestion: int | None = None) -> Trial:
-        """A trial under the next number."""
+        """Add a trial with the next number."""
         self.trials.append(Trial(f"{self.name}-{len(self.trials) + 1}", settings, seed, suggestion=suggestion))
         return self.trials[-1]
 
 
 class Damaged(BackendUnreachable):
-    """A record that is torn or foreign; the runs of its sweep are there all the same."""
+    """A record that is torn or foreign; the runs of its sweep are unaffected."""
 
     def __init__(self, name: str, path: Path, why: str) -> None:
         super().__init__(
@@ -178,10 +178,10 @@ def _check(found: Sweep, name: str) -> None:
 
 
 def known(name: str) -> Sweep:
-    """As `find`.
+    """The sweep of that name; raises as `find`.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such sweep.
     """
     found = find(name)
     if found is None:
@@ -223,10 +223,10 @@ def check_room(name: str, trials: int) -> None:
 
 @contextmanager
 def held(name: str) -> Iterator[None]:
-    """Keep other commands from running or removing the sweep.
+    """Hold the lock of a sweep, so that no other command runs or removes it.
 
     Raises:
-        Locked: another one does.
+        Locked: another command holds it.
         BackendUnreachable: the file cannot be written.
     """
     with reported(f"cannot lock sweep {name}"):
@@ -245,7 +245,7 @@ def held(name: str) -> Iterator[None]:
 
 
 def ask_to_stop(name: str, *, wanted: bool) -> None:
-    """Ask the command that runs the sweep to end; or take that back."""
+    """Ask the command that runs the sweep to end, or withdraw the request."""
     with reported(f"cannot stop sweep {name}"):
         if wanted:
             (folder(name) / "stop").touch(mode=0o600)
@@ -258,10 +258,10 @@ def asked_to_stop(name: str) -> bool:
 
 
 def remove(name: str) -> None:
-    """Forget the sweep; its runs are not touched.
+    """Delete the record of a sweep; its runs are not touched.
 
     Raises:
-        BackendUnreachable: the system does not allow it.
+        BackendUnreachable: its folder cannot be removed.
     """
     with reported(f"cannot remove the record of sweep {name}"):
         aside = folder(name).rename(folder(name).with_name(f".{name}-{os.getpid()}"))  # all of it, or nothing
@@ -280,19 +280,19 @@ def flat(value: Any, path: tuple[str, ...] = ()) -> dict[str, Any]:
 
 
 def pinned(spec: Spec) -> dict[str, Any]:
-    """A resolved spec as it may not change: all but what differs from run to run, and where its curves go."""
+    """Values of a resolved spec that may not change within a sweep: all but run, seed and trackers."""
     values = flat(spec.model_dump(mode="json", exclude={"trackers"}))
     return {path: value for path, value in values.items() if path not in _OF_ONE_RUN}
 
 
 def check_same(before: Sweep, now: Sweep) -> None:
-    """A sweep may grow: by seeds, by values, by trials of a search. Nothing else of it changes.
+    """Require that a sweep has only grown: by seeds, by values, by trials of a search.
 
     Args:
-        now: as the command line has it.
+        now: the sweep by the command line.
 
     Raises:
-        Conflict: with every difference.
+        Conflict: it has changed otherwise; the message lists every difference.
     """
     told: dict[str, None] = {}
     for what in ("target", "context", "namespace"):

@@ -1,4 +1,4 @@
-"""Trials of a sweep: started as runs, watched until they are over, told as they go."""
+"""Scheduler of a sweep: starts trials as runs, polls them until they are over, and prints progress."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ if TYPE_CHECKING:
 
 STOPPED: Final = "stopped by another command"
 _ROOM: Final = 4
-"""Lines of a terminal that are no trials."""
+"""Lines of the terminal that are kept for other things than trials."""
 
 
 class Scheduler:
-    """Runs a sweep in the foreground: at most so many trials at once, until none is left.
+    """Runs a sweep in the foreground: at most `parallel` trials at once, until none is left.
 
     Args:
-        sweep: with its trials; what happens is recorded there before it happens.
-        load: spec of a trial.
-        suggest: settings of a further trial, added to the sweep; None: there is none.
-        search: hears of results; None: a grid.
+        sweep: record with its trials, saved before a run is created.
+        load: returns the spec of a trial.
+        suggest: returns a further trial, added to the sweep; None: there is none.
+        search: gets the results; None: a grid.
         interrupts: Ctrl-C.
     """
 
@@ -62,20 +62,20 @@ class Scheduler:
         self._parallel, self._interrupts = parallel, interrupts
         self._backends: dict[str, Backend] = {}
         self._hopes: dict[str, Hope] = {}
-        self._away: set[str] = set()  # runs of which the last look learned nothing
+        self._away: set[str] = set()  # runs whose last poll failed
         self._again: set[str] = set()  # runs that this command has started again after the loss of their supervisor
         self._answered_s = self._said_s = self._began_s = world.clock()
         self._chatty = True
 
     def run(self) -> bool:
-        """Go on until every trial is over.
+        """Run trials until all are over.
 
         Returns:
             False where Ctrl-C came first; trials that run go on.
 
         Raises:
-            SpecError, Conflict, BackendUnreachable, PartlyApplied: of a trial that could not be started.
-            RlctlError: another command has asked for the end.
+            SpecError, Conflict, BackendUnreachable, PartlyApplied: a trial could not be started.
+            RlctlError: another command has stopped the sweep.
         """
         from rlctl.cli.display.view import Screen
 
@@ -116,7 +116,7 @@ class Scheduler:
         return next(waiting, None) or self._suggest()
 
     def _start(self, trial: Trial) -> None:
-        """`up` of a trial: makes its run, goes on with it, or finds that nothing is left to do."""
+        """Apply a trial's spec as `up` does: create its run, resume it, or find that nothing is left to do."""
         with self._hushed():
             failed = self._up(trial)
         self._chatty = False
@@ -126,7 +126,7 @@ class Scheduler:
             self._end(trial, "failed", failed)
 
     def _up(self, trial: Trial) -> str | None:
-        """The reason for which it has failed; None: it runs."""
+        """Start or resume the run of a trial; returns the reason of a failure, None when it runs."""
         sweep = self._sweep
         try:
             loaded = self._load(trial)
@@ -148,7 +148,7 @@ class Scheduler:
         if prepared.spec.target in ON_CLUSTERS and not sweep.images:  # a tag that moves would split the sweep
             sweep.images = {name: ref for name, ref in prepared.spec.images.model_dump().items() if ref}
         self._backends[trial.run] = prepared.backend
-        # before the run is made: one that a killed command has made is known as its own
+        # before the run is created: after a kill it is recognised by its uid
         trial.best = trial.best if trial.uid == prepared.plan.uid else None
         trial.uid, trial.state, trial.why = prepared.plan.uid, "running", ""
         sweep.save()
@@ -168,7 +168,7 @@ class Scheduler:
 
     @contextmanager
     def _hushed(self) -> Iterator[None]:
-        """Keep the words of `up` from the answer, but for the first trial."""
+        """Suppress the progress lines of `up`, except for the first trial."""
         before = self._world.quiet
         self._world.quiet = before or not self._chatty
         try:
@@ -177,7 +177,7 @@ class Scheduler:
             self._world.quiet = before
 
     def _look(self, trial: Trial) -> None:
-        """Take over what has become of a trial."""
+        """Poll the run of a trial and update the trial."""
         world = self._world
         try:
             backend = self._backends.get(trial.run)
@@ -187,7 +187,7 @@ class Scheduler:
         except BackendUnreachable as error:
             if world.clock() - self._answered_s >= AWAY_S:
                 raise
-            if isinstance(error, Unreadable) and trial.run not in self._away:  # it keeps its place until it is mended
+            if isinstance(error, Unreadable) and trial.run not in self._away:  # it keeps its slot until it is repaired
                 self._tell(f"{error.message}; {error.hint}")
             elif not self._away:
                 self._tell(f"{error.message}; asked again for {AWAY_S:g} s at most")
@@ -212,7 +212,7 @@ class Scheduler:
             self._tell(f"{trial.run}: {_figures(trial)}")
 
     def _lost(self, trial: Trial, seen: Snapshot) -> str | None:
-        """The reason for which a trial that has learned nothing yet never will."""
+        """Reason why a trial that has learned nothing yet never will; None if it may."""
         if trial.steps or seen.state.target not in ON_CLUSTERS:
             return None
         lost = self._hopes.setdefault(trial.run, Hope(self._world.clock)).lost(seen.processes)
@@ -225,7 +225,7 @@ class Scheduler:
         return self._search.hopeless(trial.suggestion, curve, int(seen.state.spec["stop"]["agent_steps"]))
 
     def _take_down(self, trial: Trial, backend: Backend) -> None:
-        """Its data stays."""
+        """Stop the run of a trial; its data stays."""
         with self._hushed():
             follow(self._world, backend.delete(trial.run, volumes=False, grace_s=backend.grace_s), heard=False)
 
@@ -237,7 +237,7 @@ class Scheduler:
         self._tell_search(trial)
 
     def _tell_search(self, trial: Trial) -> None:
-        """Tell the search of a suggestion whose seeds are all over: the mean of their last evaluations."""
+        """Report a suggestion to the search once all its seeds are over: the mean of their last evaluations."""
         if self._search is None or trial.suggestion is None:
             return
         alike = [one for one in self._sweep.trials if one.suggestion == trial.suggestion]
@@ -265,10 +265,10 @@ def interrupted(state: RunState) -> bool:
 
 
 def update(trial: Trial, seen: Snapshot | None) -> tuple[record.State, str]:
-    """Figures of a trial as its run tells them.
+    """Update the figures of a trial from a snapshot of its run.
 
     Returns:
-        What it has come to, and why.
+        Its state, and the reason.
     """
     if seen is None:
         return "stopped", "its run is not there"
@@ -297,7 +297,7 @@ def lines(sweep: Sweep, *, room: int | None = None) -> list[str]:
     """Table of the trials.
 
     Args:
-        room: so many at most: those that run first, then those that ended last.
+        room: lines, at most: trials that run come first, then those that ended last.
     """
     shown = sweep.trials
     if room is not None and len(shown) > room:

@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 _NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint", "trackers")
 """Sections and fields in which runs of one group may differ: they do not change what is learned."""
 _NO_CHANGE: Final = ("stop.", "evaluation.every", "evaluation.envs", "evaluation.video_every")
-"""Beginnings of fields that a run may change while it runs: its evaluations stay what they would have been."""
+"""Prefixes of fields whose change during a run leaves its evaluations comparable."""
 _MOST_NAMED: Final = 4
 _WIDEST_NAME: Final = 60
 _NEAR: Final = 0.05
 MOST_STEPS: Final = 2**53
 MOST_RETURN: Final = 1e100
-"""Above it, as in a file that another program wrote, means and spreads overflow."""
+"""Largest absolute return: above it, as in a file that another program wrote, means and spreads overflow."""
 Point = tuple[int, float]
 """Agent steps, and mean return of an evaluation."""
 
@@ -55,23 +55,23 @@ class Scored:
     wanted: int | None  # stop.agent_steps
     goal: float | None = None  # stop.eval_return
     left_out: int = 0  # evaluations whose figures are no numbers
-    changed: Sequence[str] = ()  # notes of settings that it has not had from its beginning
+    changed: Sequence[str] = ()  # notes on settings that changed during the run
 
     @property
     def env(self) -> str:
-        """Its settings of the environment, as one key."""
+        """Settings of the environment, as one key."""
         mine = {path: value for path, value in self.settings.items() if path.startswith("env.")}
         return json.dumps(mine, sort_keys=True, default=str)
 
     @property
     def reached_goal(self) -> bool:
-        """True if its last evaluation is the one that ended it."""
+        """Whether the last evaluation is the one that ended the run."""
         return (
             self.phase == "finished" and self.goal is not None and bool(self.curve) and self.curve[-1][1] >= self.goal
         )
 
     def at(self, steps: int | None) -> Point | None:
-        """Its newest evaluation, of no more than so many agent steps; None: there is none."""
+        """The newest evaluation at no more than so many agent steps; None: there is none."""
         return next((point for point in reversed(self.curve) if steps is None or point[0] <= steps), None)
 
 
@@ -119,7 +119,7 @@ def scored(world: World, run: str, target: str | None) -> Scored:
 
     Raises:
         UsageError: there is no such run.
-        RlctlError: its evaluations cannot be had.
+        RlctlError: its evaluations cannot be read.
     """
     backend, state = find(world, run, target)
     state = as_now(backend, state)
@@ -143,9 +143,9 @@ def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changed(backend: Backend, state: RunState) -> list[str]:
-    """Notes of settings that a run has not had from its beginning: its group is that of its last ones.
+    """Notes on settings that changed during a run, which is grouped by its last ones.
 
-    A field that was changed and changed back is one: what was learned meanwhile stays.
+    A field that was changed and changed back counts: what was learned meanwhile stays.
     """
     if state.revision == 1:
         return []
@@ -169,7 +169,7 @@ def _changed(backend: Backend, state: RunState) -> list[str]:
 
 
 def _whole(spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The spec with what it leaves to defaults, as `rlctl diff` compares it: another spelling is no other setting."""
+    """The spec with all defaults, as `rlctl diff` compares it, so that another spelling is no other setting."""
     from rlctl.spec.fields import normal
     from rlctl.spec.schema import Spec
 
@@ -180,13 +180,13 @@ def _whole(spec: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _sound(value: object, most: float) -> bool:
-    """A number that figures can be made of: JSON as Python reads it has NaN and Infinity, and numbers of any size."""
+    """Whether a value is a usable number: JSON as Python reads it has NaN and Infinity, and numbers of any size."""
     return isinstance(value, int | float) and abs(value) <= most
 
 
 def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any, Any]]:
-    """Lineage, agent steps and mean of the evaluations of a run in one mode, from its file; of a run that is taken down
-    on a cluster, from the last words of its manager, where these hold them: no pod has to be started for that.
+    """Lineage, agent steps and mean of the evaluations of a run in one mode, from its file; of a run that is stopped
+    on a cluster, from the last status of its manager, where that has them: no pod has to be started for it.
     """
     last_words = (backend.stored_status(state.run) or {}) if state.target in ON_CLUSTERS else {}
     if "history" in last_words:
@@ -207,7 +207,7 @@ def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any, 
 
 
 def _counted(points: Sequence[tuple[Any, Any]]) -> list[tuple[int, Any, Any]]:
-    """Points with a lineage, where none is told: another one from wherever steps fall."""
+    """Points with an inferred lineage: a new one begins wherever the steps decrease."""
     found, lineage, before = list[tuple[int, Any, Any]](), 0, -1.0
     for at, mean in points:
         lineage += _sound(at, MOST_STEPS) and at < before
@@ -300,7 +300,7 @@ def _value(value: Any) -> str:
 
 
 def figures(groups: Sequence[Group]) -> list[Figures]:
-    """The best first, each with the probability that the best improves on it.
+    """Statistics of groups, the best first, each with the probability that the best improves on it.
 
     Raises:
         UsageError: numpy is not installed.
@@ -325,7 +325,7 @@ def figures(groups: Sequence[Group]) -> list[Figures]:
 
 
 def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) -> list[str]:
-    """Reasons for which the figures are not what they seem, in sentences."""
+    """Caveats about the figures, one sentence each."""
     told = [
         f"{one.run}: evaluations left out, of NaN, infinite or too large figures: {one.left_out}"
         for one in runs if one.left_out
@@ -339,7 +339,7 @@ def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) ->
 
 
 def _unfinished(one: Scored, steps: int | None) -> str:
-    """Reason for which the evaluation that counts is missing, or is not the one that was asked for; "" if it is."""
+    """Caveat that the evaluation that counts is missing, or not at the steps asked for; "" if there is none."""
     point = one.at(steps)
     if point is None:
         early = f" of at most {steps:,} agent steps" if steps is not None and one.curve else ""
@@ -357,7 +357,7 @@ def _unfinished(one: Scored, steps: int | None) -> str:
 
 
 def _seeds(groups: Sequence[Group]) -> list[str]:
-    """Seeds that make groups unequal, or their runs dependent."""
+    """Caveats on seeds that make groups unequal, or their runs dependent."""
     told = []
     if len({tuple(group.seeds) for group in groups}) > 1:
         told.append("seeds differ: " + "; ".join(f"{group.name} has {_listed(group.seeds)}" for group in groups))
@@ -368,7 +368,7 @@ def _seeds(groups: Sequence[Group]) -> list[str]:
 
 
 def _unlike(groups: Sequence[Group]) -> list[str]:
-    """Groups whose returns are not of one kind."""
+    """Caveats on groups whose returns are not comparable."""
     told = []
     if len({group.env for group in groups}) > 1:
         told.append("environments differ: returns of different ones are not compared")
@@ -378,7 +378,7 @@ def _unlike(groups: Sequence[Group]) -> list[str]:
 
 
 def _apart(groups: Sequence[Group], steps: int | None) -> list[str]:
-    """Evaluations that count, at numbers of steps that differ by more than _NEAR of the most."""
+    """Caveat on evaluations that count at numbers of steps that differ by more than _NEAR of the most."""
     ends = sorted((point[0], one.run) for group in groups for one, point in zip(group.runs, group.points, strict=True))
     if not ends or ends[-1][0] - ends[0][0] <= _NEAR * ends[-1][0]:
         return []
@@ -392,7 +392,7 @@ def _listed(seeds: Sequence[int]) -> str:
 
 
 def rows(found: Sequence[Figures]) -> list[tuple[str, ...]]:
-    """Cells of the table, with its heading; a long name is cut where that leaves it different from the others."""
+    """Cells of the table, with its heading; a long name is cut where it stays unique."""
     cut = [_cut(one.group.name) for one in found]
     head = ("SETTINGS", "RUNS", "IQM", "95 %", "LOWEST", "HIGHEST", "STEPS", "BEST IMPROVES ON IT", "95 %")
     body = []

@@ -1,4 +1,4 @@
-"""Search by Optuna: suggests settings, is told what they returned, and says which trial is not worth its end."""
+"""Search by Optuna: suggests settings, records their returns, and prunes trials."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rlctl.errors import BackendUnreachable, UsageError
 
 T = TypeVar("T")
 AGAIN: Final = "again"
-"""Attribute: number of the suggestion that had failed and was trained again."""
+"""Attribute of a trial in the study: number of the failed suggestion that it repeats."""
 LOOKS: Final = 20
-"""Of a pruner at one trial: trials are compared at the same share of stop.agent_steps."""
+"""Equal parts of stop.agent_steps, at the ends of which the pruner compares trials."""
 
 
 class Search:
     """A study that is kept in the folder of its sweep, so that it goes on after a kill.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
         axes: ranges, and values to choose from.
-        whole: a path's value has to be a whole number.
+        whole: paths whose values have to be whole numbers.
         prune: by the median of the other trials at the same share of their steps.
-        seed: of the sampler. What is known already is counted in, or a sampler that is made anew would repeat itself.
+        seed: of the sampler; the number of known trials is added to it, or a new sampler would repeat itself.
 
     Raises:
         UsageError: Optuna is not installed.
@@ -69,7 +69,7 @@ class Search:
         return f"{trial.suggest_float(axis.path, low, high, log=axis.log):.6g}"
 
     def tell(self, number: int, value: float | None, *, pruned: bool = False) -> None:
-        """Result of a suggestion; None: it has none. One that is told already stays as it is; one that had failed and
+        """Report the result of a suggestion; None: it has none. A reported one stays as it is; one that had failed and
         was trained again counts as another of the same settings.
         """
         states = self._optuna.trial.TrialState
@@ -89,7 +89,7 @@ class Search:
             self._study.tell(number, value, state=state, skip_if_finished=True)
 
     def forget(self, known: Container[int]) -> None:
-        """Give up suggestions without a trial: a command was killed before it had recorded them."""
+        """Mark suggestions without a trial as failed: a command was killed before it had recorded them."""
         running = self._optuna.trial.TrialState.RUNNING
         for trial in self._asked(lambda: self._study.get_trials(deepcopy=False, states=(running,))):
             if trial.number not in known:

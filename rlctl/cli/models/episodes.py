@@ -25,7 +25,7 @@ _KINDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A recorded episode, as its file begins."""
+    """A recorded episode, from the header of its file."""
 
     name: str  # "actor/3@17"
     kind: str  # crash, worst or best
@@ -42,7 +42,7 @@ class Episode:
 
 
 def is_name(text: str) -> bool:
-    """It names an episode, as in actor/3@17."""
+    """Whether a text names an episode, as in actor/3@17."""
     return _NAME.fullmatch(text) is not None
 
 
@@ -80,7 +80,7 @@ WHEN: Final = "one is recorded where an environment fails, and the worst and bes
 
 
 def _header(files: StoredFiles, file: str, size: int) -> tuple[dict[str, Any], str]:
-    """The record in the first line, or the reason for which there is none."""
+    """Header in the first line of a file, or the reason why there is none."""
     line = b""
     if size > _LARGEST_BYTES:
         return {}, f"it is damaged: no episode is larger than {_LARGEST_BYTES >> 20} MiB"

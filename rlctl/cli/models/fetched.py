@@ -1,4 +1,4 @@
-"""A model to act with on this machine: of a run, copied for a while, or a folder that `rlctl pull` has made."""
+"""A model to act with on this machine: a temporary copy of a run's, or a folder that `rlctl pull` has made."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ Verify = Annotated[
 
 
 def drawn(seed: int | None) -> int:
-    """The seed that is asked for, or a fresh one.
+    """The given seed, or a random one.
 
     Raises:
         UsageError: it is out of range.
@@ -68,14 +68,14 @@ def drawn(seed: int | None) -> int:
 def fetched(
     world: World, model: str, target: str | None, verify: Path | None = None
 ) -> Iterator[tuple[Path, str, dict[str, Any]]]:
-    """A model in a folder for as long as the block lasts: its folder, its name for people, and where it comes from.
+    """Provide a model in a folder while the block lasts: the folder, a display name, and the content of run.json.
 
     Args:
         verify: public key that must have signed the folder.
 
     Raises:
-        UsageError: the folder is none that `rlctl pull` has made, or a run's own model is to be verified.
-        BadSignature: it was not signed so.
+        UsageError: the folder was not made by `rlctl pull`, or a run's own model is to be verified.
+        BadSignature: its signature is not of this key.
     """
     if is_folder(model):
         folder = Path(model).resolve()
@@ -103,7 +103,7 @@ def origin_of(folder: Path) -> dict[str, Any]:
     """Content of run.json of a pulled folder.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the folder was not made by `rlctl pull`.
     """
     try:
         origin = json.loads((folder / ORIGIN).read_text(encoding="utf-8"))
@@ -126,10 +126,10 @@ def code_of(origin: Mapping[str, Any], stated: Path | None) -> Path | None:
     """Folder of the user's own modules; None: the spec names none.
 
     Args:
-        stated: with --code; None: where it was when the run was last started on this machine.
+        stated: value of --code; None: the folder recorded when the run was last started on this machine.
 
     Raises:
-        UsageError: it is not here.
+        UsageError: the folder is not on this machine.
     """
     section = origin["spec"].get("code")
     if stated is None and not section:

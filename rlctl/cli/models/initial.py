@@ -1,4 +1,4 @@
-"""`init` of a spec: the stored policy that a new run begins with, looked up and looked at before the run is made."""
+"""`init` of a spec: the initial policy of a new run, fetched and checked before the run is created."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Initial:
 
     Args:
         loaded: a spec with `init`.
-        files: closes what is fetched.
-        kept: folder that holds the same for other runs, or will: of a sweep, all trials begin alike.
+        files: exit stack that removes the fetched copy.
+        kept: folder of a copy for all trials of a sweep, so that they begin alike; made at the first fetch.
     """
 
     def __init__(self, world: World, loaded: Loaded, files: ExitStack, kept: Path | None = None) -> None:
@@ -35,11 +35,11 @@ class Initial:
         self._folder: Path | None = None
         self._kept = kept
         self.arrays: Mapping[str, str] = {}
-        """Name of each array -> dtype and shape; nothing before it is fetched."""
+        """Name of each array -> dtype and shape; empty before the fetch."""
         self.name = self._init.run
 
     def __call__(self) -> Path:
-        """The folder that holds it, as `rlctl pull` makes one.
+        """Folder of the policy, in the form of `rlctl pull`; fetched at the first call.
 
         Raises:
             SpecError: there is no such run, model or folder, or not such a part of it.
@@ -53,7 +53,7 @@ class Initial:
         return self._folder
 
     def plain(self) -> dict[str, Any]:
-        """For the trial of the spec on this machine."""
+        """Name and arrays, for the trial of the spec; empty before the fetch."""
         return {"of": self.name, "arrays": dict(self.arrays)} if self.arrays else {}
 
     def _fetched(self) -> Path:
@@ -96,11 +96,11 @@ def initial(
 ) -> Iterator[Initial | None]:
     """Initial policy of a spec's run, for as long as the block lasts; None without `init`.
 
-    That of a run that is not there yet is fetched at once, so that nothing is begun where it cannot be had.
+    For a run that does not exist yet it is fetched at once, so that nothing is begun where it is unavailable.
 
     Args:
         only_here: ask no cluster, for `lint`.
-        kept: as of `Initial`.
+        kept: as for `Initial`.
     """
     spec = loaded.spec
     if spec.init is None:

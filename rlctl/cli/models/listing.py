@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Folder, StoredFiles
 
 PIECE_BYTES: Final = 2**19
-"""Of one answer: a slow line to a cluster has ten seconds for it."""
+"""Bytes of one read, at most: a slow connection to a cluster has ten seconds for it."""
 _LISTINGS: Final = 4
-"""A live run stores and removes models meanwhile."""
+"""Attempts at a consistent listing: a live run stores and removes models meanwhile."""
 _CHOSEN: Final = ("goal", "best")
 _LARGEST_COUNT: Final = 2**63
 LAST_MOMENT: Final = 253_402_300_000  # end of the year 9999
@@ -49,7 +49,7 @@ class StoredModel:
 
 
 def whole(files: StoredFiles, folder: Folder, name: str) -> bytes:
-    """All of a file."""
+    """Read a whole file of a run's storage."""
     found = bytearray()
     while piece := files.read(folder, name, len(found), PIECE_BYTES):
         found += piece
@@ -65,7 +65,7 @@ class Stored:
 
 
 def stored_models(files: StoredFiles) -> Stored:
-    """Every model of a run, as of one moment: what changes meanwhile is looked at again.
+    """All models of a run at one moment: the listing is repeated where files changed meanwhile.
 
     Raises:
         RlctlError: the volume cannot be read.
@@ -105,13 +105,13 @@ def _listed(files: StoredFiles, kept: Mapping[str, int], parts: Mapping[str, int
 
 
 def warn(stored: Stored, complain: Callable[[str], object]) -> None:
-    """Tell of models that are left out."""
+    """Print a warning for each model that is left out."""
     for what in stored.damaged.values():
         complain(f"warning: {what}; its model is left out")
 
 
 def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
-    """The model that is meant.
+    """The model of a given name.
 
     Args:
         which: goal, best, last (the newest generation) or the number of a generation; None: the first of those that
@@ -119,7 +119,7 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
 
     Raises:
         UsageError: there is none of that name.
-        RlctlError: it is damaged: no other takes its place unasked.
+        RlctlError: it is damaged; no other is substituted.
     """
     models = stored.models
     known = [*(one.name for one in models), *stored.damaged]

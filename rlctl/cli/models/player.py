@@ -1,4 +1,4 @@
-"""Programs with a model in a child process, which has torch and the environment; this one needs neither."""
+"""Programs that run a model in a child process, which needs torch and the environment; this one needs neither."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ _BLAMED: Final[Mapping[str, type[RlctlError]]] = {
     "refused": EnvironmentRefused,
     "crashed": WorkloadFailed,
 }
-"""By what the environment did."""
+"""`environment` of a reply with an error -> class of the error."""
 CLOSING_S: Final = 10.0
-"""For an environment to close, after the last answer."""
+"""Seconds for an environment to close after the last reply."""
 
 
 def played(
     program: str, question: Mapping[str, Any], code: Path | None, *, answers: int, also: Mapping[str, str] = LOCAL
 ) -> Iterator[dict[str, Any]]:
-    """Answers of `python -m rlctl_agents evaluate`, `play` or `export`, as they come.
+    """Replies of `python -m rlctl_agents evaluate`, `play` or `export`, as they arrive.
 
     Args:
-        question: `folder` and what is wanted; see there.
-        code: folder of the user's own modules; None: this one.
-        answers: as many come.
+        question: `folder` and the parameters of the program.
+        code: folder of the user's own modules; None: the working directory.
+        answers: number of replies.
         also: packages that it needs besides, with the extra that brings each.
 
     Raises:
         UsageError: one of its packages is not installed here.
         BackendUnreachable: it could not write or read a file.
         EnvironmentRefused: the environment cannot be made.
-        WorkloadFailed: it failed; its traceback stands above.
-        RlctlError: the child failed otherwise; with what it says.
+        WorkloadFailed: the environment failed; its traceback is on stderr.
+        RlctlError: the child failed otherwise; with its message.
     """
     for package, extra in {**LOCAL, **also}.items():
         if importlib.util.find_spec(package) is None:
@@ -82,4 +82,4 @@ def played(
 def _end_group(pid: int) -> None:
     """Kill the processes that the environment started, which may hold the pipe open, as soon as its own has ended."""
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    os.killpg(pid, signal.SIGKILL)  # a process that was not reaped keeps the number
+    os.killpg(pid, signal.SIGKILL)  # an unreaped process keeps its pid

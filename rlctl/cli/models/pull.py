@@ -41,7 +41,7 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, 
         The files.
 
     Raises:
-        Refused: the folder holds something.
+        Refused: the folder is not empty.
         UsageError: the key cannot sign, or the folder cannot be written.
         RlctlError: the model is damaged.
     """
@@ -123,7 +123,7 @@ def _description(files: StoredFiles, model: StoredModel) -> dict[str, Any]:
 
 
 def _copy(files: StoredFiles, model: StoredModel, to: BinaryIO) -> None:
-    """The file of its tensors, in pieces, checked."""
+    """Copy the tensors in chunks, and verify their sha256."""
     digest, offset = hashlib.sha256(), 0
     while piece := files.read(model.folder, model.tensors, offset, PIECE_BYTES):
         to.write(piece)

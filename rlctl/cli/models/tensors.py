@@ -1,4 +1,4 @@
-"""Weights taken out of a learner's stored state, which holds the optimizer's averages as well: safetensors to the same.
+"""Extraction of the weights from a learner's stored state, which has the optimizer's averages too; both safetensors.
 
 The format: 8 bytes with the length of a JSON header, the header, which has dtype, shape and place of every tensor, and
 the tensors (github.com/huggingface/safetensors, "Format"). Read here by hand, because rlctl is installed without numpy.
@@ -18,7 +18,7 @@ _DTYPES: Final = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
-"""As torch calls them."""
+"""dtype in safetensors -> its name in torch."""
 
 
 class NoWeights(ValueError):
@@ -26,10 +26,10 @@ class NoWeights(ValueError):
 
 
 def weights(state: BinaryIO, steps: int) -> bytes:
-    """The network's weights alone, as an actor is sent them.
+    """The network's weights alone, as they are sent to actors.
 
     Args:
-        state: of a learner: the tensors `weights/*` are the network's. Those that numpy has no type for stand there as
+        state: file of a learner: the tensors `weights/*` are the network's. Types that numpy lacks are stored as
             integers of the same width, and the header says so.
         steps: agent steps that they were learned from.
 
@@ -98,7 +98,7 @@ def with_metadata(file: bytes, more: Mapping[str, str]) -> bytes:
 
 
 def _beginning(header: Mapping[str, object]) -> bytes:
-    """A file up to its tensors."""
+    """Length and header of a file, up to its tensors."""
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     return len(text).to_bytes(_LENGTH_BYTES, "little") + text

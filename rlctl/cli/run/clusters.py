@@ -47,7 +47,7 @@ def wanted_target(world: World, target: str | None) -> str | None:
 
 
 def backend_of(world: World, run: str, target: str | None) -> Backend:
-    """The backend on which the run of that name has to be.
+    """Backend of a run: that of the index of runs, unless the command line names another.
 
     Raises:
         Conflict: it is recorded elsewhere than RLCTL_CONTEXT or RLCTL_NAMESPACE say, or its context has become another
@@ -93,14 +93,14 @@ def _recorded_backend(world: World, entry: IndexEntry) -> Backend:
 
 
 def or_forget(run: str, hint: str) -> str:
-    """A hint, and beside it the way out when the cluster that the run is recorded on is gone; said once."""
+    """Append to a hint, once, the remedy for a recorded cluster that no longer exists."""
     away = f"if the cluster that run {run} is recorded on is gone: rlctl down {run} --forget"
     return hint if away in hint else "; ".join(part for part in (hint.removesuffix("."), away) if part)
 
 
 @contextmanager
 def way_out(world: World, run: str, target: str | None) -> Iterator[None]:
-    """Name the way out where the cluster that a run is recorded on does not answer: it may be gone."""
+    """Add the remedy `--forget` to errors of a recorded cluster that does not answer: it may be gone."""
     try:
         yield
     except Unreadable:  # the cluster answers
@@ -121,13 +121,13 @@ def where(backend: Backend, target: str) -> str:
 def runs_everywhere(
     world: World, target: str | None, leave_out: Callable[[RlctlError], object]
 ) -> Iterator[tuple[Backend, RunState]]:
-    """Every run of the place that is wanted; when none is named: all of this machine, and on clusters those that
+    """Every run of the wanted target; where none is named all of this machine, and on clusters those that
     were started from here.
 
     Args:
         world: this invocation.
         target: -t.
-        leave_out: told about what cannot be read, and about a cluster of a recorded run that does not answer.
+        leave_out: called for each unreadable record, and for each cluster of a recorded run that does not answer.
     """
     chosen = wanted_target(world, target)
     if chosen is not None:

@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from rlctl.spec.schema import Spec
 
 NO_UID = "0" * 32
-"""Stands for the uid of a run that has not been started: two renderings of it are equal."""
+"""Placeholder for the uid of a run that has not been started, so that two renderings of it are equal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A spec beside the run of its name."""
+    """A spec, rendered and compared with the run of its name."""
 
     loaded: Loaded
     spec: Spec  # of `loaded`, with an absolute storage.path, and with digests of its images on a cluster
@@ -36,7 +36,7 @@ class Prepared:
     plan: Plan
     documents: list[Document]
     changes: list[Change]  # from what was applied last; empty for a new run
-    remains: bool  # nothing is recorded of the run any more, and its folder is there
+    remains: bool  # the run has no record any more, but its folder exists
     asked: frozenset[str] = frozenset()  # images whose tag a registry has resolved just now
 
     @property
@@ -52,7 +52,7 @@ class Prepared:
 
 
 def load(world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None = None) -> Loaded:
-    """The spec; RLCTL_RUN counts as an early --set, -t and RLCTL_TARGET as --set target=.
+    """Load a spec; RLCTL_RUN counts as an early --set, -t and RLCTL_TARGET as --set target=.
 
     Raises:
         SpecError: with every problem.
@@ -110,7 +110,7 @@ def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
 
 
 def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> Prepared:
-    """A loaded spec beside the run of its name; see `prepare`."""
+    """Render a loaded spec and compare it with the run of its name; see `prepare`."""
     from rlctl.plan import changes
 
     storage = storage_of(loaded)
@@ -143,7 +143,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
 
 
 def _make_room(run: str, target: str) -> str:
-    """Free a name that another target holds, also when that target is a cluster that is gone."""
+    """Hint how to free a name that another target holds, even a cluster that is gone."""
     gone = "that cluster" if target in ON_CLUSTERS else "its folder"
     remove = f"rlctl down {run} --volumes -t {target}; if {gone} is gone: rlctl down {run} --forget"
     return f"choose another name (--set run={run}-2), or remove it first: {remove}"
@@ -151,7 +151,7 @@ def _make_room(run: str, target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Offline:
-    """A spec rendered for a cluster that was not asked."""
+    """A spec rendered for a cluster that was not contacted."""
 
     loaded: Loaded
     spec: Spec  # with digests of its images
@@ -163,7 +163,7 @@ class Offline:
 def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
     """Documents that `up` would send to a cluster, with the uid and the images that the index of runs knows.
 
-    Without them: NO_UID, and tags of images as their registry says.
+    Without them: NO_UID, and tags of images as their registry resolves them.
 
     Raises:
         SpecError: a template is invalid, or a registry has no such image.
@@ -181,10 +181,10 @@ def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
 def _with_digests(
     world: World, loaded: Loaded, spec: Spec, recorded_images: Mapping[str, str], *, pull: bool
 ) -> tuple[Spec, frozenset[str]]:
-    """The same with a digest for every image that a cluster pulls, and the names of those that were asked for.
+    """The spec with a digest for every image that a cluster pulls, and the names of those that a registry resolved.
 
     Raises:
-        SpecError: a registry has no such image; with the place of its name.
+        SpecError: a registry has no such image; with the location of its name.
         BackendUnreachable: a registry does not say what a tag is, and it is recorded nowhere.
     """
     if spec.target not in ON_CLUSTERS:
@@ -223,7 +223,7 @@ def _with_storage(loaded: Loaded, storage: str | None) -> Spec:
 
 @dataclass(frozen=True, slots=True)
 class _Unstarted:
-    """Place of a run that has not been started, as if it had another uid than the one that was minted for it."""
+    """Place of a run that has not been started, under another uid than the one that was minted for it."""
 
     uid: str
     layout: Layout
@@ -231,7 +231,7 @@ class _Unstarted:
 
 
 def _rendered(loaded: Loaded, spec: Spec, uid: str, place: RunPlace | None) -> tuple[Plan, list[Document]]:
-    """Plan and documents; only those of a cluster need no place."""
+    """Plan and documents; a place is needed except for a cluster."""
     from rlctl.plan import make
     from rlctl.render import for_target
     from rlctl.spec.layout import Layout
@@ -244,7 +244,7 @@ def _rendered(loaded: Loaded, spec: Spec, uid: str, place: RunPlace | None) -> t
 
 
 def storage_of(loaded: Loaded) -> str | None:
-    """The folder that the spec wants, absolute: relative ones begin at the spec file."""
+    """Absolute path of the storage folder, relative ones from the spec file; None: the spec names none."""
     path = loaded.spec.storage.path
     return None if path is None else str((loaded.base / Path(path).expanduser()).resolve())
 
@@ -270,13 +270,13 @@ def stored_spec(state: RunState) -> Spec:
 
 
 def say_findings(world: World, loaded: Loaded) -> None:
-    """Findings of a valid spec: worth a look, no reason to stop."""
+    """Print the findings of a valid spec."""
     for finding in loaded.findings:
         world.say(f"note: {finding}")
 
 
 def say_images(world: World, prepared: Prepared | Offline) -> None:
-    """Tag and digest of each image that the spec names by tag, where they mean something."""
+    """Print tag and digest of each image that the spec names by tag; nothing unless on a cluster."""
     if prepared.spec.target not in ON_CLUSTERS:
         return
     from rlctl.image_names import Reference
@@ -294,10 +294,10 @@ def by_field(changes: Iterable[Change]) -> list[Change]:
 
 
 def refuse(prepared: Prepared) -> None:
-    """Stop before anything is changed when a field cannot change on this run.
+    """Refuse a change of a field that is fixed for a run, before anything is changed.
 
     Raises:
-        Conflict: with every such field and the way out.
+        Conflict: there is such a change; the message lists the fields and a remedy.
     """
     if prepared.refused:
         run = prepared.plan.run

@@ -1,6 +1,6 @@
-"""Problems of processes in words: a sentence, evidence of the target, the last lines, the next command.
+"""Problems of processes in words: a sentence, evidence of the target, the last log lines, the next command.
 
-A target may put replicas together that do not run for one cause (`count`), and call a process by a name of its own.
+A target may group replicas that do not run for the same reason (`count`), and give a process a name of its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def label(process: Process) -> str:
 
 
 def past(process: Process) -> bool:
-    """Whether a process is over and has a successor, as an evicted pod: worth telling, and no fault of now."""
+    """Whether a process is over and was replaced, as an evicted pod: worth a report, but no current fault."""
     return bool(process.name) and process.state == "exited"
 
 
@@ -55,7 +55,7 @@ def of_process(process: Process, named: str) -> dict[str, Any]:
 
 
 def as_lines(problems: Iterable[Mapping[str, Any]]) -> list[str]:
-    """As `status` prints them; what was said of the one before as well is not said again."""
+    """Problems as lines of `status`; evidence equal to that of the previous problem is not repeated."""
     lines: list[str] = []
     said = ""
     for problem in problems:
@@ -71,13 +71,13 @@ def as_lines(problems: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def worst(processes: Iterable[Process]) -> Process | None:
-    """Of those that do not run, the one that holds up the others most; None when all do."""
+    """The most urgent process that does not run; None when all run."""
     late = [process for process in processes if process.state != "running" and not past(process)]
     return min(late, key=urgency, default=None)
 
 
 def urgency(process: Process) -> int:
-    """Order of telling, the smallest first: causes before what may only follow from them, what is past last."""
+    """Sort key of problems, most urgent first: causes before their possible consequences, replaced processes last."""
     if past(process):
         return 6
     if process.permanent:

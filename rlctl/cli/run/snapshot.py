@@ -29,15 +29,15 @@ _SHARES = (
 )  # fmt: skip
 ANSWERS_WITHIN_S = 20.0
 PATIENCE_S = 2.5
-"""A target that is away for a moment is asked again so long: a run that ends takes its supervisor with it."""
+"""Seconds for which a target that does not answer is asked again: a run that ends takes its supervisor with it."""
 AWAY_S: Final = 300.0
-"""A target that does not answer for so long ends a command that waits for a run; what runs there goes on."""
+"""Seconds without an answer of the target after which a command stops waiting for a run; the run goes on."""
 _SOUND = ("starting", "running")
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One look at a run."""
+    """State of a run at one moment."""
 
     state: RunState
     processes: tuple[Process, ...]
@@ -45,7 +45,7 @@ class Snapshot:
     answered: bool  # by a live manager; else from what was stored
     at: datetime
     where: str = ""  # target, context and namespace in words
-    unseen: BackendUnreachable | None = None  # why the target does not say how the processes are
+    unseen: BackendUnreachable | None = None  # why the states of the processes are unknown
     torn: str = ""  # why there is no status of a run that is over
 
     @property
@@ -57,22 +57,22 @@ class Snapshot:
 
     @property
     def over(self) -> bool:
-        """It is not running any more; on a cluster its manager may still answer."""
+        """Whether the run is no longer live; on a cluster its manager may still answer."""
         return self.state.phase != "running"
 
     @property
     def ready(self) -> bool:
-        """It runs, and every wanted replica of every role does and has joined."""
+        """Whether the run is live, and every wanted replica of every role runs and has joined."""
         return not self.over and not self._readiness.lacking()
 
     @property
     def healthy(self) -> bool:
-        """It has finished, or it is ready and nothing is wrong."""
+        """Whether the run has finished, or is ready and has no problem."""
         return self.phase == "finished" or (self.ready and not self.problems(past=False))
 
     @property
     def seats(self) -> int:
-        """Seats of the environment, as the newest evaluation tells; 1 before there is one."""
+        """Seats of the environment, from the newest evaluation; 1 before there is one."""
         return int((self.status["evaluation"] or {}).get("seats", 1))
 
     def running(self, role: str) -> int:
@@ -93,7 +93,7 @@ class Snapshot:
         """Problems in words, each with the next command: `text`, `next`, perhaps `evidence` and `lines`.
 
         Args:
-            past: also what has a successor already, as an evicted pod.
+            past: include processes that were already replaced, as an evicted pod.
         """
         found: list[dict[str, Any]] = []
         if self.torn:
@@ -131,7 +131,7 @@ class Snapshot:
         return found
 
     def target_problems(self) -> list[dict[str, str]]:
-        """Problem of a target that does not tell the state of its processes."""
+        """Problem of a target that does not report the states of its processes; [] otherwise."""
         if self.unseen is None:
             return []
         return [{"text": self.unseen.message, "next": self.unseen.hint or f"rlctl status{self._named}"}]
@@ -147,12 +147,12 @@ class Snapshot:
 
     @property
     def ending(self) -> bool:
-        """It has done what was asked; no side of it is slow any more."""
+        """Whether the run is ending: a stop condition is met, so that slow processes no longer matter."""
         return self.status["verdict"]["kind"] == "ending" or bool(self.status["stop"]["met"])
 
     @property
     def silent(self) -> bool:
-        """The manager should have answered and did not: its figures are old."""
+        """Whether the manager should have answered and did not: its figures are old."""
         return not self.over and not self.answered and (self.unseen is not None or self._should_answer)
 
     @property
@@ -168,7 +168,7 @@ class Snapshot:
                 return f"{role} ({self.running(role)} of {wanted} run)"
         if not self.answered:
             return "manager/0 (no answer yet)"
-        # a process that is not even known comes first: the others may wait for what it tells
+        # a process that has not reported at all comes first: the others may wait for it
         readiness = self._readiness
         absent = [process for process in self.processes if not readiness.joined(process)]
         absent.sort(key=lambda process: bool(readiness.reported(process.role, process.index)))
@@ -182,7 +182,7 @@ class Snapshot:
 
     @property
     def _should_answer(self) -> bool:
-        """The manager has had time enough."""
+        """Whether the manager has run for ANSWERS_WITHIN_S."""
         started = [process.started for process in self.members("manager") if process.state == "running"]
         return any(begun and (self.at - begun).total_seconds() > ANSWERS_WITHIN_S for begun in started)
 
@@ -207,20 +207,20 @@ def told_of(process: Process) -> str:
 
 
 def take(world: World, backend: Backend, run: str, known: RunState | None = None) -> Snapshot | None:
-    """The run as it is now; None when there is no such run (any more).
+    """Snapshot of a run; None when there is no such run (any more).
 
-    A target that does not say how the processes are costs at most PATIENCE_S and one more answer of it: the rest is
-    told without them, and `unseen` says why.
+    A target that does not report the states of its processes is asked again for PATIENCE_S; then the snapshot is
+    made without them, and `unseen` says why.
 
     Args:
         world: this invocation.
         backend: of the run.
         run: its name.
-        known: the run as `find` has just told it, so that the first look need not ask again.
+        known: result of a `find` just now, which saves one request.
 
     Raises:
-        Unreadable: what is recorded of it cannot be read.
-        BackendUnreachable: nothing can be learned of it for PATIENCE_S.
+        Unreadable: its record cannot be read.
+        BackendUnreachable: the target did not answer for PATIENCE_S.
     """
     deadline_s = world.clock() + PATIENCE_S
     while True:
@@ -239,10 +239,10 @@ def take(world: World, backend: Backend, run: str, known: RunState | None = None
 
 
 class Observer:
-    """Looks again and again at a run that is waited for; a target may be away for AWAY_S meanwhile.
+    """Polls a run that a command waits for; the target may be unreachable for AWAY_S meanwhile.
 
     Attributes:
-        away: why the last look came to nothing.
+        away: error of the last poll; None when it succeeded.
     """
 
     def __init__(self, world: World, backend: Backend, run: str) -> None:
@@ -252,11 +252,11 @@ class Observer:
         self.away: BackendUnreachable | None = None
 
     def look(self) -> Snapshot | None:
-        """As `take`; while the target is away the last snapshot, which does not say how the processes are.
+        """Take a snapshot; while the target is unreachable return the last one, its processes in state unknown.
 
         Raises:
             Unreadable: as `take`.
-            BackendUnreachable: the first look came to nothing, or all looks for AWAY_S.
+            BackendUnreachable: the first poll failed, or all polls for AWAY_S.
         """
         try:
             self._last, self.away = take(self._world, self._backend, self._run), None
@@ -313,7 +313,7 @@ def _with_the_missing(status: dict[str, Any], state: RunState, processes: tuple[
 
 
 def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], BackendUnreachable | None]:
-    """All processes; when the target does not say, those that are wanted, in the state unknown, and the reason."""
+    """All processes; when the target cannot list them, the wanted ones in state unknown, and the error."""
     from rlctl.backends.base import Process
     from rlctl.spec.base import ROLES
 
@@ -328,7 +328,7 @@ def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], 
 
 
 def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> bool:
-    """The stored status is of the manager that runs, or has just ended; else it is out of date."""
+    """Whether the manager that runs wrote the stored status, or none runs; else it is out of date."""
     managers = [process for process in processes if process.role == "manager" and process.state in _SOUND]
     wrote = float(stored.get("time") or 0)
     return all(manager.started is not None and wrote >= manager.started.timestamp() for manager in managers)
@@ -356,7 +356,7 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
 
 
 def _in_words_of_now(status: Mapping[str, Any]) -> dict[str, Any]:
-    """A status that release 0.1 wrote, with the names of this one; any other as it is."""
+    """A status of release 0.1 with the keys of this release; any other unchanged."""
 
     def renamed(value: Any) -> Any:
         if not isinstance(value, Mapping):

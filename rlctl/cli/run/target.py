@@ -38,10 +38,10 @@ def one_name(argument: str | None, option: str | None) -> str | None:
 
 
 def look_up(world: World, run: str, target: str | None) -> tuple[Backend, RunState | None]:
-    """The backend on which the run of that name has to be, and what is recorded of it there.
+    """Backend of a run, and the record of the run there; None: there is none.
 
     Raises:
-        Unreadable: something is, and cannot be read.
+        Unreadable: there is a record, and it cannot be read.
     """
     with way_out(world, run, target):
         backend = backend_of(world, run, target)
@@ -53,7 +53,7 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
 
     Raises:
         UsageError: there is none, or more than one; the message lists them.
-        Unreadable: it is there, and what is recorded of it cannot be read.
+        Unreadable: its record cannot be read.
     """
     name = wanted_run(world, run)
     if name is not None:
@@ -64,7 +64,7 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     left_out: list[RlctlError] = []
     everywhere = known(world, target, left_out)
     live = [entry for entry in everywhere if entry[1].phase == "running"]
-    if len(live) > 1:  # by the record; that one is over, its manager alone knows
+    if len(live) > 1:  # live by their records; that a run is over its manager alone knows
         everywhere = [(backend, as_now(backend, state)) for backend, state in everywhere]
         live = [entry for entry in everywhere if entry[1].phase == "running"]
     if len(live) == 1 or (not live and len(everywhere) == 1):
@@ -84,10 +84,10 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
 
 
 def find_at_least(world: World, run: str | None, target: str | None) -> tuple[Backend, str, RunState | None]:
-    """As `find`, for what needs no record of the run: without it when it cannot be read, which is said.
+    """Like `find`, for verbs that need no record: one that cannot be read is None, with a warning.
 
     Returns:
-        The backend, the name of the run, and what is recorded of it.
+        The backend, the name of the run, and its record or None.
     """
     try:
         backend, state = find(world, run, target)
@@ -98,12 +98,12 @@ def find_at_least(world: World, run: str | None, target: str | None) -> tuple[Ba
 
 
 def known(world: World, target: str | None, left_out: list[RlctlError] | None = None) -> list[tuple[Backend, RunState]]:
-    """Every run of the target that is wanted, or of all, newest first.
+    """Runs of the wanted target, or of all targets, newest first.
 
     Args:
         world: this invocation.
         target: -t.
-        left_out: gets the error of each run whose record cannot be read; it is said in any case.
+        left_out: collects the error of each record that cannot be read; it is printed in any case.
     """
 
     def leave_out(error: RlctlError) -> None:
@@ -123,7 +123,7 @@ def _unknown(world: World, name: str, target: str | None) -> UsageError:
 
 
 def looked_at(world: World, target: str | None) -> str:
-    """Targets that were searched for a run in vain: a cluster knows of runs that this machine's index does not."""
+    """Where a run was not found, as the end of a message: this machine's index may lack a run on a cluster."""
     chosen = wanted_target(world, target)
     if chosen in ON_CLUSTERS:
         return f" on {where(world.backend(chosen), chosen)}"
@@ -154,7 +154,7 @@ def require_running(state: RunState, why: str) -> None:
 
 
 def as_now(backend: Backend, state: RunState) -> RunState:
-    """Recorded state of a run, with the phase of its manager: only that knows that a run has finished."""
+    """Recorded state of a run, with the phase of its manager, which alone knows that a run has finished."""
     if state.target not in ON_CLUSTERS or state.phase != "running":
         return state
     try:

@@ -61,7 +61,7 @@ def compare(
 
 
 def trials(world: World, sweep: Sweep) -> list[str]:
-    """Runs of a sweep that can be compared; what is left out is said."""
+    """Runs of a sweep that can be compared; prints a note about those left out."""
     pruned, missing = sweep.count("pruned"), sum(not trial.uid for trial in sweep.trials)
     if pruned:
         world.say(f"note: {pruned} pruned trials of {sweep.name} are left out")

@@ -40,7 +40,7 @@ def doctor(
 
 
 def _targets(world: World, target: str | None) -> list[tuple[str, Cluster | None]]:
-    """Targets to check; of one with several clusters each that a run is recorded on."""
+    """Targets to check: the one named, else this machine and each cluster that a run is recorded on."""
     chosen = wanted_target(world, target)
     if chosen is not None:
         return [(chosen, None)]
@@ -50,7 +50,7 @@ def _targets(world: World, target: str | None) -> list[tuple[str, Cluster | None
 
 
 def _look(world: World, name: str, cluster: Cluster | None) -> tuple[str, list[Check]]:
-    """A title and what was found; a target that cannot even be asked is a problem of its own."""
+    """Title and checks of a target; one that cannot be reached is a problem of its own."""
     from rlctl.backends.base import Check
 
     try:

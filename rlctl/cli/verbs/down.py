@@ -147,13 +147,13 @@ def _forget(world: World, name: str | None) -> int:
 
 @dataclass(frozen=True, slots=True)
 class _Meant:
-    """The run that is to go; nothing more has to be known of it."""
+    """The run to take down: all that `down` needs to know of it."""
 
     backend: Backend
     run: str
     target: str
     storage: str
-    way_out: str = ""  # what is recorded of it cannot be read: what to do about that
+    way_out: str = ""  # remedy where its record cannot be read
 
 
 def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
@@ -175,13 +175,13 @@ def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
         return _Meant(backend, state.run, state.target, state.storage)
     if name is not None and backend.name not in ON_CLUSTERS:
         root = backend.place(name, None).layout.root
-        if root.exists():  # what was recorded of it is lost, or was never written
+        if root.exists():  # its record is lost, or was never written
             return _Meant(backend, name, backend.name, str(root))
     return None
 
 
 def _ask(world: World, meant: _Meant) -> None:
-    """Say what would go, and have the name typed.
+    """Print what would be removed, and require that the user types the run's name.
 
     Raises:
         Conflict: the run is another user's, and nothing is to be forced.

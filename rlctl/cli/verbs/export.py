@@ -84,10 +84,10 @@ def export(
 
 @contextmanager
 def _whole(file: Path, force: bool) -> Iterator[Path]:
-    """Path beside a file, of the same suffix; what is there when the block ends gets the name of the file.
+    """Provide a temporary path of the same suffix; what the block writes there is moved to the file at its end.
 
     Raises:
-        Refused: something is there meanwhile that is not to be overwritten.
+        Refused: a file has appeared meanwhile that is not to be overwritten.
     """
     with writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ def _weights(folder: Path, origin: Mapping[str, Any]) -> bytes:
 
 
 def _code(folder: Path, origin: Mapping[str, Any], stated: Path | None) -> Path | None:
-    """Folder of the user's modules, where the network or the algorithm is one of them: the environment is not asked."""
+    """Folder of the user's modules if network or algorithm is one of them, else None; no environment is made."""
     try:
         described = json.loads((folder / DESCRIPTION).read_bytes())
         names = described["network"]["torso"], described["algorithm"]["name"]

@@ -114,7 +114,7 @@ def _wanted(state: RunState, revisions: list[Revision], number: int | None) -> R
     """The revision of that number, or the one before the present one.
 
     Raises:
-        Conflict: it is not kept; with those that are.
+        Conflict: it is not kept; the message lists those that are.
     """
     before = [revision for revision in revisions if revision.number < state.revision]
     if number is None and before:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rlctl.spec import Loaded
 
 LARGE_MB = 100
-"""Code beyond this is hardly all code; every node pulls it."""
+"""Megabytes of code above which a note is printed: so much is hardly all code, and every node pulls it."""
 
 app = typer.Typer(rich_markup_mode=None, help="Build and push the images of a cluster.")
 
@@ -172,7 +172,7 @@ def push(
 
 
 def as_plain(image: Made) -> dict[str, Any]:
-    """One image for `-o json`; sizes are bytes as they are pulled."""
+    """Record of one image for `-o json`; sizes are in bytes, as pulled."""
     layers = () if image.manifest is None else image.manifest.layers
     return {
         "name": image.name,
@@ -243,7 +243,7 @@ def _pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
 
 @contextmanager
 def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iterator[Maker]:
-    """Builder and registry of one command, with folders that are gone afterwards."""
+    """Builder and registry of one command, with temporary folders."""
     from rlctl.images.builders.choose import choose
     from rlctl.images.builders.programs import Programs
     from rlctl.images.make import Maker
@@ -273,7 +273,7 @@ def _made(
     only: Sequence[ImageName] | None,
     written: Sequence[Path],
 ) -> tuple[Iterator[Made], Mapping[str, str | None]]:
-    """The images that are asked for, made one after the other, and those that the spec names already."""
+    """The requested images, built one after the other as they are iterated, and those that the spec names already."""
     from rlctl.images.builders.base import NAMES
     from rlctl.images.code import collect
     from rlctl.images.context import RECIPES

@@ -30,7 +30,7 @@ def _complete(incomplete: str) -> list[str]:
 
 
 def _purpose(scaffold: Path) -> str:
-    """First sentence of its README."""
+    """Purpose of a scaffold: the paragraph after the title of its README."""
     return (scaffold / "README.md").read_text(encoding="utf-8").split("\n\n")[1].replace("\n", " ")
 
 
@@ -84,7 +84,7 @@ def _copy(source: Path, folder: Path, files: list[Path], *, force: bool) -> list
     """Copy the files; returns those that were not there yet.
 
     Raises:
-        Refused: others are in their place.
+        Refused: other files are in their place.
         OSError: one cannot be looked at or written.
     """
     if folder.exists() and not folder.is_dir():

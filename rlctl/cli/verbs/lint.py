@@ -115,7 +115,7 @@ def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
 
 
 def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Location | None:
-    """The place of the value, or of what was written around it; None for a default."""
+    """Location of a value, or of the nearest mapping written around it; None for a default."""
     values: Any = loaded.values
     for key in path:
         if not isinstance(values, dict) or key not in values:

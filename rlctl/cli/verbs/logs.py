@@ -115,10 +115,10 @@ def text_of(record: LogRecord, *, utc: bool) -> str:
 
 
 def process_named(text: str) -> tuple[str, int | None]:
-    """Role and index of `actor/7`; no index of `actor`.
+    """Role and index of `actor/7`; the index of `actor` is None.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     role, slash, index = text.partition("/")
     pod = re.fullmatch(rf".+?-({'|'.join(ROLE_NAMES)})-(\d+)(?:-[a-z0-9]+-[a-z0-9]+)?", text)
@@ -147,7 +147,7 @@ def _tail(text: str) -> int | None:
 
 def _regex(text: str | None) -> str | None:
     try:
-        re.compile((text or "").encode())  # logs are searched as they lie there
+        re.compile((text or "").encode())  # log files are searched as bytes
     except (re.error, ValueError, OverflowError, RecursionError) as error:
         raise UsageError(f"--grep: {text!r} is not a regular expression: {error}") from error
     return text

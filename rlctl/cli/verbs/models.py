@@ -46,7 +46,7 @@ def models(
 
 
 def as_plain(model: StoredModel) -> dict[str, Any]:
-    """For `-o json`."""
+    """Record of a model for `-o json`."""
     created = rfc3339(datetime.fromtimestamp(model.created, UTC))
     return {
         "name": model.name, "policy": model.policy, "lineage": model.lineage, "version": model.version,
@@ -56,7 +56,7 @@ def as_plain(model: StoredModel) -> dict[str, Any]:
 
 
 def _shown(evaluation: Mapping[str, Any] | None) -> str:
-    """`487.3 ± 21 (100)`: mean and deviation of so many episodes."""
+    """`487.3 ± 21 (100)`: mean and standard deviation over so many episodes."""
     if evaluation is None:
         return "-"
     return f"{number(evaluation['mean'])} ± {number(evaluation['std'])} ({evaluation['episodes']})"

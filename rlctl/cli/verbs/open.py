@@ -21,7 +21,7 @@ from rlctl.cli.run.target import find, one_name
 
 _LOOK_EVERY_S = 0.25
 _SCREENS = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
-"""Without one of these only a browser for the terminal is left, and it would take this one away."""
+"""Environment variables of a screen: without one only a text browser is left, which would take over this terminal."""
 
 
 class WebPage(StrEnum):
@@ -63,6 +63,6 @@ def open_page(
 
 
 def has_browser(world: World) -> bool:
-    """A browser can be shown on this machine."""
+    """Whether a browser can be shown on this machine."""
     screen = sys.platform == "darwin" or any(world.environ.get(name) for name in _SCREENS)
     return world.is_terminal(world.stdout) and screen

@@ -74,7 +74,7 @@ def play(
 
 @contextmanager
 def _films(folder: Path | None) -> Iterator[Path | None]:
-    """The folder of the films, made; it is taken back if nothing came into it."""
+    """Create the folder for videos; a new one is removed again if it stays empty."""
     if folder is None:
         yield None
         return

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _LOOK_EVERY_S = 0.5
 _LATE_S = 15.0
-"""The manager gives up sooner; later than this it does not answer for its profiles any more."""
+"""Seconds to wait beyond the manager's own timeout for a profile, at most."""
 _SHOWN = 8
 _NATIVE = "native threads"
-"""Threads that libraries start outside Python, in no stack."""
+"""Name for the threads that libraries start outside Python, which are in no stack."""
 
 
 @verb("namespace", "context")
@@ -108,8 +108,8 @@ def _wait(world: World, backend: Backend, run: str, ordered: Mapping[str, Any]) 
     """Wait for the profile of a process.
 
     Raises:
-        RlctlError: it ended meanwhile, or says nothing.
-        TimedOut: the manager never says what became of it.
+        RlctlError: the process ended meanwhile, or did not reply.
+        TimedOut: the manager never reported the outcome.
     """
     patience = Waiting(float(ordered["within_s"]) + _LATE_S, clock=world.clock)
     while not patience.over():

@@ -22,7 +22,7 @@ from rlctl.cli.text import count, number, stamp, table
 from rlctl.errors import RlctlError, UsageError
 
 _SHOWN = 100
-"""Characters of an error in the list."""
+"""Characters of an error in the list, at most."""
 
 
 @verb("namespace", "context")
@@ -64,7 +64,7 @@ def repro(
             raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
         modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
         data = whole(files, "episodes", found.file)
-    with tempfile.TemporaryFile() as file:  # that program reads it when this one is no more
+    with tempfile.TemporaryFile() as file:  # the program that replaces this process reads it
         file.write(data)
         file.seek(0)
         os.set_inheritable(file.fileno(), True)
@@ -73,7 +73,7 @@ def repro(
 
 
 def _play(world: World, file: str, name: str, code: Path | None, *, pdb: bool) -> None:
-    """Become the program that plays a recorded episode."""
+    """Replace this process by the program that plays a recorded episode."""
     for package in ("rlctl_agents", "gymnasium"):
         if importlib.util.find_spec(package) is None:
             raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
@@ -102,7 +102,7 @@ def _list(world: World, run: str, episodes: list[Episode], *, utc: bool) -> int:
 
 
 def _plain(one: Episode) -> dict[str, Any]:
-    """For `-o json`."""
+    """Record of an episode for `-o json`."""
     header = one.header
     return {
         "name": one.name, "kind": one.kind, "file": f"results/episodes/{one.file}", "bytes": one.bytes,

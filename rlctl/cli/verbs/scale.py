@@ -80,7 +80,7 @@ def scale(
 
 
 def _too_little(state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
-    """Findings of `lint` about roles whose pods have too little memory at these numbers, as fewer modelpools."""
+    """Findings of `lint` about roles whose pods have too little memory after scaling, as with fewer modelpools."""
     from rlctl.plan import sized
     from rlctl.spec.problems.findings import too_little_memory
     from rlctl.spec.words import dotted
@@ -90,8 +90,8 @@ def _too_little(state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str
 
 
 def _too_large(backend: Backend, state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
-    """Why a pod that is started again would have too little memory for one of fewer shards; [] where it has enough, or
-    where no manager says what a row takes."""
+    """Reasons why a restarted pod would have too little memory for one of fewer shards; [] where it has enough, or
+    where no manager reports the bytes of a row."""
     shards = wanted.get("replay")
     if state.target not in ON_CLUSTERS or shards is None or shards >= state.replicas["replay"]:
         return []

@@ -84,7 +84,7 @@ def render(
 
 
 def _admin(world: World, specs: Sequence[Path], user: str, group: str, out_dir: Path | None) -> int:
-    """Objects that `up` never sends, because a user of a namespace may not."""
+    """Print objects that `up` never sends, because the user of a namespace has no right to."""
     namespace = world.cluster.namespace or world.usual_cluster.namespace
     if specs:
         raise UsageError("--admin takes no spec", hint=_ADMIN)

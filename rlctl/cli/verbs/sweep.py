@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from rlctl.cli.experiments.record import Sweep, Trial
 
 STOPS_WITHIN_S = 60.0
-"""Longest wait for the command that runs a sweep to see that it is to end; it may be starting a trial."""
+"""Seconds to wait for the command that runs a sweep to end, at most; it may be starting a trial."""
 ASK_EVERY_S = 0.5
 DEFAULT_TRIALS = 20
 
@@ -33,7 +33,7 @@ class Method(StrEnum):
 
 
 class TrialsFailed(WorkloadFailed):
-    """Which, of how many; `details` has why."""
+    """Failed trials of a sweep; `details` has the reason of each."""
 
     def __init__(self, failed: Sequence[Trial], count: int) -> None:
         made = next((trial for trial in failed if trial.uid), None)  # others have a spec that is refused, and no run
@@ -155,7 +155,7 @@ def _document(sweep: Sweep, comparison: dict[str, Any] | None) -> dict[str, Any]
 
 
 def _compared(world: World, sweep: Sweep) -> dict[str, Any] | None:
-    """The table at the end; None where there is nothing to compare, which is said."""
+    """Comparison at the end of a sweep; None, with a line, where there is nothing to compare."""
     from rlctl.cli.verbs import compare
 
     try:
@@ -227,7 +227,7 @@ def _when(rfc3339: str, *, utc: bool) -> str:
 
 
 def _refresh(world: World, sweep: Sweep) -> None:
-    """Trials that ran when the record was written, as they are now; the record itself is not touched."""
+    """Update trials that the record has as running; the stored record is not touched."""
     from rlctl.cli.experiments.scheduler import update
     from rlctl.cli.run.snapshot import take
 
@@ -321,7 +321,7 @@ def clean(world: World, sweep: SweepArgument, yes: Yes = False) -> int:
 
 
 def _staying(sweep: str) -> str:
-    """Runs that nothing but their names tells of."""
+    """Hint at the runs of a sweep whose record is damaged, found by their names alone."""
     from rlctl.cli.options import run_names
 
     found = [run for run in run_names() if run.removeprefix(f"{sweep}-").isdecimal()]
@@ -331,7 +331,7 @@ def _staying(sweep: str) -> str:
 
 
 def _delete(world: World, sweep: Sweep, trials: Sequence[Trial], *, volumes: bool) -> list[str]:
-    """Take runs of a sweep down; one of the same name that it has not made is left alone, and said."""
+    """Take down runs of a sweep; a run of the same name that it did not create is left alone, with a line."""
     from rlctl.cli.apply.applied import follow
 
     done = []

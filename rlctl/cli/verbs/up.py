@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
 
 READY_WITHIN = "10m"
-"""Longest wait of `--wait` unless --timeout says otherwise."""
+"""Timeout of `--wait` without --timeout."""
 
 
 @dataclass(frozen=True, slots=True)

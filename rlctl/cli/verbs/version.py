@@ -12,7 +12,7 @@ from rlctl.cli.options import OutputOption, Quiet
 
 
 def print_version(wanted: bool) -> None:
-    """The root's --version."""
+    """Callback of the root's --version."""
     if wanted:
         typer.echo(f"rlctl {__version__}")
         raise typer.Exit

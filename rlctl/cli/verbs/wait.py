@@ -45,7 +45,7 @@ class Condition:
     goal: float = 0.0
 
     def value(self, snapshot: Snapshot) -> float | None:
-        """Value of the run that is compared; None when nothing is known of it yet."""
+        """Present value of the compared quantity; None before it is known, or without a comparison."""
         if not self.sign:
             return None
         told: Mapping[str, Any] = snapshot.status
@@ -66,7 +66,7 @@ class Condition:
 
 
 def parse(text: str) -> Condition:
-    """`ready`, `finished`, `deleted`, `steps=1e6` (reached), `return>=475`.
+    """Parse a condition: `ready`, `finished`, `deleted`, `steps=1e6` (reached), `return>=475`.
 
     Raises:
         UsageError: none of these.

@@ -32,7 +32,7 @@ Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
 _LEARNERS = ("roles", "learner", "replicas")
 BENT: Final = 2.0
-"""Part of the range of log deviations in which they are bent: the last 1 at either end."""
+"""Part of the range of log standard deviations with soft limits, in nats: the last 1 at either end."""
 
 
 def impossible(spec: Spec, base: Path) -> Iterator[Fault]:
@@ -217,7 +217,7 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
 
 
 def _whole_segments(spec: Spec, algorithm: Clipped, network: Network, path: Keys) -> Iterator[Fault]:
-    """With a memory minibatches are whole segments, and some would be empty."""
+    """Refuse minibatches of less than a segment per learner in a network with memory: they hold whole segments."""
     size, learners = algorithm.sized(plain=False).minibatch_size, spec.roles.learner.replicas
     least = algorithm.unroll_length * learners
     if network.core != "none" and size != "auto" and size < least <= algorithm.batch_size:
@@ -419,11 +419,11 @@ def _cluster(spec: Spec) -> Iterator[Fault]:
 
 
 _LEAST_PREFIX: Final = 8
-"""Shortest prefix of callers: no owner has a larger part of the Internet, and two halves of it would be all of it."""
+"""Shortest prefix of a range of callers, in bits: no owner has a larger part of the Internet."""
 
 
 def _exposed(spec: Spec) -> Iterator[Fault]:
-    """The pages know no users: outside the cluster they stand behind a proxy that does, for known callers."""
+    """Refuse pages outside the cluster without an authenticating proxy or ranges of callers: they know no users."""
     section = spec.kubernetes
     if section.expose != "loadbalancer":
         return

@@ -1,4 +1,4 @@
-"""Findings: values that are allowed and hardly meant; `lint` ends 1 when there is nothing worse."""
+"""Findings: values that are valid but probably not intended; `lint` exits 1 when there is nothing worse."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _SIMULATORS = (
     *((name, ("mujoco", "imageio"), "mujoco") for name in _MUJOCO),
     ("minatar.", ("minatar",), "minatar"),
 )
-"""Beginning of a family's ids, the packages that it needs, the extra of rlctl that brings them."""
+"""Prefix of a family's ids, the packages that it needs, the extra of rlctl that installs them."""
 
 _MAX_REQUIREMENTS: Final = 2000
-"""Lines of requirements that are looked at: each asks all folders that packages are imported from."""
+"""Lines of a requirements file that are checked, at most: each searches all folders of packages."""
 
 
 def simulator_missing(id: str) -> tuple[str, str] | None:
@@ -52,7 +52,7 @@ def trackers_missing(spec: Spec) -> Iterator[Fault]:
 
 
 def hardly_meant(spec: Spec, base: Path, machine: Machine) -> Iterator[Fault]:
-    """Values that are allowed and hardly meant.
+    """Values that are valid but probably not intended.
 
     Args:
         spec: without anything impossible.
@@ -155,7 +155,7 @@ def _too_large(spec: Spec, machine: Machine) -> Iterator[Fault]:
 
 
 def too_little_memory(spec: Spec) -> Iterator[Fault]:
-    """Less memory than so many actors need: it shows after hours, when all of their queues have been used."""
+    """Roles with less memory than so many actors need: it shows after hours, once all queues were in use."""
     roles, most = spec.roles, fields.max_actors(spec)
     needs_mib = {"manager": manager_mib(most), "modelpool": modelpool_mib(most, roles.modelpool.replicas)}
     for role, needs in needs_mib.items():
@@ -175,7 +175,7 @@ def _without_effect(spec: Spec) -> Iterator[Fault]:
 
 
 def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
-    """Paths are relative to the algorithm."""
+    """Findings about schedule and lag. Paths are relative to the algorithm."""
     algorithm = policy.algorithm
     falls = algorithm.lr_schedule if isinstance(algorithm, (ActorCritic, Replayed)) else None
     if falls and spec.stop.agent_steps:

@@ -1,4 +1,4 @@
-"""Whether the arrays of a stored policy fit a new run's network, part by part: `init` of a spec."""
+"""Check that the arrays of a stored policy fit a new run's network, part by part: `init` of a spec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def part_of(array: str) -> str:
 
 
 def taken(arrays: Arrays, parts: Sequence[str]) -> dict[str, str]:
-    """Those of some parts; of all where none is named."""
+    """Arrays of the given parts; of all parts where none is given."""
     return {name: array for name, array in arrays.items() if not parts or part_of(name) in parts}
 
 

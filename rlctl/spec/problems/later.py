@@ -55,7 +55,7 @@ LATER = (
 
 
 def not_built(spec: Spec) -> Iterator[Fault]:
-    """Everything in the spec that a later release brings."""
+    """Faults for everything in the spec that is not built yet."""
     plain = fields.folded(spec)
     for later in LATER:
         for path, value in _found(plain, tuple(later.path.split("."))):

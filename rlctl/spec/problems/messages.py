@@ -55,7 +55,7 @@ _KIN: Final[Mapping[str, str]] = {
 
 
 class Fault(NamedTuple):
-    """Something wrong with the value at a path. It is not worth saying when a value it rests on is wrong itself."""
+    """Fault of the value at a path. It is not reported when a value that it rests on is faulty itself."""
 
     path: Path
     message: str
@@ -63,7 +63,7 @@ class Fault(NamedTuple):
 
 
 def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Path, str]) -> list[Fault]:
-    """One fault per path, in pydantic's order; of very many the first, and how many there are.
+    """One fault per path, in pydantic's order; beyond MAX_PROBLEMS the first, and their number.
 
     Args:
         error: of validating `values` against Spec.
@@ -161,7 +161,7 @@ def _message(path: Path, details: list[ErrorDetails], values: Mapping[str, Any],
 
 
 def _kin(name: Any) -> str:
-    """Hint for a name that no algorithm has: the one that was meant, or what is of its kind."""
+    """Hint for an unknown name of an algorithm: the one probably meant, or ours of the same kind."""
     if not isinstance(name, str) or ":" in name:
         return ""
     plain = re.sub(r"[^a-z0-9]", "", name.lower())
@@ -192,7 +192,7 @@ def _unknown(path: Path, values: Mapping[str, Any]) -> str:
 
 
 def _algorithm_of(path: Path, values: Mapping[str, Any]) -> str:
-    """Name of the algorithm that a key stands in the section of, or else of the run's; "": none that can be told."""
+    """Name of the algorithm whose section holds a key, else of the run's; "": not known."""
     section: Any = values
     for part in path[:-1] if path[-2:-1] == ("algorithm",) else ("algorithm",):
         section = section.get(part, {}) if isinstance(section, Mapping) else None

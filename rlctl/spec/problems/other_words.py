@@ -137,7 +137,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "run": ("experiment", "exp_name", "run_name", "experiment_name"),
 }  # fmt: skip
 FOREIGN: Final[Mapping[str, str]] = {key: ours for ours, keys in _FOREIGN.items() for key in keys}
-"""Key of RLlib, Stable-Baselines3, CleanRL, Sample Factory, torchrl or an IMPALA of others -> our path."""
+"""Key of RLlib, Stable-Baselines3, CleanRL, Sample Factory, torchrl or another IMPALA -> our path."""
 _ELSEWHERE: Final[Mapping[tuple[str, str], str]] = {
     ("env", "time_limit"): "env.max_episode_steps",
     ("env", "max_steps"): "env.max_episode_steps",
@@ -150,7 +150,7 @@ _ELSEWHERE: Final[Mapping[tuple[str, str], str]] = {
         for name in NEED_REPLAY
     },
 }
-"""Section or algorithm, and a key or what it is with others -> our path, where it is not the usual one."""
+"""Section or algorithm, and a key of other frameworks or of ours -> our path, where it is not that of FOREIGN."""
 _INSTEAD: Final = {
     ("impala", "clip"): ", and impala clips by rho_max, c_max and pg_rho_max",
     ("sac", "target_every_updates"): ", and sac moves its target networks by tau after each optimizer step",
@@ -168,7 +168,7 @@ _NOT_OFFERED: Final = {
     ),
     "vf_clip_param": "no algorithm bounds the squared error; `value_clip` of ppo and appo bounds how far a value moves",
 }
-"""Key of another framework that none of ours stands for -> what there is."""
+"""Key of another framework without an equivalent -> what there is instead."""
 _VERSIONS: Final = ", in versions, each of batch_size / minibatch_size optimizer steps"
 
 
@@ -176,7 +176,7 @@ def ours(path: Path, algorithm: str) -> str:
     """Our key for an unknown one, as the remainder of a message; empty when nothing is known of it.
 
     Args:
-        algorithm: name of the run's.
+        algorithm: name of the algorithm that the key is for; "": not known.
     """
     key = str(path[-1])
     section = next((str(part) for part in reversed(path[:-1]) if part in ("algorithm", "stop", "replay", "pbt")), "")

@@ -1,4 +1,4 @@
-"""Memory of a replay: what its capacity comes to, and whether a machine or a pod has it."""
+"""Memory of a replay: how much its capacity takes, and whether a machine or a pod has it."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
 
 
 def shortage(spec: Spec, shard_bytes: int, left_bytes: float, shards: int) -> str:
-    """Why a shard cannot be where so much memory is left; "" where it can.
+    """Reason why a shard does not fit into the memory that is left; "" where it does.
 
     Args:
         left_bytes: of the machine, or of the pod, for the arrays.
@@ -116,7 +116,7 @@ def would_fit(spec: Spec, shard_bytes: int, left_bytes: float) -> str:
 
 
 def gibibytes(size: float) -> str:
-    """`1.2Gi`; of what is less than one `310Mi` or `0.4Mi`."""
+    """`1.2Gi`; below one GiB `310Mi` or `0.4Mi`."""
     if size >= 2**30:
         return f"{size / 2**30:,.1f}Gi"
     return f"{size / 2**20:.{1 if size < 10 * 2**20 else 0}f}Mi"

@@ -1,4 +1,4 @@
-"""Index of runs: of each that was started from this machine one small file, which says where it is."""
+"""Index of runs: one small file for each run that was started from this machine, which records where it is."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TEXTS: Final = ("uid", "storage", "sockets", "context", "namespace", "server")
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """Place of a run. A text that its file does not have is empty."""
+    """Entry of a run. A text that its file does not have is empty."""
 
     run: str
     uid: str = ""
@@ -43,7 +43,7 @@ class Torn(BackendUnreachable):
     Args:
         run: name of the run.
         why: what is wrong with the file.
-        hint: what to do, where another program wrote it, or a full disk tore it.
+        hint: the remedy; by default for a file that another program wrote, or a full disk tore.
     """
 
     def __init__(self, run: str, why: str, hint: str = _TORN) -> None:
