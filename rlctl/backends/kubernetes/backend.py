@@ -226,7 +226,7 @@ class KubernetesBackend:
                 others.append(before)
             index.record(entry)
 
-        session = replace(self._session(plan.run), locked=led_here)
+        session = replace(self._session(plan.run), locking=led_here)
         try:
             yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note), initial=initial)
         except BaseException:  # a second Ctrl-C, too

@@ -123,9 +123,9 @@ class Lock:
     def __init__(
         self, api: Api, run: str, verb: str, *, me: Me | None = None, clock: Callable[[], float] = steady,
         sleep: Callable[[float], None] = time.sleep, now: Callable[[], datetime] = lambda: datetime.now(UTC),
-        waiting: Say = lambda text: None, taken: Callable[[], object] = lambda: None,
+        waiting: Say = lambda text: None,
     ) -> None:  # fmt: skip
-        self._api, self._run, self._verb, self._taken = api, run, verb, taken
+        self._api, self._run, self._verb = api, run, verb
         self._me = me or Me.now()
         self._clock, self._sleep, self._now, self._waiting = clock, sleep, now, waiting
 
@@ -151,7 +151,6 @@ class Lock:
         renewing.start()
         answered = True
         try:
-            self._taken()
             yield hold
         except RlctlError as error:
             answered = not _unanswered(error)

@@ -25,7 +25,7 @@ class Session:
         force: take fields over that belong to other field managers.
         at_home: the run is in the index of this user.
         take_over: change a run that another user has started.
-        locked: called once the lock is taken, before anything else is written.
+        locking: called before the lock is taken, so before the first write.
         recorded: uid of the run of that name and place in the index of this user; "": none.
     """
 
@@ -42,12 +42,12 @@ class Session:
     at_home: bool = False
     take_over: bool = False
     recorded: str = ""
-    locked: Callable[[], object] = lambda: None
+    locking: Callable[[], object] = lambda: None
 
     def lock(self, run: str, verb: str) -> Lock:
+        self.locking()
         return Lock(
-            self.api, run, verb, me=self.me, clock=self.clock, sleep=self.sleep, now=self.now, waiting=self.waiting,
-            taken=self.locked,
+            self.api, run, verb, me=self.me, clock=self.clock, sleep=self.sleep, now=self.now, waiting=self.waiting
         )  # fmt: skip
 
     def patience(self, limit_s: float) -> Waiting:
