@@ -1,4 +1,4 @@
-"""The whole contract between the command line and a target."""
+"""Contract between the command line and a target."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rlctl.spec.base import Role
 from rlctl.spec.layout import RunPlace
 
 Say = Callable[[str], object]
-"""Callback that is given one line of text for the user of the command."""
+"""Callback that takes one line of text for the user of the command."""
 Sizes = Callable[[Collection[str]], Mapping[str, int]]
-"""Bytes that a node pulls, by image; those that are not known are left out."""
+"""Maps images to the bytes that a node pulls; images of unknown size are left out."""
 
 Phase = Literal["running", "stopped", "finished", "failed"]
-"""stopped: by `down`; finished: a stop condition was met; failed: gave up. The last three have no live process, but for
-the manager of a run that `stays`."""
+"""Phase of a run. stopped: by `down`; finished: a stop condition was met; failed: given up. The last three have no live
+process, except the manager of a run that `stays`."""
 
 
 def no_sizes(images: Collection[str]) -> Mapping[str, int]:
-    """Sizes without a question to any registry: none."""
+    """Image sizes without a request to any registry: none."""
     return {}
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """First cause for which a run gave up, not the silence after it."""
+    """First cause of a run's failure, not the silence after it."""
 
     process: str  # "actor/7"
     text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
@@ -55,17 +55,17 @@ class RunState:
     storage: str  # folder of the run, or its volume
     spec: Mapping[str, Any]  # resolved, as applied
     hashes: Mapping[str, str]  # role -> RolePlan.hash
-    replicas: Mapping[str, int]  # role -> wanted now
-    spec_replicas: Mapping[str, int]  # role -> as the applied spec said
+    replicas: Mapping[str, int]  # role -> replicas wanted now
+    spec_replicas: Mapping[str, int]  # role -> replicas in the applied spec
     failure: Failure | None = None
     code: str | None = None
     """Absolute folder of the user's modules on this machine; None: none, or in an image."""
     stays: bool = False
-    """It is over, and its manager goes on answering for it until `down`: on a cluster."""
+    """Whether the run is over, and its manager goes on answering until `down`: on a cluster."""
 
     @property
     def managed(self) -> bool:
-        """A manager is to answer for it."""
+        """Whether a manager should answer for the run."""
         return self.phase == "running" or self.stays
 
 
@@ -82,21 +82,21 @@ class Process:
     restarts: int = 0
     reason: str = ""  # why it is not running, in words
     trouble: str = ""
-    """Its last death, where it runs again but has not been of use since, or dies often. Stays when the run is over."""
-    lately: str = ""  # a restart of the last minutes that is overcome, in words that name the process; no fault of now
+    """Its last crash, if it runs again but has not been of use since, or crashes often. Kept when the run is over."""
+    lately: str = ""  # a recent restart that is overcome, in words that name the process; no present fault
     name: str = ""  # its name on the target, where that is not role/index: a pod's
-    count: int = 1  # replicas that this entry stands for: where a target only counts those that are well
-    permanent: bool = False  # it cannot mend itself: a missing image, a forbidden volume
-    evidence: str = ""  # what the target said, word for word
-    next: str = ""  # the command that helps
-    first_cause_lines: tuple[str, ...] = ()  # last log lines of the life before
+    count: int = 1  # replicas that this entry covers: a target may only count healthy ones
+    permanent: bool = False  # waiting does not help: a missing image, a forbidden volume
+    evidence: str = ""  # the target's message, word for word
+    next: str = ""  # command that helps
+    first_cause_lines: tuple[str, ...] = ()  # last log lines of its previous life
     lacks: Literal["", "node", "readiness"] = ""
-    """node: nothing takes it, and others may wait for it; readiness: it runs, and may only wait for others."""
+    """node: no node takes it, and others may wait for it; readiness: it runs, and may only wait for others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One changed `up`, as it can be gone back to."""
+    """One changed `up`, which `rollback` can apply again."""
 
     number: int
     at: datetime
@@ -113,7 +113,7 @@ class Difference:
 
     object: str
     what: Literal["add", "change", "remove", "same"]
-    lines: tuple[str, ...] = ()  # a unified diff, secrets masked, what the target defaults left out
+    lines: tuple[str, ...] = ()  # unified diff, secrets masked, without fields that the target defaults
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,10 +143,10 @@ class LogQuery:
     index: int | None = None
     since: datetime | None = None
     until: datetime | None = None
-    tail: int | None = None  # the last so many after every other filter; None: all
+    tail: int | None = None  # the last `tail` records after every other filter; None: all
     grep: str | None = None  # regular expression over the whole line
-    level: str | None = None  # at least
-    previous: bool = False  # the boot before the present one
+    level: str | None = None  # minimum
+    previous: bool = False  # only the previous boot
     follow: bool = False
 
 
@@ -169,10 +169,10 @@ class StoredFiles(Protocol):
     """Files of a run, wherever its volume is. Errors are those of rlctl.errors."""
 
     def sizes(self, folder: Folder) -> Mapping[str, int]:
-        """Bytes of each file; of results the evaluations alone. Nothing where there is no such folder yet."""
+        """Bytes of each file, by name; of results only the evaluations. Empty if the folder does not exist yet."""
 
     def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
-        """A piece of a file: not more than `length` bytes, and none only at its end."""
+        """Bytes of a file from `offset`: at most `length`, and none only at its end."""
 
 
 class Backend(Protocol):
@@ -180,22 +180,22 @@ class Backend(Protocol):
 
     name: str
     poll_every_s: float
-    """Between two looks at a run that is waited for."""
+    """Seconds between two polls of a run that is waited for."""
     grace_s: float
-    """Patience with processes that end."""
+    """Default seconds that `delete` gives processes to end."""
     note: Say
-    """Told in a sentence what is worth a line, and is no error; the caller of the verbs sets it."""
+    """Callback for a sentence worth a line that is no error; the caller of the verbs sets it."""
     waiting: Say
-    """Told a line for every ten seconds that a verb waits for something; the caller of the verbs sets it."""
+    """Callback for a line every ten seconds that a verb waits; the caller of the verbs sets it."""
     force_conflicts: bool
-    """Take over fields that others own, and runs that another user has started; without effect where one user alone has
-    runs. The caller of the verbs sets it."""
+    """Take over fields owned by others, and runs started by another user; without effect where only one user has runs.
+    The caller of the verbs sets it."""
     image_sizes: Sizes
-    """Asks registries what images come to, for `preflight`; no effect where none are pulled. The caller sets it."""
+    """Queries registries for image sizes, for `preflight`; unused where no images are pulled. The caller sets it."""
 
     @property
     def context(self) -> str:
-        """Of the kubeconfig; "" on one machine, as are the next two."""
+        """Context of the kubeconfig; "" on one machine, as are the next two."""
 
     @property
     def namespace(self) -> str: ...
@@ -205,27 +205,27 @@ class Backend(Protocol):
         """URL of the API server."""
 
     def place(self, run: str, storage: str | None) -> RunPlace:
-        """The run's place as recorded, else one below `storage` (absolute; None: the default). Writes nothing."""
+        """The recorded place of a run, else one below `storage` (absolute; None: the default). Writes nothing."""
 
     def runs(self, broken: Callable[[RlctlError], object] | None = None) -> list[RunState]:
         """Every run that the target knows, live or not, newest first.
 
         Args:
-            broken: told about each run whose record cannot be read, which is left out; None: that is raised.
+            broken: called with the error of each run whose record cannot be read, which is left out; None: raise it.
         """
 
     def find(self, run: str) -> RunState | None:
         """The run of that name, or None.
 
         Raises:
-            Unreadable: what is recorded of it cannot be read; `delete` and `logs` answer nevertheless.
+            Unreadable: its record cannot be read; `delete` and `logs` work nevertheless.
         """
 
     def check_owner(self, run: str) -> str:
-        """Owner of a run that is to be taken down, user@host; "" where none is recorded, or one user alone has runs.
+        """Check that this user may take a run down; returns its owner, user@host, or "" if none is recorded or needed.
 
         Raises:
-            Conflict: another user, and nothing is to be forced.
+            Conflict: another user owns it, and `force_conflicts` is not set.
         """
 
     def apply(
@@ -242,23 +242,23 @@ class Backend(Protocol):
         Live replica counts stay unless the spec's changed since the last apply.
 
         Args:
-            note: of the revision, when this makes one.
-            initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called where a run that is there has it. None: it begins with weights of its own.
+            note: note of the revision, if this makes one.
+            initial: returns the folder of a new run's initial policy, as `rlctl pull` writes it, to be copied into its
+                storage; not called if the run exists and has one. None: the run begins with new weights.
 
         Raises:
             Conflict: another command holds the run.
-            PartlyApplied: some of it was applied; the same call goes on.
+            PartlyApplied: some of it was applied; the same call resumes.
         """
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
         """Changes that `apply` would make, removals included; writes nothing."""
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """Preflight: faults that can be known before anything is sent, in numbers. A problem stops `up`."""
+        """Preflight checks: faults that can be known before anything is sent, in figures. A problem stops `up`."""
 
     def revisions(self, run: str) -> list[Revision]:
-        """Revisions that can be gone back to, newest first; the first is the one that runs."""
+        """Revisions that can be rolled back to, newest first; the first is the present one."""
 
     def rollback(self, run: str, number: int) -> Iterator[Applied]:
         """Apply the documents of a revision again, as a new revision; nothing is rendered.
@@ -268,10 +268,10 @@ class Backend(Protocol):
         """
 
     def doctor(self) -> list[Check]:
-        """Whether this target can be used: access, rights, versions, room."""
+        """Checks whether this target can be used: access, rights, versions, room."""
 
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> AbstractContextManager[str]:
-        """URL on this machine's loopback that shows the page for as long as the block lasts.
+        """URL on this machine's loopback of the page, for as long as the block lasts.
 
         Raises:
             Conflict: the run has no such page, or is not live.
@@ -281,12 +281,12 @@ class Backend(Protocol):
         """Change replica counts from the stored documents, without rendering."""
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
-        """Stop the role in good order and start it again."""
+        """Stop a role gracefully and start it again."""
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
-        """Stop everything of the run; its data stays unless `volumes`. An absent run is no error.
+        """Stop everything of a run; its data stays unless `volumes`. An absent run is no error.
 
-        Needs no record of the run that can be read, and changes none that cannot.
+        Works without a readable record of the run, and leaves an unreadable one unchanged.
         """
 
     def documents(self, run: str, revision: int | None = None) -> list[Document]:
@@ -300,34 +300,35 @@ class Backend(Protocol):
         """Every replica, live or given up, in role and index order.
 
         Args:
-            known: the run as `find` has just told it; None: it is asked for.
+            known: the run as `find` has just returned it; None: it is looked up.
 
         Raises:
-            BackendUnreachable: the target does not say; `hint` is what to type, `objects` names what is silent.
+            BackendUnreachable: the target does not answer; `hint` is a command, `objects` names what does not answer.
         """
 
     def control(
         self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
     ) -> Any:
-        """Ask the run's manager.
+        """Send a request to the run's manager; returns the decoded reply.
 
         Raises:
             BackendUnreachable: there is no manager, or it does not answer.
+            RlctlError: it refuses; the message has its reason.
         """
 
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
-        """The manager's last status, from what it stored."""
+        """The last status that the manager stored; None if there is none."""
 
     def stored_files(self, run: str) -> AbstractContextManager[StoredFiles]:
         """Models, generations and evaluations of a run, live or over, for as long as the block lasts.
 
-        A target may have to start something that reads the volume, which ends with the block.
+        A target may have to start a reader of the volume, which ends with the block.
 
         Raises:
-            Conflict: there is no such run, or nothing is known of how to reach its volume.
-            BackendUnreachable: what reads the volume cannot be started.
-            TimedOut: it does not start.
+            Conflict: there is no such run, or it is unknown how to reach its volume.
+            BackendUnreachable: the reader cannot be started.
+            TimedOut: the reader does not start in time.
         """
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:
-        """Records of all processes that match, merged by time. Needs no record of the run that can be read."""
+        """Records of all processes that match, merged by time. Works without a readable record of the run."""

@@ -1,13 +1,13 @@
-"""A process that crashes too often: the rule of every target."""
+"""Crash loops: the exit code, signals and limit that every target applies."""
 
 from __future__ import annotations
 
 from typing import Final
 
 USER_FAULT: Final = 3
-"""Exit code of a role for a fault that only the user can mend: it is not started again."""
+"""Exit code of a role for a fault that only the user can fix: it is not restarted."""
 SHORT_LIVES: Final = 5
-"""The last of so many in a row is given up: until then a neighbour may not have been up yet."""
+"""Short lives in a row after which a process is given up: with fewer, another process may not have been up yet."""
 
 SIGNALS: Final = {
     4: "SIGILL: native code for another processor",
@@ -19,5 +19,5 @@ SIGNALS: Final = {
 
 
 def too_often(short_lives: int) -> bool:
-    """Whether a process that has died after so many short lives in a row will not make it."""
+    """Whether a process that has died after this many short lives in a row is in a crash loop, and given up."""
     return short_lives >= SHORT_LIVES

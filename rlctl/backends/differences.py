@@ -1,4 +1,4 @@
-"""Differences between documents as applied and as they would be: for targets whose documents are files."""
+"""Differences between applied and new documents, for targets whose documents are files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HASH = re.compile(r"-[0-9a-f]{12}(?=\.)")
 
 
 def differences(old: Iterable[Document], new: Iterable[Document]) -> Iterator[Difference]:
-    """One for every document of either side; two that differ only in the hash of their name are one document."""
+    """One difference for every document of either side; documents whose names differ only in the hash count as one."""
     before = {_HASH.sub("", document.name): document for document in old}
     after = {_HASH.sub("", document.name): document for document in new}
     for key in dict.fromkeys([*before, *after]):

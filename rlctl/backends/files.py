@@ -1,4 +1,4 @@
-"""Files that survive a kill and a full disk: written aside, then renamed; a fault names the file."""
+"""File writes that survive a kill and a full disk: written aside, then renamed; errors name the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @contextmanager
 def reported(what: str) -> Iterator[None]:
-    """Turn what the operating system refuses inside into an error of ours: `what`, the file, and why.
+    """Turn an OSError inside the block into an error for the user: `what`, the file, and why.
 
     Raises:
         BackendUnreachable: instead of any OSError.
@@ -40,7 +40,7 @@ def reported(what: str) -> Iterator[None]:
 
 
 def unusable(what: str, error: OSError) -> BackendUnreachable:
-    """`what` failed because of `error`, in one sentence with the file and what to do."""
+    """The error for a failed `what`, in one sentence with the file and the reason; the hint says what to do."""
     file = f"{error.filename}: " if error.filename else ""
     why = error.strerror or str(error) or type(error).__name__
     return BackendUnreachable(f"{what}: {file}{why}", hint=_HINTS.get(error.errno or 0, ""))
@@ -48,7 +48,7 @@ def unusable(what: str, error: OSError) -> BackendUnreachable:
 
 @contextmanager
 def writing(path: Path, hint: str = "name another place") -> Iterator[None]:
-    """The same where a user wants a file or a folder: it is the command line that is wrong.
+    """Like `reported`, for a file or folder that the user names: the fault lies in the command line.
 
     Raises:
         UsageError: instead of any OSError.
@@ -65,10 +65,10 @@ def writing(path: Path, hint: str = "name another place") -> Iterator[None]:
 
 
 def write(path: Path, text: str) -> None:
-    """Replace the file in one step: a reader, and a kill, see the old text or the new one.
+    """Replace a file atomically: a reader, also after a kill, sees the old text or the new one.
 
     Raises:
-        OSError: as the system says; the old file is untouched.
+        OSError: it cannot be written; the old file is untouched.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -92,7 +92,7 @@ def write(path: Path, text: str) -> None:
 
 
 def write_changed(path: Path, text: str) -> bool:
-    """Write unless the file already holds this text; says whether it wrote."""
+    """Write unless the file already holds this text; returns whether it wrote."""
     try:
         if path.read_text(encoding="utf-8") == text:
             return False
@@ -103,10 +103,10 @@ def write_changed(path: Path, text: str) -> bool:
 
 
 def copy_policy(folder: Path, to: Path) -> None:
-    """Copy what `rlctl pull` has written into a new folder, in one step.
+    """Copy the policy that `rlctl pull` has written to a new folder, atomically.
 
     Raises:
-        BackendUnreachable: it cannot be read or written.
+        BackendUnreachable: a file cannot be read or written.
     """
     with reported(f"cannot copy {folder}"):
         to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -120,23 +120,23 @@ def copy_policy(folder: Path, to: Path) -> None:
 
 
 POLICY_FILES = ("policy.json", "policy.safetensors", "run.json")
-"""Files of a folder that `rlctl pull` has written."""
+"""Files of a folder that `rlctl pull` writes."""
 RESERVE = "reserve"
 _RESERVE_BYTES = 64 * 1024
 
 
 def reserve(folder: Path) -> None:
-    """Keep some room on the disk for the last words of a run."""
+    """Reserve disk space for the last records of a run."""
     path = folder / RESERVE
     if not path.exists():
         write(path, "\0" * _RESERVE_BYTES)
 
 
 def write_at_last(folder: Path, writing: Callable[[], object]) -> None:
-    """Write text that must not be lost, once nothing of the run writes any more: on a full disk, in its reserve.
+    """Write a record that must not be lost, once nothing of the run writes any more; on a full disk, in its reserve.
 
     Raises:
-        OSError: not even there.
+        OSError: it cannot be written even then.
     """
     try:
         writing()
@@ -146,7 +146,7 @@ def write_at_last(folder: Path, writing: Callable[[], object]) -> None:
 
 
 def remove_asides(folder: Path) -> None:
-    """Remove the files of killed writers. A writer that lives holds no lock, so its file is known by its pid."""
+    """Remove temporary files of killed writers. Not every live writer holds a lock, so the pid in the name decides."""
     for aside in folder.glob(".*.tmp"):
         if not Path("/proc", aside.name.split(".")[-2]).exists():  # its writer
             aside.unlink(missing_ok=True)
@@ -157,7 +157,7 @@ def to_json(value: Mapping[str, Any]) -> str:
 
 
 def read_json(path: Path, what: str) -> dict[str, Any] | None:
-    """The object that the file holds, or None when there is no file.
+    """The object in a JSON file, or None when there is no file.
 
     Args:
         what: what it should hold, for the message: "the state of run cartpole".
@@ -188,7 +188,7 @@ def broken(path: Path, what: str, why: str) -> BackendUnreachable:
 
 
 def place(made: Path, file: Path) -> None:
-    """Give a finished file a name that is free, where a file system (exFAT, many of FUSE) knows no links by a copy.
+    """Link a finished file to a free name; copy it on file systems without hard links (exFAT, many of FUSE).
 
     Raises:
         OSError: the name is not free, or cannot be written.
@@ -207,14 +207,14 @@ def place(made: Path, file: Path) -> None:
 
 
 def require_free(file: Path, force: bool) -> None:
-    """Check that a file may be written where a user wants it.
+    """Check that a file may be written at a path that the user names.
 
     Args:
         file: its path.
-        force: a file that is there may be overwritten.
+        force: allow an existing file to be overwritten.
 
     Raises:
-        Refused: something is there that is not to be overwritten.
+        Refused: a folder is there, or a file that may not be overwritten.
     """
     if file.is_dir() or (not force and os.path.lexists(file)):
         hint = "name another file" + ", or overwrite with --force" * (not file.is_dir())

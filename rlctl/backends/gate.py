@@ -1,12 +1,12 @@
-"""Gate in front of a page of a run: a loopback port that answers the one browser that came with the printed link.
+"""Gate in front of a page of a run: a loopback port that serves only the browser that opened the printed link.
 
 Other users of the machine reach the port too, and so does any web page that this user's browser shows. So
 
-- the link holds a token, good once, for a cookie that scripts cannot read and other sites do not send;
+- the link holds a token, good once, exchanged for a cookie that scripts cannot read and other sites do not send;
 - the path is random as well: a browser sends cookies to every port of a host, but to no other path;
-- only names of the loopback address are answered to: another name that leads here is rebound DNS;
-- the token is taken from programs of the same user alone, where the system tells: a browser's command line, with the
-  link in it, is read by all users.
+- only requests to a name of the loopback address are answered: any other name is rebound DNS;
+- the token is accepted from programs of the same user only, where the system tells: a browser's command line, with the
+  link in it, is readable by all users.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 from rlctl.errors import RlctlError
 
 HOSTS: Final = ("127.0.0.1", "localhost", "[::1]")
-"""In the Host header, with any port: the far end of `ssh -L` has another."""
+"""Hosts accepted in the Host header, with any port: the far end of `ssh -L` has another."""
 COOKIE: Final = "rlctl"
 TOKEN: Final = "token"
 CONNECTIONS: Final = 64
-"""Then the oldest one goes that has not shown the cookie. A browser opens six."""
+"""Open connections, at most: beyond that the oldest without the cookie is closed. A browser opens six."""
 HEAD_BYTES: Final = 32 * 1024
 BODY_BYTES: Final = 2**24
-"""TensorBoard's requests have bodies of a few KiB."""
+"""Bytes of a request's body, at most; those of TensorBoard have a few KiB."""
 STRANGER_S: Final = 5.0
-"""Longest wait for a client that has not shown the cookie."""
+"""Timeout of a client that has not shown the cookie, in seconds."""
 IDLE_S: Final = 3600.0
 _BLOCK_BYTES: Final = 1 << 16
 _HOP: Final = frozenset(
@@ -48,7 +48,7 @@ _HOP: Final = frozenset(
         "proxy-authorization", "te", "trailer", "transfer-encoding", "upgrade",
     )
 )  # fmt: skip
-"""Headers that are not passed on as they come."""
+"""Headers that are not forwarded unchanged."""
 _PRIVATE = (("Cache-Control", "no-store"), ("Referrer-Policy", "no-referrer"), ("X-Content-Type-Options", "nosniff"))
 
 Headers = http.client.HTTPMessage
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """Either the target to ask the page for, or an answer of our own."""
+    """Decision on a request: the target to forward it to, or a response of our own."""
 
     target: str = ""
     status: HTTPStatus = HTTPStatus.OK
@@ -75,7 +75,7 @@ class Verdict(NamedTuple):
 
 
 def user_of(peer: Peer, own: Peer) -> int | None:
-    """The user whose process holds the other end of a loopback connection; None: the system does not tell."""
+    """User id of the process at the other end of a loopback connection; None: the system does not tell."""
     ends = [f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}" for host, port in (peer, own)]
     with suppress(OSError, ValueError):
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
@@ -86,10 +86,10 @@ def user_of(peer: Peer, own: Peer) -> int | None:
 
 
 class Access:
-    """Decides about each request; the token is spent by the first that brings it.
+    """Access control of requests; the token is spent by the first request that has it.
 
     Args:
-        command: that prints a link, for a browser that has none.
+        command: command that prints a link, shown to a browser that has none.
     """
 
     def __init__(self, command: str) -> None:
@@ -101,15 +101,15 @@ class Access:
         self.link = f"{self.path}?{TOKEN}={self._token}"
 
     def knows(self, headers: Headers) -> bool:
-        """Whether a request brings the cookie, beside any that other ports of the host have set."""
+        """Whether a request has the cookie, beside any that other ports of the host have set."""
         pairs = (pair.strip().partition("=") for pair in headers.get("Cookie", "").split(";"))
         return any(name == COOKIE and _equal(value, self._cookie) for name, _, value in pairs)
 
     def decide(self, asked: Asked, user: Callable[[], int | None]) -> Verdict:
-        """Pure but for the token.
+        """Decide on a request; has no effect but spending the token.
 
         Args:
-            user: owner of the program that asks; None: the system does not tell.
+            user: returns the user id of the program that sent it; None: the system does not tell.
         """
         if _host(asked.headers.get("Host", "")) not in HOSTS:
             return self._refusal(
@@ -137,7 +137,7 @@ class Access:
         return Verdict(status=HTTPStatus.SEE_OTHER, headers=(("Location", to), ("Set-Cookie", cookie)))
 
     def _spend(self, token: str, method: str, user: Callable[[], int | None]) -> str:
-        """Take the token; why not, in a sentence."""
+        """Spend the token; returns the reason of a refusal, in a sentence, or ""."""
         if not _equal(token, self._token) or method != "GET":
             return "This link is not valid."
         if os.getuid() != 0 and user() not in (None, 0, os.getuid()):  # root prints links for others, from containers
@@ -149,10 +149,10 @@ class Access:
     def _refusal(
         self, why: str = "", status: HTTPStatus = HTTPStatus.FORBIDDEN, *, again: bool = False
     ) -> Verdict:  # fmt: skip
-        """In a sentence.
+        """Refuse a request, with the reason in one sentence.
 
         Args:
-            again: ask once more by itself, as our own page: a link in another site's page brings no strict cookie.
+            again: make the page reload itself: a link on another site's page sends no strict cookie.
         """
         text = (
             f"{why} End the command and run it again for a new link:"
@@ -168,24 +168,24 @@ class Access:
 
 
 class Gate:
-    """Listens on the loopback address until it is closed, and passes what it lets in on to the page.
+    """Proxy on the loopback address that forwards admitted requests to the page until it is closed.
 
     Args:
         connect: opens a connection to the page; called in several threads.
-        command: that prints a link.
+        command: command that prints a link.
     """
 
     def __init__(self, connect: Connect, command: str) -> None:
         self._connect = connect
         self._access = Access(command)
         self._lock = threading.Lock()
-        self._open: dict[socket.socket, bool] = {}  # browser's, oldest first -> it has shown the cookie
-        self._behind: set[socket.socket] = set()  # to the page
+        self._open: dict[socket.socket, bool] = {}  # browser's connections, oldest first -> cookie was shown
+        self._behind: set[socket.socket] = set()  # connections to the page
         self._closed = False
         self._listener = socket.create_server((HOSTS[0], 0), backlog=CONNECTIONS)
         self.port: int = self._listener.getsockname()[1]
         self.url = f"http://{HOSTS[0]}:{self.port}{self._access.link}"
-        """The link, good once."""
+        """The link, valid once."""
         self._thread = threading.Thread(target=self._accept, name="gate", daemon=True)
         self._thread.start()
 
@@ -198,7 +198,7 @@ class Gate:
         self.close()
 
     def close(self) -> None:
-        """Stop listening and break off what is open."""
+        """Stop listening and close all open connections."""
         with self._lock:
             self._closed = True
             left = [*self._open, *self._behind]
@@ -253,13 +253,13 @@ class Gate:
                 while self._one(near, file, lambda: user_of(peer, own), page):
                     pass
         except (OSError, ValueError, http.client.HTTPException):
-            pass  # it went away, was too slow, or does not speak HTTP
+            pass  # the client went away, was too slow, or does not speak HTTP
         finally:
             with self._lock:
                 self._open.pop(near, None)
 
     def _one(self, near: socket.socket, file: BufferedReader, user: Callable[[], int | None], page: _Page) -> bool:
-        """Serve one request; whether another may follow."""
+        """Serve one request; returns whether another may follow."""
         asked = read_head(file)
         if asked is None:
             return False
@@ -289,17 +289,17 @@ class Gate:
 
 
 class _Page:
-    """The page behind the gate, over one connection after another."""
+    """Client of the page behind the gate, over one connection after another."""
 
     def __init__(self, connect: Connect, stack: ExitStack) -> None:
         self._connect, self._stack = connect, stack
         self._connection: http.client.HTTPConnection | None = None
 
     def ask(self, asked: Asked, target: str, body: bytes) -> http.client.HTTPResponse:
-        """The beginning of its answer. A connection that was used before may have been closed meanwhile: then anew.
+        """Send a request; returns the response before its body. If a reused connection was closed, use a new one.
 
         Raises:
-            RlctlError, OSError, http.client.HTTPException: it cannot be reached, or does not answer.
+            RlctlError, OSError, http.client.HTTPException: the page cannot be reached, or does not answer.
         """
         if self._connection is not None:
             with suppress(OSError, http.client.HTTPException):
@@ -326,11 +326,11 @@ class _Page:
 
 
 def read_head(file: BufferedReader) -> Asked | None:
-    """The head of the next request; None: no more comes.
+    """Read the head of the next request; None at the end of the stream.
 
     Raises:
-        ValueError: it is none, or longer than HEAD_BYTES.
-        OSError, http.client.HTTPException: it is broken off.
+        ValueError: it is malformed or cut off, or longer than HEAD_BYTES.
+        OSError, http.client.HTTPException: it cannot be read.
     """
     lines: list[bytes] = []
     while not lines or lines[-1] not in (b"\r\n", b"\n"):
@@ -350,7 +350,7 @@ def read_head(file: BufferedReader) -> Asked | None:
 def _pass_on(
     answer: http.client.HTTPResponse, near: socket.socket, asked: Asked, *, stays: bool, path: str
 ) -> bool:  # fmt: skip
-    """Carry an answer to the browser as it comes; whether its end could be told."""
+    """Stream a response to the browser; returns whether its end was delimited, so that the connection is kept."""
     bare = asked.method == "HEAD" or answer.status in (204, 304)
     chunked = not bare and answer.length is None and asked.version == "HTTP/1.1"
     lines = [f"HTTP/1.1 {answer.status} {answer.reason}"]
@@ -384,13 +384,13 @@ def _answer(verdict: Verdict, asked: Asked) -> bytes:
 
 
 def _host(header: str) -> str:
-    """Without the port."""
+    """Host of a Host header, without the port."""
     name, _, port = header.strip().lower().rpartition(":")
     return name if name and port.isdigit() else header.strip().lower()
 
 
 def _comes_from_elsewhere(headers: Headers) -> bool:
-    """A link in a page of another site was followed."""
+    """Whether a link on another site's page was followed."""
     return headers.get("Sec-Fetch-Site") == "cross-site" and headers.get("Sec-Fetch-Dest") == "document"
 
 

@@ -1,4 +1,4 @@
-"""One JSON request to the manager of a run, whatever carries it there, and its repetition while the manager is away."""
+"""JSON requests to the manager of a run over any transport, and retries while the manager is down."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 LARGEST_ANSWER_BYTES: Final = 64 * 2**20
 
 PAUSES_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Pauses before each further try: a manager that is started again answers within a minute."""
+"""Seconds of backoff before each attempt: a restarted manager answers within a minute."""
 
 Answer = TypeVar("Answer")
 Send = Callable[[str, str, str | None, dict[str, str]], tuple[int, bytes]]
-"""Sender of a request: method, target, body and headers to status and content, which it reads up to a limit at most."""
+"""Sender of a request: (method, target, body, headers) to (status, content); it may cut content beyond the limit."""
 
 
 def persist(
@@ -25,14 +25,17 @@ def persist(
     *,
     lasts: Callable[[BackendUnreachable], bool] = lambda error: False,
 ) -> Answer:
-    """The answer to a request of a manager that has answered before, made again with pauses of a minute in all.
+    """Repeat a request to a manager that has answered before until it succeeds, with backoff of a minute in all.
 
     Args:
-        request: has the same effect however often it is made.
-        lasts: whether no pause helps against an error.
+        request: sends the request; idempotent.
+        lasts: whether an error is permanent, so that no retry helps.
+
+    Returns:
+        The reply.
 
     Raises:
-        RlctlError: of the request; BackendUnreachable of the last one, or of one that lasts.
+        RlctlError: raised by `request`; BackendUnreachable after the last retry, or if the error is permanent.
     """
     pauses = iter(PAUSES_S)
     while True:
@@ -45,17 +48,17 @@ def persist(
 
 
 def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send: Send, timeout_s: float) -> Any:
-    """The request and its answer.
+    """Send a request; returns the decoded JSON of its reply, None if that is empty.
 
     Args:
-        who: process that is asked, for messages: "the manager of run cartpole".
+        who: process that answers, for messages: "the manager of run cartpole".
         target: path and query of the resource.
-        timeout_s: time that `send` has, for the message.
+        timeout_s: timeout of `send` in seconds, for the message.
 
     Raises:
-        BackendUnreachable: nothing listens, no answer within the time, or not JSON.
-        Conflict: it is too late for what is asked (409).
-        RlctlError: another answer of 400 or more; with what it says.
+        BackendUnreachable: nothing listens, timeout, lost connection, 503, or a reply that is too long or not JSON.
+        Conflict: 409: it is too late for the request.
+        RlctlError: another status of 400 or more; the message has the manager's reason.
     """
     payload = None if body is None else json.dumps(body)
     try:
@@ -76,6 +79,6 @@ def ask(who: str, method: str, target: str, body: Mapping[str, Any] | None, send
         said = value.get("error") if isinstance(value, dict) else value
         detail = said.get("message") if isinstance(said, dict) else said
         told = f"{who} refused {method} {target}: {detail or f'HTTP {status}'}"
-        # 503: busy, or it has only just started
+        # 503: the manager is busy, or has just started
         raise {409: Conflict, 503: BackendUnreachable}.get(status, RlctlError)(told)
     return value

@@ -1,4 +1,4 @@
-"""Revisions of a run as every target keeps them: which ones fit, their authors, and a plan made from one."""
+"""Revisions of a run on every target: which ones fit a live run, their authors, and a plan made from one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from rlctl.spec.base import ROLES
 from rlctl.spec.schema import Spec
 
 KEPT_AS_IT_IS: Final = "storage.size"
-"""A volume never shrinks: it stays as it is, whatever is gone back to."""
+"""Field that a rollback leaves as it is: a volume never shrinks."""
 KEPT: Final = 5
-"""Number of revisions that are kept, the newest ones."""
+"""Number of revisions kept, the newest ones."""
 
 
 def user() -> str:
-    """Name of the user that runs this command, or their number: a container may run as one that has no name."""
+    """Name of the user that runs this command, else the user id: a container may run as a user without a name."""
     try:
         return getpass.getuser()
     except (OSError, KeyError):
@@ -31,7 +31,7 @@ def user() -> str:
 
 
 def by() -> str:
-    """user@host, as far as the machine knows."""
+    """Author of a revision: user@host."""
     return f"{user()}@{socket.gethostname()}"
 
 
@@ -41,10 +41,10 @@ def images_of(spec: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_fits(state: RunState, revision: Revision) -> None:
-    """Check that a live run can go back to a revision.
+    """Check that a live run can be rolled back to a revision.
 
     Raises:
-        Conflict: going back to it would change a field that is fixed for the life of the run.
+        Conflict: the rollback would change a field that is fixed for the life of the run.
     """
     try:
         refused = [
@@ -52,7 +52,7 @@ def check_fits(state: RunState, revision: Revision) -> None:
             for change in changes(Spec.model_validate(dict(state.spec)), Spec.model_validate(dict(revision.spec)))
             if change.action == "refuse" and change.path != KEPT_AS_IT_IS
         ]
-    except ValidationError:  # of another release: its documents are applied as they are
+    except ValidationError:  # spec of another release: its documents are applied as they are
         return
     if refused:
         raise Conflict(
@@ -72,7 +72,7 @@ def plan_of(
     state: RunState, rlctl_version: str, hashes: Mapping[str, str], replicas: Mapping[str, int],
     code: str | None = None,
 ) -> Plan:  # fmt: skip
-    """The parts of a plan that `apply` needs, from documents that are made already.
+    """Plan with the parts that `apply` needs, for documents that are rendered already.
 
     Args:
         code: folder of the user's modules on this machine.

@@ -1,5 +1,4 @@
-"""The state of a run, alike for every target: its stored form, its next form after an `up`, its readiness, and checks
-of requests."""
+"""State of a run on every target: its stored form, its replicas after an `up`, its readiness, checks of requests."""
 
 from __future__ import annotations
 
@@ -21,11 +20,11 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "failed": "failed",
 }
 ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
-"""Phases of a manager in which its run has ended by itself."""
+"""Phases of a manager whose run has ended by itself."""
 
 
 def to_stored(state: RunState) -> dict[str, Any]:
-    """As JSON; without the failure, which has a record of its own, and without what its manager says just now."""
+    """A state as JSON; without the failure, which has its own record, and without `stays`, which the manager tells."""
     stored = {each.name: getattr(state, each.name) for each in fields(state) if each.name not in ("failure", "stays")}
     return {"format": FORMAT, **stored, "created": state.created.isoformat()}
 
@@ -34,7 +33,7 @@ def from_stored(stored: Mapping[str, Any]) -> RunState:
     """Read the stored form of a state.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it is no state, or of a format that this rlctl does not know.
+        KeyError, TypeError, ValueError, AttributeError: it is no state, or has a format that this rlctl does not know.
     """
     if stored["format"] != FORMAT:
         raise ValueError(f"its format is {stored['format']}, this rlctl knows {FORMAT}")
@@ -62,10 +61,10 @@ def _counts(stored: Mapping[str, Any]) -> dict[str, int]:
 def newest_first(
     looks: Iterable[Callable[[], RunState | None]], broken: Callable[[RlctlError], object] | None
 ) -> list[RunState]:
-    """Every run that one of these finds.
+    """Every run that one of the look-ups finds, newest first.
 
     Args:
-        broken: told about each run whose record cannot be read, which is left out; None: that is raised.
+        broken: called with the error of each run whose record cannot be read, which is left out; None: raise it.
     """
     found = []
     for look in looks:
@@ -81,7 +80,7 @@ def newest_first(
 
 
 def live_counts(stored: RunState | None, of_spec: Mapping[str, int]) -> dict[str, int]:
-    """Replicas that an `up` wants of each role: the live number stays unless the spec's own is another than before."""
+    """Replicas of each role after an `up`: the live number stays unless the spec's own number has changed."""
     if stored is None:
         return dict(of_spec)
     return {
@@ -91,11 +90,11 @@ def live_counts(stored: RunState | None, of_spec: Mapping[str, int]) -> dict[str
 
 
 def has_joined(told: Mapping[str, Any], wrote: float | None, started: datetime | None) -> bool:
-    """True if a process has reported to the manager since its own start; a learner has gone on from its generation by
-    then. A lease that is older belongs to the process that had this place before: it is not missed yet.
+    """Whether a process has reported to the manager since its own start; a learner has restored its generation by then.
+    An older lease belongs to the process that had this index before, whose absence is not noticed yet.
 
     Args:
-        told: of the process, in the manager's status.
+        told: entry of the process in the manager's status.
         wrote: unix time of that status.
     """
     if not told.get("joined") or wrote is None or started is None:
@@ -108,10 +107,10 @@ class Readiness:
     """Readiness of a run: a replica is ready once it runs and has joined, and a run once every wanted replica is.
 
     Args:
-        state: of a run that is not over.
-        processes: as the target tells.
-        status: of its manager.
-        answered: the status is that of a live manager, now; else it is a stored one, or empty.
+        state: state of a run that is not over.
+        processes: processes as the target lists them.
+        status: status of the manager.
+        answered: whether the status is the current one of a live manager; else it is a stored one, or empty.
     """
 
     state: RunState
@@ -140,7 +139,7 @@ class Readiness:
         return sum(one.count for one in self._running(role) if self.joined(one))
 
     def joined(self, process: Process) -> bool:
-        """It has reported to the manager since its own start, which has to be known."""
+        """Whether a process has reported to the manager since its own start, which has to be known."""
         if process.role == "manager":
             return self.answered
         if self.state.target == "kubernetes":  # a pod is ready, and so runs, only once it has joined
@@ -149,7 +148,7 @@ class Readiness:
 
     def reported(self, role: str, index: int) -> Mapping[str, Any]:
         """The manager's report on one process; empty when there is none."""
-        # by index, as the manager lists them: there may be thousands
+        # binary search: the manager lists them by index, and there may be thousands
         entries: Sequence[Mapping[str, Any]] = (self.status.get("roles") or {}).get(role) or ()
         at = bisect_left(entries, index, key=itemgetter("index"))
         return entries[at] if at < len(entries) and entries[at]["index"] == index else {}
@@ -170,7 +169,7 @@ def check_role(known: RunState, role: str) -> None:
 
 
 def check_count(known: RunState, role: str, count: int) -> None:
-    """Check what holds for any spec; `rlctl.plan.why_not_scale` knows what this run's own spec allows.
+    """Check a replica count by the rules of every spec; `rlctl.plan.why_not_scale` applies those of this run's spec.
 
     Raises:
         Conflict: no such role, or it cannot have so many replicas.

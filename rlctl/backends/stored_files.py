@@ -1,4 +1,4 @@
-"""Files of a run as its manager, or a pod in its place, hands them out, over any connection."""
+"""Files of a run, read from its manager or from a pod in its place, over any connection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class FilesOfManager:
     """Models, generations and evaluations of a run.
 
     Args:
-        ask: GET of the manager's control API: path and query to the answer.
+        ask: GET of the control API: path and query to the decoded reply.
         who: process that answers, for messages.
     """
 
@@ -33,8 +33,8 @@ class FilesOfManager:
         """Bytes of each file.
 
         Raises:
-            RlctlError: of `ask`.
-            BackendUnreachable: the answer is none.
+            RlctlError: raised by `ask`.
+            BackendUnreachable: the reply is malformed.
         """
         answer = self._ask({"folder": folder})
         found = answer.get("files") if isinstance(answer, dict) else None
@@ -43,11 +43,11 @@ class FilesOfManager:
         return found
 
     def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
-        """A piece of a file.
+        """Bytes of a file from `offset`, at most `length`.
 
         Raises:
-            RlctlError: of `ask`.
-            BackendUnreachable: the answer is none.
+            RlctlError: raised by `ask`.
+            BackendUnreachable: the reply is malformed.
         """
         asked = {"folder": folder, "name": name, "offset": offset, "length": length}
         answer = self._ask(asked)
@@ -57,7 +57,7 @@ class FilesOfManager:
             raise BackendUnreachable(f"{self._who} does not say what {folder}/{name} holds") from error
 
     def _ask(self, asked: Mapping[str, Any]) -> Any:
-        """The answer; asked again while there is none, unless there never was one."""
+        """The reply; once there has been one, a request is retried while the server is unreachable."""
         get = partial(self._get, "/files?" + urlencode(asked))
         answer = persist(get, self._sleep) if self._answered else get()
         self._answered = True

@@ -1,1 +1,1 @@
-"""The images of a cluster: their content, their builders, their push. Programs are started in `programs` alone."""
+"""Images of a cluster: their content, their builders, their push. Only `programs` starts programs."""

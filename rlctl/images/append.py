@@ -1,4 +1,4 @@
-"""One layer of code over an image, made here: no builder, no daemon, and nothing of either is executed."""
+"""Append of a code layer to an image, in this process: without builder or daemon, and without executing any of it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EPOCH: Final = "1970-01-01T00:00:00Z"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """An image of one kind of machine, with what is needed to lay something over it."""
+    """Base image for one platform, with what is needed to append a layer."""
 
     reference: Reference  # by digest, and with the tag by which it was named
     kind: str
@@ -39,17 +39,17 @@ class Base:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Code as an image holds it."""
+    """Layer of code as an image holds it."""
 
     file: Path  # gzip
-    digest: str  # of it
-    size: int  # of it, bytes
-    diff_id: str  # digest of what is packed in it
+    digest: str  # of the file
+    size: int  # of the file, bytes
+    diff_id: str  # digest of the uncompressed tar
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """An image that is not pushed yet."""
+    """Image with an appended layer, not pushed yet."""
 
     base: Base
     layer: Layer
@@ -58,15 +58,15 @@ class Appended:
 
 
 def read_base(registry: Registry, image: Reference, platform: str, check: Callable[[Reference], object]) -> Base:
-    """The image below; where the name is a list, that of one kind of machine; never one that holds code itself.
+    """Read a base image: of an index the image for `platform`; of an image with code, the base below it.
 
     Args:
-        image: what is named; what that was laid over may be of another registry.
-        platform: as in linux/amd64.
-        check: raises where an image may not be asked for.
+        image: image to read; the base below it may be in another registry.
+        platform: for example linux/amd64.
+        check: raises if an image may not be requested.
 
     Raises:
-        UsageError: it is not there, or not for this kind of machine.
+        UsageError: it does not exist, is not for this platform, or no layer can be appended to it.
         BackendUnreachable: the registry does not answer.
     """
     check(image)
@@ -99,7 +99,7 @@ def read_base(registry: Registry, image: Reference, platform: str, check: Callab
 
 
 def append(base: Base, layer: Layer, labels: Mapping[str, str]) -> Appended:
-    """The image with the code in it; the same code over the same base is the same image, byte for byte."""
+    """Append a layer to an image; the same code over the same base gives the same image, byte for byte."""
     config = json.loads(json.dumps(base.config))
     inner = config.setdefault("config", {})
     inner["Env"] = [
@@ -138,11 +138,11 @@ def push(appended: Appended, to: Registry, image: Reference) -> str:
 
 
 def layer(code: CodeArchive, into: Path) -> Layer:
-    """The code with its files below FOLDER, packed; its size is not held in memory.
+    """Pack the code as a layer, with its files below FOLDER; it is streamed, not held in memory.
 
     Args:
-        code: what is packed.
-        into: becomes the layer.
+        code: code to pack.
+        into: path of the layer's file, which is written.
 
     Raises:
         UsageError: the code needs packages, which only a builder installs.
@@ -163,7 +163,7 @@ def layer(code: CodeArchive, into: Path) -> Layer:
             target.addfile(root)
             for member in source:
                 member.name = f"{FOLDER.strip('/')}/{member.name}"
-                member.pax_headers = {}  # a long name, or one that is not ASCII, stands there as well, and would win
+                member.pax_headers = {}  # a long or non-ASCII name is there too, and would take precedence
                 target.addfile(member, source.extractfile(member) if member.isreg() else None)
         packed.write(packer.flush())
     return Layer(into, f"sha256:{packed.digest}", packed.tell(), f"sha256:{raw.digest}")

@@ -1,4 +1,4 @@
-"""Files of a project that are read whole: they have an end, wherever they come from."""
+"""Bounded reads of a project's files, which need not be trusted."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from rlctl.errors import UsageError
 
 
 def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """All of a file, and never more than one byte beyond its limit in memory.
+    """Read a whole file; memory never holds more than one byte beyond its limit.
 
     Args:
         most_bytes: a multiple of 1024.
 
     Raises:
-        UsageError: it is longer; with the line in which it passes the limit.
+        UsageError: it is longer; the message has the line at which it exceeds the limit.
         OSError: it cannot be read.
     """
     with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The user's own code as one layer over a published image: equal content has an equal name, on every machine."""
+"""User code as one layer over a published image: equal content has an equal tag, on every machine."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ UID: Final = 10001
 """User id that every role runs as; see the Dockerfiles."""
 FOLDER: Final = "/code"
 BASE_LABEL: Final = "dev.rlctl.base"
-"""Label of an image with code: the image that it was laid over."""
+"""Label of an image with code: its base image."""
 MAX_BYTES: Final = 1 << 30
 PART: Final = 1 << 20
-"""Bytes that are in memory at once."""
+"""Bytes held in memory at once."""
 NEVER: Final = frozenset({".git", "__pycache__", ".venv"})
 IGNORE_FILE: Final = ".dockerignore"
 MAX_REQUIREMENTS: Final = 1 << 20
-"""Bytes: thousands of packages, with hashes."""
+"""Bytes of requirements, at most: thousands of packages, with hashes."""
 _MARK: Final = OVERLAY_MARK.encode()
 PATCHES: Final = "templates/*.patch.yaml"
-"""Files that change documents, which rlctl renders; in the image they would restart roles that they do not concern."""
+"""Patches of documents, which rlctl renders; in the image, a change would restart roles that it does not concern."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +41,16 @@ class CodeArchive:
     """Archive of the user's code, which is laid over a base."""
 
     archive: Path = field(compare=False)  # a tar, the same for the same content
-    digest: str  # of it, sha256 in hex
-    size: int  # of it, bytes
+    digest: str  # of the archive, sha256 in hex
+    size: int  # of the archive, bytes
     requirements: bytes | None
     files: int
 
     def tag(self, base: str) -> str:
-        """`code-<hash12>` over all that is in the image.
+        """Tag `code-<hash12>`: hash of all that is in the image.
 
         Args:
-            base: by digest, where the tag shall mean the same everywhere.
+            base: reference of the base; by digest if the tag is to mean the same everywhere.
         """
         seen = hashlib.sha256()
         for part in (base.encode(), self.requirements or b""):
@@ -63,10 +63,10 @@ class CodeArchive:
 
 
 class Sink:
-    """As much of a file as tarfile writes to: it passes on what comes, and knows its size and digest.
+    """File object for tarfile to write to: forwards every part, and knows size and digest.
 
     Args:
-        write: gets every part.
+        write: called with every part.
     """
 
     def __init__(self, write: Callable[[bytes], object]) -> None:
@@ -88,18 +88,18 @@ class Sink:
 
 
 def tar_into(sink: Sink) -> tarfile.TarFile:
-    """A tar in the format of all of ours."""
+    """Open a tar for writing, in the format of all of ours."""
     return tarfile.open(fileobj=cast(IO[bytes], sink), mode="w", format=tarfile.PAX_FORMAT)
 
 
 def collect(folder: Path, requirements: Path | None = None, *, into: Path, without: Iterable[Path] = ()) -> CodeArchive:
-    """Read a project; its size is not held in memory.
+    """Pack a project into an archive; it is streamed, not held in memory.
 
     Args:
-        folder: of `code.path`.
-        requirements: a file that pip reads, or None.
-        into: becomes the archive.
-        without: files that are not code although they lie there: specs, and what is written beside them.
+        folder: folder of `code.path`.
+        requirements: requirements file of pip, or None.
+        into: path of the archive, which is written.
+        without: files in the folder that are not code: specs, and files written beside them.
 
     Raises:
         UsageError: a file cannot be read, there is more than a GiB of them, a link leads out of the folder, or the
@@ -152,7 +152,7 @@ def _walk(folder: Path, ignore: Ignore) -> Iterator[str]:
 
 
 def _add(tar: tarfile.TarFile, name: str, path: Path) -> int:
-    """Add a file with nothing of the time, place and user that made it; 0 for what is no code."""
+    """Add a file without its times, place and user; returns 1, or 0 for a file that is not code."""
     status = path.lstat()
     info = tarfile.TarInfo(name)
     info.uid = info.gid = UID
@@ -168,27 +168,27 @@ def _add(tar: tarfile.TarFile, name: str, path: Path) -> int:
     elif stat.S_ISREG(status.st_mode):
         with path.open("rb") as content:
             if content.read(len(_MARK)) == _MARK:
-                return 0  # it names the result: with it every push would be another
+                return 0  # an overlay names the result: with it every push would differ
             content.seek(0)
             info.size, info.mode = os.fstat(content.fileno()).st_size, 0o755 if status.st_mode & 0o100 else 0o644
             tar.addfile(info, content)
     else:
-        return 0  # a socket or a pipe says nothing to another machine
+        return 0  # a socket or a pipe means nothing on another machine
     return 1
 
 
 def stage(code: CodeArchive, base: str, folder: Path) -> Path:
-    """Write what a builder needs into an empty folder.
+    """Write the build context of code over a base into an empty folder.
 
     Args:
-        code: what is laid over.
-        base: the image below it.
-        folder: becomes the context of the build.
+        code: code to add.
+        base: reference of the base image.
+        folder: build context, which is filled.
 
     Returns:
         The Dockerfile.
     """
-    # a name by content: a builder that compares sizes and times alone would take an older archive for this one
+    # named by content: a builder that compares sizes and times alone would take an older archive for this one
     archive = f"code-{code.digest[:12]}.tar"
     shutil.copyfile(code.archive, folder / archive)
     # builders take a tag or a digest; the label keeps both, so that the next push knows which tag was meant
@@ -198,12 +198,12 @@ def stage(code: CodeArchive, base: str, folder: Path) -> Path:
         (folder / "requirements.txt").write_bytes(code.requirements)
         lines += [
             "COPY requirements.txt /opt/requirements/code.txt",
-            # what the roles were tested with stays as it is: a requirement that wants another version is refused
+            # packages that the roles were tested with stay: a requirement of another version is refused
             "RUN export SOURCE_DATE_EPOCH=315532800 \\",
             " && python -m pip list --format=freeze --exclude rlctl > /opt/requirements/installed.txt \\",
             " && python -m pip install --no-cache-dir -c /opt/requirements/installed.txt \\",
             "      -r /opt/requirements/code.txt \\",
-            # lists what is installed anew; an image of an older rlctl cannot
+            # update the list of packages; an image of an older rlctl cannot
             " && if [ -f /opt/requirements/sbom.py ]; then \\",
             f"      python /opt/requirements/sbom.py /{FILE}; fi",
         ]

@@ -16,7 +16,7 @@ from rlctl.images.builders.base import Name
 
 PACKAGE: Final = Path(rlctl.__file__).parent
 FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md", "pyproject.toml", "requirements.lock")
-"""Beside the packages at the root of a working copy; inside an installed package in the folder PACKED."""
+"""Files at the root of a working copy, beside the packages; in an installed package they are in the folder PACKED."""
 PACKED: Final = Path("images", "packed")
 
 
@@ -44,7 +44,7 @@ def usual_base(file: Path) -> str:
 
 
 def sources(package: Path = PACKAGE) -> Iterator[tuple[str, Path]]:
-    """Name in the context and path on this machine of everything that is copied, folders and files.
+    """Files and folders to copy: name in the context, path on this machine.
 
     Args:
         package: the folder of the package rlctl.
@@ -61,12 +61,12 @@ def sources(package: Path = PACKAGE) -> Iterator[tuple[str, Path]]:
 
 
 def stage(to: Path, package: Path = PACKAGE) -> None:
-    """Make the context of a build.
+    """Create the context of a build.
 
     Modes and times depend on nothing but content: builders compare them to see whether a step can be skipped.
 
     Args:
-        to: made.
+        to: folder to create.
         package: the folder of the package rlctl.
 
     Raises:
@@ -90,7 +90,7 @@ def stage(to: Path, package: Path = PACKAGE) -> None:
 
 
 def _not_copied(package: Path) -> Callable[[str, list[str]], set[str]]:
-    """Leaves out bytecode, and what lies inside an installed package but has its place beside it."""
+    """Filter of copytree: leaves out bytecode, and folders of an installed package that `sources` has elsewhere."""
     elsewhere = {package / PACKED, package / "templates"}
     bytecode = shutil.ignore_patterns("__pycache__", "*.pyc")
 

@@ -13,11 +13,11 @@ from rlctl.images.bounded import read_bounded
 
 MAX_BYTES: Final = 128 << 10
 MAX_PATTERNS: Final = 1000
-"""Every file of a project is compared with each of them."""
+"""Patterns of a file, at most: every file of a project is compared with each of them."""
 MAX_PATTERN: Final = 1000
-"""Characters of one."""
+"""Characters of a pattern, at most."""
 _NAMED: Final = 20
-"""So many faults are named; a file of others has thousands."""
+"""Faults named in an error, at most: a file that is no .dockerignore has thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +25,15 @@ class Rule:
     """One pattern, matched name by name in time that grows with the lengths of pattern and path alone.
 
     Args:
-        out: it leaves out; False: it takes back.
-        names: what each name of a path has to be; None: any folders, at the end anything in them.
+        out: True: excludes; False (`!`): includes again.
+        names: expression for each name of a path; None (`**`): any folders, or at the end anything in them.
     """
 
     out: bool
     names: tuple[re.Pattern[str] | None, ...]
 
     def covers(self, parts: Sequence[str]) -> bool:
-        """The pattern matches a path, or a folder around it."""
+        """Whether the pattern matches a path, or a folder around it."""
         last = len(self.names) - 1
         places = self._after({0})
         for part in parts:
@@ -50,7 +50,7 @@ class Rule:
         return False
 
     def _after(self, places: set[int]) -> set[int]:
-        """These, and those behind folders of which there may be none."""
+        """Add the positions behind each `**`, which may match no folder."""
         for place in sorted(places):
             while place < len(self.names) - 1 and self.names[place] is None:
                 place += 1
@@ -60,13 +60,13 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """The patterns of one .dockerignore; the last that fits decides."""
+    """Patterns of one .dockerignore; the last match decides."""
 
     rules: tuple[Rule, ...]
 
     @classmethod
     def read(cls, path: Path) -> Ignore:
-        """Patterns of a file, which need not be trusted; without the file none.
+        """Read the patterns of a file, which need not be trusted; none if there is no file.
 
         Raises:
             UsageError: it is longer than MAX_BYTES, or has more or longer patterns than a project needs.
@@ -92,7 +92,7 @@ class Ignore:
 
     @classmethod
     def parse(cls, text: str) -> Ignore:
-        """Patterns, one a line: `*` within a name, `**` over folders, `!` takes back, `#` begins a comment."""
+        """Parse lines of patterns: `*` within a name, `**` over folders, `!` includes again, `#` begins a comment."""
         rules = []
         for pattern in filter(None, map(_pattern, text.splitlines())):
             out = not pattern.startswith("!")
@@ -102,10 +102,10 @@ class Ignore:
         return cls(tuple(rules))
 
     def leaves_out(self, path: str) -> bool:
-        """A file is left out.
+        """Whether a file is left out.
 
         Args:
-            path: from the folder of the .dockerignore, with `/`.
+            path: relative to the folder of the .dockerignore, with `/`.
         """
         parts = path.split("/")
         out = False
@@ -116,7 +116,7 @@ class Ignore:
 
     @property
     def takes_back(self) -> bool:
-        """A file can be in although its folder is out."""
+        """Whether a file may be included although its folder is left out."""
         return any(not rule.out for rule in self.rules)
 
 
@@ -127,8 +127,8 @@ def _pattern(line: str) -> str:
 
 
 def _names(pattern: str) -> Iterator[re.Pattern[str] | None]:
-    """Without `./`, `//` and slashes at the ends, which say nothing here. `**x` is `**/*x`; `x**` and `x**y` stay
-    within a name.
+    """Names of a pattern, without `./`, `//` and slashes at the ends, which mean nothing here. `**x` is `**/*x`; `x**`
+    and `x**y` stay within a name.
     """
     for part in pattern.split("/"):
         if part == ".":
@@ -140,7 +140,7 @@ def _names(pattern: str) -> Iterator[re.Pattern[str] | None]:
 
 
 def _name(pattern: str) -> re.Pattern[str]:
-    """An expression that never goes back further than over one `*`."""
+    """Expression of a name that never backtracks further than over one `*`."""
     pieces = [""]  # between the stars
     for part in re.split(r"(\*+|\?|\[[^]]*\]|\\.)", pattern):
         if part.startswith("*"):
@@ -159,7 +159,7 @@ def _name(pattern: str) -> re.Pattern[str]:
 
 
 def _one_of(part: str) -> str:
-    """`[a-z]` or `[!a-z]`; what makes no sense means itself."""
+    """Expression of `[a-z]` or `[!a-z]`; an invalid one is literal."""
     inside = re.sub(r"([&~|[\\])", r"\\\1", part[1:-1].removeprefix("!"))
     found = f"[^{inside}]" if part[1] == "!" else f"[{inside}]"
     try:

@@ -1,4 +1,4 @@
-"""Builds and pushes: our own images from what is installed, and the user's code over images that are published."""
+"""Build and push of images: our own from what is installed, and the user's code over published images."""
 
 from __future__ import annotations
 
@@ -24,67 +24,67 @@ CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """Options of a build that hold for every image."""
+    """Build options common to all images."""
 
-    registry: str | None  # host[:port][/path]; None: the images stay here
+    registry: str | None  # host[:port][/path]; None: the images stay on this machine
     tag: str = __version__
-    bases: Mapping[str, str] = field(default_factory=dict)  # name -> the image that it is built upon
+    bases: Mapping[str, str] = field(default_factory=dict)  # name -> base image
     args: Mapping[str, str] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()
     network: str | None = None
     verify: bool = True
-    plain: str | None = None  # a registry that speaks plain HTTP, whatever holds for all others
+    plain: str | None = None  # a registry that speaks plain HTTP, whatever `verify` says
 
     def verifies(self, registry: str) -> bool:
-        """Certificates of this registry are verified."""
+        """Whether certificates of a registry are verified."""
         return self.verify and registry != self.plain
 
     def reference(self, name: Name, tag: str) -> Reference:
         """The full name of an image.
 
         Raises:
-            UsageError: registry or tag are not of the kind.
+            UsageError: registry or tag is malformed.
         """
         return Reference.parse(f"{self.registry or LOCAL}/rlctl-{name}:{tag}")
 
     def build(
         self, name: Reference, context: Path, file: Path, target: str | None, args: Mapping[str, str], base: str = ""
     ) -> Build:
-        """One image to build.
+        """Build of one image.
 
         Args:
-            base: the registry that the image below is pulled from.
+            base: registry that its base is pulled from.
         """
         return Build(str(name), context, file, target, args, self.volumes, self.network, self.verifies(base))
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """One image that is there now."""
+    """One image that exists now."""
 
     name: Name
     reference: Reference  # by tag; pushed: by digest
     tag: str
     what: Literal["built", "pushed", "there"]
     config: str = ""  # digest of its configuration, where it was built or found on this machine
-    manifest: Manifest | None = None  # where the registry tells
-    base: str = ""  # the image that it was built upon, by digest where a registry has told
-    sbom: str = ""  # the list of its packages, beside it in the registry
+    manifest: Manifest | None = None  # if the registry tells it
+    base: str = ""  # base image, by digest if a registry has told it
+    sbom: str = ""  # list of its packages (SBOM), beside it in the registry
 
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """One way to build and push.
+    """Builds and pushes images with one builder.
 
     Args:
-        builder: does the work.
-        registry: is asked what is there, and takes artifacts.
-        wish: what is asked for.
+        builder: builds and pushes.
+        registry: queried for existing images; stores artifacts.
+        wish: options of the build.
         workspace: an empty folder.
         push: push what is built.
-        say: told every line.
-        check: raises where an image may not be laid under code, before its registry is asked.
-        artifacts: the list of its packages is laid beside each image.
+        say: called with every line.
+        check: raises if an image may not be laid under code, before its registry is queried.
+        artifacts: store the list of its packages (SBOM) beside each image.
     """
 
     builder: Builder
@@ -97,7 +97,7 @@ class Maker:
     artifacts: bool = False
 
     def own(self, names: Sequence[Name]) -> Iterator[Made]:
-        """Our own images.
+        """Build our own images.
 
         Raises:
             BuildFailed, PushFailed, UsageError: see Builder.
@@ -116,9 +116,7 @@ class Maker:
             yield self._finish(name, reference, self._built(build), base)
 
     def _own_base(self, text: str) -> str:
-        """A base with the digest that its tag stands for now, so that what is built upon is known; as it is where no
-        registry tells.
-        """
+        """A base with its tag's current digest, so that it is recorded exactly; unchanged if no registry tells."""
         base = Reference.parse(text)
         if base.digest or not base.remote:
             return text
@@ -132,16 +130,16 @@ class Maker:
     def with_code(
         self, code: CodeArchive, published: Mapping[str, str | None], names: Sequence[Name]
     ) -> Iterator[Made]:
-        """The user's code over published images; nothing is built or pushed where the same is there already.
+        """Build images of the user's code over published ones; none is built or pushed where it exists already.
 
         Args:
-            code: what is laid over.
-            published: name -> image that the spec names; `bases` of the wish comes first.
-            names: of CODE_IN.
+            code: code to lay over the base.
+            published: name -> image in the spec; `bases` of the wish takes precedence.
+            names: names of CODE_IN.
 
         Raises:
             UsageError: there is no base.
-            BackendUnreachable: a registry does not say what a base is.
+            BackendUnreachable: a registry does not answer about a base, or does not have it.
             BuildFailed, PushFailed: see Builder.
         """
         for name in names:
@@ -167,7 +165,7 @@ class Maker:
             yield self._finish(name, reference, config, str(base))
 
     def _base(self, name: Name, published: str | None) -> Reference:
-        """The image below the code, by digest where a registry can be asked; never one that holds code itself."""
+        """Base image for the code, by digest if its registry can be queried; of an image with code, its own base."""
         text = self.wish.bases.get(name) or published
         if text is None:
             raise UsageError(
@@ -194,11 +192,11 @@ class Maker:
         return replace(base, digest=manifest.digest)
 
     def _identity(self, base: Reference) -> str:
-        """Identity of a base; the name of one on this machine alone may stand for another image tomorrow."""
+        """Identity of a base: a name on this machine alone may mean another image tomorrow, so its digest is added."""
         return str(base) if base.digest else f"{base} {self.builder.find(str(base)) or ''}"
 
     def _there(self, reference: Reference) -> Manifest | None:
-        """Manifest that the registry has under this name; a registry that does not tell is only asked to take it."""
+        """Manifest in the registry under this name; None without one, or if the registry does not answer."""
         try:
             return self.registry.manifest(reference)
         except BackendUnreachable as error:
@@ -218,12 +216,12 @@ class Maker:
         try:
             manifest = self.registry.manifest(pushed)
         except BackendUnreachable:
-            manifest = None  # it is there, only its size is not known
+            manifest = None  # it is pushed, only its size is not known
         listed = self._listed(reference, digest)
         return Made(name, pushed, reference.tag, "pushed", config, manifest, base, listed)
 
     def _listed(self, reference: Reference, digest: str) -> str:
-        """The list of its packages, laid beside an image that is pushed; it goes on without, and says so."""
+        """Store the list of packages (SBOM) of a pushed image beside it; returns its name, or "" with a note."""
         if not self.artifacts:
             return ""
         try:

@@ -1,4 +1,4 @@
-"""images.yaml: a spec file with nothing but images. `push` writes it, `rlctl up spec.yaml images.yaml` merges it."""
+"""images.yaml: a spec file with only images. `push` writes it, `rlctl up spec.yaml images.yaml` merges it."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def read(path: Path) -> dict[str, str] | None:
 
 
 def write(path: Path, images: Mapping[str, str], *, force: bool, notes: Mapping[str, str] = NO_NOTES) -> dict[str, str]:
-    """Write an overlay; images that it names already and that are not given stay.
+    """Write an overlay; images that it has already and that are not given stay.
 
     Args:
-        path: replaced as a whole, or not at all.
+        path: replaced atomically.
         images: name -> reference by digest.
         force: overwrite whatever is there.
-        notes: name -> a line above it; that of an image that is not given stays.
+        notes: name -> comment line above it; that of an unchanged image stays.
 
     Returns:
         All images that it names now.
@@ -71,7 +71,7 @@ def write(path: Path, images: Mapping[str, str], *, force: bool, notes: Mapping[
 
 
 def check_folder(path: Path) -> None:
-    """Require that a file can be made there.
+    """Require that a file can be created at a path.
 
     Raises:
         UsageError: its folder is not there, or nothing may be written to it.
@@ -83,7 +83,7 @@ def check_folder(path: Path) -> None:
 
 
 def text(images: Mapping[str, str], notes: Mapping[str, str] = NO_NOTES) -> str:
-    """An overlay, in the order of NAMES."""
+    """Text of an overlay, in the order of NAMES."""
     lines = ["images:"]
     for name in NAMES:
         if name in images:
@@ -93,7 +93,7 @@ def text(images: Mapping[str, str], notes: Mapping[str, str] = NO_NOTES) -> str:
 
 
 def _notes(path: Path) -> dict[str, str]:
-    """The line above each image of an overlay."""
+    """Comment line above each image of an overlay."""
     try:
         return {name: line for line, name in _NOTE.findall(path.read_text(encoding="utf-8"))}
     except (OSError, UnicodeDecodeError):

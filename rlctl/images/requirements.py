@@ -29,9 +29,9 @@ LOCK: Final = "requirements.lock"
 SETS: Final = "# in:"
 """Beginning of the line above a release; the names of its lists follow."""
 TRACKERS_LOCK: Final = "trackers.lock"
-"""Beside this file: what trackers need goes together with core alone."""
+"""Lock of the trackers, beside this file: their packages are compatible with core alone."""
 TRACKERS: Final = frozenset({"wandb", "mlflow"})
-"""Extras of the manager, in place of the actor."""
+"""Extras that go to the manager, not to the actor."""
 NO_EXTRAS: Final = frozenset({"torch", "torch-cpu", "torch-needs", "torch-cuda", "build", "lock"})
 IMAGES: Final[Mapping[str, Sequence[str]]] = {"ci": ("ci", "kubernetes")}
 """Images that install more than the extra of their name."""
@@ -50,7 +50,7 @@ class Release:
 
     name: str
     version: str
-    marker: str  # of PEP 508; "" where it is installed everywhere
+    marker: str  # environment marker of PEP 508; "" where it is installed everywhere
     hashes: tuple[str, ...]
     sets: frozenset[str] = frozenset()
 
@@ -60,13 +60,13 @@ class Release:
 
 
 def name_of(requirement: str) -> str:
-    """The package of a requirement in its normal spelling: `Jinja2>=3` is jinja2."""
+    """Normalised package name of a requirement: `Jinja2>=3` is jinja2."""
     match = re.match(r"[A-Za-z0-9][A-Za-z0-9._-]*", requirement.strip())
     return re.sub(r"[-_.]+", "-", match[0]).lower() if match else ""
 
 
 def parse(text: str) -> list[Release]:
-    """The releases of a lock.
+    """Parse the releases of a lock.
 
     Raises:
         ValueError: a line is not understood, or a release has no hash.
@@ -88,12 +88,13 @@ def parse(text: str) -> list[Release]:
 
 
 def lists(releases: Sequence[Release], torch: str, extras: Sequence[str] = ()) -> dict[str, str]:
-    """Every file that is written, by name.
+    """Text of every list, by file name.
 
     Args:
-        releases: of the lock.
-        torch: a locked one, as in torch==2.13.0 or torch==2.13.0+cpu; empty: the base has one; another with its
-            hashes and all that it needs besides `torch-needs.txt`, as in `torch==2.13.0+cu126 --hash=sha256:...`.
+        releases: releases of the lock.
+        torch: a locked release, as in torch==2.13.0 or torch==2.13.0+cpu; empty: the base has torch; another release
+            with its hashes, and with all that it needs besides `torch-needs.txt`, as in
+            `torch==2.13.0+cu126 --hash=sha256:...`.
         extras: for the actor besides its own, and trackers for the manager.
 
     Raises:
@@ -119,12 +120,12 @@ def lists(releases: Sequence[Release], torch: str, extras: Sequence[str] = ()) -
 
 
 def default_torch(releases: Sequence[Release]) -> str:
-    """The locked one of the package index, as in torch==2.13.0."""
+    """The locked torch of the package index, as in torch==2.13.0."""
     return next(f"{one.name}=={one.version}" for one in releases if "torch" in one.sets)
 
 
 def written(releases: Sequence[Release]) -> str:
-    """A file for `pip install --require-hashes -r`; none but SOURCES run code of theirs while they are installed."""
+    """Text for `pip install --require-hashes -r`; of these packages only SOURCES may run code during installation."""
     wheels = sorted({release.name for release in releases if name_of(release.name) not in SOURCES})
     head = [f"--only-binary {','.join(wheels)}"] if wheels else []
     return "".join(f"{line}\n" for line in (*head, *map(str, releases)))

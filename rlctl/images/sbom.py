@@ -2,8 +2,8 @@
 
     python sbom.py TO
 
-lists what is installed where it runs: Python and its packages, the base's as well, the system, and its packages by what
-dpkg has written down. Equal content is an equal file: it bears no time and no number of its own.
+lists what is installed where it runs: Python and its packages, those of the base too, the system, and its packages by
+dpkg's records. Equal content gives an equal file: it has no timestamp and no serial number.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ KIND: Final = "application/vnd.cyclonedx+json"
 _PACKAGES: Final = (
     "usr/lib/python3*/dist-packages", "usr/local/lib/python3*/*-packages", "opt/*/lib/python3*/site-packages",
 )  # fmt: skip
-"""Below the root: of the base and of its environments, whichever Python asks."""
+"""Folders of packages below the root: of the base and of its environments, whichever Python runs this."""
 
 
 def document(components: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """A document of CycloneDX 1.6 over components, each of them once."""
+    """A document of CycloneDX 1.6 over components, each once."""
     by_reference = {str(one["bom-ref"]): dict(one) for one in components}
     return {
         "bomFormat": "CycloneDX",
@@ -42,7 +42,7 @@ def component(kind: str, name: str, version: str, purl: str) -> dict[str, Any]:
     """Component of a bill of materials.
 
     Args:
-        purl: the package's URL, which says of which kind it is; "" where there is none for it.
+        purl: package URL, which names the package type; "" if there is none.
     """
     found = {"type": kind, "bom-ref": purl or f"{kind}:{name}@{version}", "name": name, "version": version}
     return {**found, "purl": purl} if purl else found
@@ -52,7 +52,7 @@ def of_image(root: Path, python: Iterable[Path]) -> Iterator[dict[str, Any]]:
     """Components below a root: the system, its packages, and Python's.
 
     Args:
-        root: of the file system.
+        root: root of the file system.
         python: folders of packages besides the usual ones.
     """
     release = _os_release(root)
@@ -72,7 +72,7 @@ def of_image(root: Path, python: Iterable[Path]) -> Iterator[dict[str, Any]]:
 
 
 def _debian(root: Path) -> Iterator[dict[str, str]]:
-    """Installed packages; an image without dpkg itself keeps a file for each of them."""
+    """Installed Debian packages; an image without dpkg has a file for each of them."""
     status = root / "var/lib/dpkg/status"
     each = sorted((root / "var/lib/dpkg/status.d").glob("*"))
     for path in [status, *(path for path in each if path.suffix != ".md5sums")]:

@@ -1,1 +1,1 @@
-"""The target kubernetes: documents become objects of one namespace, through the API server and nothing else."""
+"""Target kubernetes: documents become objects of one namespace, through the API server and nothing else."""

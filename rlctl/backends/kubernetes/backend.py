@@ -1,4 +1,4 @@
-"""The target kubernetes: every verb of the contract, on one namespace of one cluster."""
+"""Target kubernetes: every verb of the contract, on one namespace of one cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ from rlctl.waiting import steady
 
 @dataclass(frozen=True, slots=True)
 class VolumePlace:
-    """Where a run lies on the volume that its pods mount."""
+    """Place of a run on the volume that its pods mount."""
 
     uid: str
     layout: Layout
@@ -67,18 +67,18 @@ class KubernetesBackend:
     """Runs of one namespace. Opens its cluster at first use.
 
     Args:
-        context: of the kubeconfig; None: its current one.
-        namespace: None: the context's.
-        api: instead of a cluster.
-        me: the user who asks.
-        clock, sleep, now: time.
+        context: context of the kubeconfig; None: its current one.
+        namespace: namespace; None: the context's.
+        api: API to use in place of a cluster's.
+        me: identity of this command.
+        clock, sleep, now: monotonic seconds, pause in seconds, current time.
 
     Attributes:
-        force_conflicts: take fields over that other managers own, and a run that another user has started.
+        force_conflicts: take over fields of other managers, and a run that another user has started.
         take_over: runs that may be changed though another user has started them; fields of other managers stay theirs.
-        note: told in a sentence what is worth a line, and is no error.
-        waiting: told a line for every ten seconds that a verb waits for something.
-        image_sizes: asks registries what a node pulls for images; the preflight reckons with it.
+        note: called with a sentence that is worth a line and no error.
+        waiting: called with a line for every ten seconds that a verb waits.
+        image_sizes: queries registries for image sizes; the preflight uses it.
     """
 
     name = "kubernetes"
@@ -117,7 +117,7 @@ class KubernetesBackend:
         """Connect to the cluster.
 
         Raises:
-            BackendUnreachable: there is no way to a cluster, or the packages for it are not installed.
+            BackendUnreachable: no cluster can be reached, or the packages for it are not installed.
         """
         if self._opened is None:
             try:
@@ -136,14 +136,14 @@ class KubernetesBackend:
         """Connect to the cluster that a run is recorded on.
 
         Raises:
-            Conflict: the run was started somewhere else, and the command line does not say that here is meant.
+            Conflict: the run was started elsewhere, and the command line does not name this place.
         """
         api = self._api
         self._recorded(api, run)
         return api
 
     def _recorded(self, api: Api, run: str) -> IndexEntry | None:
-        """Entry of the index for the run of that name, when it is in this namespace."""
+        """Index entry of the run of that name, if it is in this namespace."""
         return index.check(run, api.context, api.namespace, api.server, explicit=any(self._named))
 
     def _session(self, run: str) -> Session:
@@ -168,10 +168,10 @@ class KubernetesBackend:
         )
 
     def place(self, run: str, storage: str | None = None) -> VolumePlace:
-        """The run's place as recorded, else one with a fresh uid; writes nothing.
+        """The recorded place of a run, else one with a fresh uid; writes nothing.
 
         Args:
-            storage: of the local target only.
+            storage: for the local target only.
         """
         record = records.find(self._reach(run), run)
         uid = secrets.token_hex(16) if record is None else record.state.uid
@@ -200,16 +200,16 @@ class KubernetesBackend:
         note: str = "",
         initial: Callable[[], Path] | None = None,
     ) -> Iterator[Applied]:
-        """Make the namespace hold exactly these documents; the same call goes on after a kill at any moment.
+        """Make the namespace hold exactly these documents; the same call resumes after a kill at any moment.
 
         Args:
-            note: of the revision, when this makes one.
-            initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called where a run that is there has it. None: it begins with weights of its own.
+            note: note of the revision, if this makes one.
+            initial: returns the folder of a new run's initial policy, as `rlctl pull` writes it, to be copied into its
+                storage; not called if the run exists and has one. None: the run begins with new weights.
 
         Raises:
-            Conflict: another command holds the run, or it, one of its objects or a field has another owner.
-            PartlyApplied: some of it was applied, then the server refused or did not answer; the same call goes on.
+            Conflict: another command holds the run, or it, an object or a field of it has another owner.
+            PartlyApplied: some of it was applied, then the server refused or did not answer; the same call resumes.
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
             ApiError: the server refuses, or does not answer; nothing was written.
@@ -234,7 +234,8 @@ class KubernetesBackend:
             raise
 
     def _forget_unless_there(self, api: Api, entry: IndexEntry, others: list[IndexEntry]) -> None:
-        """Take the name from the index if the run was not made, and enter the run again that had the name before."""
+        """Remove the index entry of a run that was not created, and restore the entry of the run that had the name
+        before."""
         with suppress(RlctlError):
             record = records.find(api, entry.run)
             if (record is None or record.state.uid != entry.uid) and run_index.read(entry.run) == entry:
@@ -243,7 +244,7 @@ class KubernetesBackend:
                     index.record(others[-1])
 
     def differences(self, plan: Plan, documents: Iterable[Document]) -> Iterator[Difference]:
-        """Changes that `apply` would make; the server is asked by dry runs, nothing is written.
+        """Changes that `apply` would make, by dry runs on the server; writes nothing.
 
         Raises:
             Conflict: the run, or one of its objects, has another owner.
@@ -254,7 +255,7 @@ class KubernetesBackend:
         yield from differences.differences(session, of_plan(plan, documents, spec))
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """Preflight: faults that can be known before anything is sent, in numbers, with the replicas that will be."""
+        """Preflight checks: faults that can be known before anything is sent, in figures, with the replicas to be."""
         record = records.find(self._api, plan.run)
         wanted: dict[str, int] = {role.role: role.replicas for role in plan.roles}
         counts = live_counts(None if record is None else record.state, wanted)
@@ -262,7 +263,7 @@ class KubernetesBackend:
         return findings.checks(self._api, replace(plan, roles=roles), list(documents), self.image_sizes)
 
     def revisions(self, run: str) -> list[Revision]:
-        """Those that can be gone back to, newest first; the first is what runs.
+        """Revisions that can be rolled back to, newest first; the first is the present one.
 
         Raises:
             Conflict: there is no such run.
@@ -283,12 +284,12 @@ class KubernetesBackend:
                 index.record(replace(entry, images=images_of(record.state.spec)))
 
     def doctor(self) -> list[Check]:
-        """Whether this namespace can be used: access, rights, versions, room."""
+        """Checks whether this namespace can be used: access, rights, versions, room."""
         return doctor.checks(self._api)
 
     @contextmanager
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:
-        """An URL on this machine's loopback that shows it for as long as the block lasts.
+        """URL on this machine's loopback of the page, for as long as the block lasts.
 
         Raises:
             Conflict: the run is taken down.
@@ -302,10 +303,10 @@ class KubernetesBackend:
             yield url
 
     def check_owner(self, run: str) -> str:
-        """The user who has started the run, user@host; "" when that is not recorded.
+        """Check that this user may take a run down; returns its owner, user@host, or "" if none is recorded.
 
         Raises:
-            Conflict: another user, and nothing is to be forced.
+            Conflict: another user owns it, and `force_conflicts` is not set.
         """
         session = self._session(run)
         record = lost.find(session.api, run)
@@ -315,7 +316,7 @@ class KubernetesBackend:
         return record.by
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
-        """Change replica counts; no pod is touched that stays. More actors come in paces.
+        """Change replica counts; no pod is touched that stays. More actors are added in steps.
 
         Raises:
             Conflict: no such run or role, the run is down or another user's, another command holds it, or another field
@@ -326,7 +327,7 @@ class KubernetesBackend:
         yield from whole_or_partly(scaling.scale(self._session(run), run, replicas))
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
-        """Replace all pods of a role in waves, as its controller does it.
+        """Replace all pods of a role by a rolling update of its controller.
 
         Raises:
             Conflict: no such run or role, the run is down or another user's, or another command holds it.
@@ -335,27 +336,27 @@ class KubernetesBackend:
         yield from whole_or_partly(scaling.restart(self._session(run), run, role))
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
-        """Remove everything of the run, senders before receivers; what it has learned stays unless `volumes`.
+        """Remove everything of a run, senders before receivers; the data that it has learned stays unless `volumes`.
 
         Args:
-            grace_s: how long to wait for the pods of one wave; those that take longer end by themselves.
+            grace_s: seconds to wait for the pods of one wave; those that take longer end by themselves.
 
         Raises:
             Conflict: another user has started it, or another command holds it.
-            PartlyApplied: some of it is gone; the same call goes on.
+            PartlyApplied: some of it is gone; the same call resumes.
         """
         session = self._session(run)
         record = lost.find(session.api, run)
         yield from whole_or_partly(down.down(session, run, volumes=volumes, grace_s=grace_s))
         if volumes and record is not None:
             index.forget(run, record.state.uid)
-        elif volumes:  # a `down` that was killed just before it came to this
+        elif volumes:  # a `down` that was killed just before this
             entry, api = run_index.read(run), session.api
             if entry is not None and (entry.server, entry.namespace) == (api.server, api.namespace):
                 index.forget(run, entry.uid)
 
     def documents(self, run: str, revision: int | None = None) -> list[Document]:
-        """Documents as last applied as a whole, or those of a kept revision; none when no `up` has come to its end."""
+        """Documents as last applied as a whole, or those of a kept revision; none when no `up` has finished."""
         api = self._reach(run)
         if revision is not None:
             return list(rollback.kept(api, scaling.known(api, run), revision).documents)
@@ -364,36 +365,37 @@ class KubernetesBackend:
         return [] if found is None else list(of_revision(found, run, state.uid).documents)
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
-        """Every replica; those that are well are only counted."""
+        """Every replica; healthy ones are only counted."""
         return listing.processes(self._api, known or self._known(run))
 
     def control(
         self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
     ) -> Any:
-        """Ask the run's manager.
+        """Send a request to the run's manager; returns the decoded reply.
 
         Raises:
             BackendUnreachable: there is no manager, or it does not answer.
+            RlctlError: it refuses; the message has its reason.
         """
         return control.ask(self._reach(run), run, method, path, body)
 
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
-        """Last status of the manager when the run was taken down; None while it is up."""
+        """The manager's last status when the run was taken down; None while it is up."""
         record = records.find(self._reach(run), run)
         return None if record is None else record.final
 
     @contextmanager
     def stored_files(self, run: str) -> Iterator[FilesOfManager]:
-        """Models, generations and evaluations: through the run's manager, or a pod beside the volume of a run that is
-        taken down, which goes with the block.
+        """Models, generations and evaluations: through the run's manager; for a run that is taken down through a pod
+        beside its volume, which is removed at the end of the block.
 
         Raises:
-            Conflict: there is no such run, or nothing was applied as a whole that says how its volume is reached.
-            BackendUnreachable: the pod may not be made, or cannot run; with why.
-            TimedOut: it does not come to answer.
+            Conflict: there is no such run, or it is unknown how to reach its volume: nothing was applied as a whole.
+            BackendUnreachable: the pod may not be created, or cannot run; the message has the reason.
+            TimedOut: it does not answer in time.
         """
         state = self._known(run)
-        # the manager of a run that has finished stays; last words are those of one that was taken down
+        # the manager of a run that has finished stays; a stored status is that of a run that was taken down
         if state.phase != "stopped" and self.stored_status(run) is None:
             yield FilesOfManager(lambda path: self.control(run, "GET", path))
             return

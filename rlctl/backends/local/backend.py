@@ -1,4 +1,4 @@
-"""The local target: every verb of the contract, each under the lock of its run."""
+"""Local target: every verb of the contract; those that change a run hold its lock."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ FOLLOW_POLL_S = 0.15
 
 
 class LocalBackend:
-    """Runs of this host user on this machine. Keeps nothing of them in memory: any number may be used side by side."""
+    """Runs of this host user on this machine. Stateless: any number of instances may be used side by side."""
 
     name = "local"
     context = namespace = server = ""
@@ -62,7 +62,7 @@ class LocalBackend:
         self.image_sizes: Sizes = no_sizes
 
     def place(self, run: str, storage: str | None = None) -> Place:
-        """Place of the run, or the one that it would have: for rendering. Writes nothing.
+        """The recorded place of a run, or the one that it would have: for rendering. Writes nothing.
 
         Args:
             storage: absolute folder from the spec; None: the state folder of this user.
@@ -81,14 +81,14 @@ class LocalBackend:
         """The run of that name, or None.
 
         Raises:
-            Unreadable: what is recorded of it is torn or foreign.
+            Unreadable: its record is torn or foreign.
         """
         with reported(f"cannot look up run {run}"):
             place = places.find(run)
             return None if place is None else run_state.read(place)
 
     def check_owner(self, run: str) -> str:
-        """All runs here are this user's: ""."""
+        """Always "": all runs here are this user's."""
         return ""
 
     def apply(
@@ -100,30 +100,30 @@ class LocalBackend:
         note: str = "",
         initial: Callable[[], Path] | None = None,
     ) -> Iterator[Applied]:
-        """Make this machine run exactly these documents; the same call goes on after a kill at any moment.
+        """Make this machine run exactly these documents; the same call resumes after a kill at any moment.
 
         Args:
-            note: of the revision, when this makes one.
-            initial: gives the folder of the policy that a new run begins with (`rlctl pull` makes such), to be copied
-                into its storage; not called where a run that is there has it. None: it begins with weights of its own.
+            note: note of the revision, if this makes one.
+            initial: returns the folder of a new run's initial policy, as `rlctl pull` writes it, to be copied into its
+                storage; not called if the run exists and has one. None: the run begins with new weights.
             spec: resolved; `storage.path` absolute or absent, as given to `place`.
 
         Raises:
             Conflict: another command holds the run, or created it meanwhile.
             PartlyApplied: the supervisor refused one step.
-            BackendUnreachable: the disk, the supervisor or a foreign file stands in the way.
+            BackendUnreachable: the disk, the supervisor or a foreign file prevents it.
         """
         with reported(f"cannot apply run {plan.run}"), _locked(plan.run, "up"):
             yield from up.apply(plan, list(documents), spec, self.waiting, note, initial)
 
     def scale(self, run: str, replicas: Mapping[str, int]) -> Iterator[Applied]:
-        """Add or remove single replicas; no other process is touched. A manager is told numbers that it reckons with.
+        """Add or remove single replicas; no other process is touched. The manager is notified of numbers that it uses.
 
         Raises:
             Conflict: no such run or role, the run is not live or is ending, or another command holds it.
             BackendUnreachable: the supervisor does not answer; nothing is changed.
             PartlyApplied: it stopped answering meanwhile, or refused one step, or the manager does not answer; the same
-                call goes on.
+                call resumes.
         """
         with reported(f"cannot scale run {run}"), _locked(run, "scale"):
             place, known = _live(run)
@@ -133,13 +133,13 @@ class LocalBackend:
                 wanted[role] = count
             documents = run_state.read_documents(place.layout)
             supervisor = Supervisor.of(place, say=self.waiting)
-            supervisor.pid()  # one that does not answer is found out before anything is written
+            supervisor.pid()  # one that does not answer is detected before anything is written
             linked(place)
             run_state.write_state(place.layout, replace(known, replicas=wanted))
             write_files(place.layout, documents, wanted)
             unheard: PartlyApplied | None = None
             try:
-                try:  # before those that are added join it
+                try:  # before added replicas join it
                     up.tell_numbers(place, documents, wanted, self.waiting)
                 except PartlyApplied as error:  # no reason not to scale
                     unheard = error
@@ -158,12 +158,12 @@ class LocalBackend:
                 raise unheard
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
-        """End all replicas of a role in good order, at the same time, and start them again.
+        """Stop all replicas of a role gracefully, at the same time, and start them again.
 
         Raises:
             Conflict: no such run or role, the run is not live, or another command holds it.
             BackendUnreachable: the supervisor does not answer; nothing is changed.
-            PartlyApplied: it stopped answering meanwhile, or refused to start one; the same call goes on.
+            PartlyApplied: it stopped answering meanwhile, or refused to start one; the same call resumes.
         """
         with reported(f"cannot restart {role} of run {run}"), _locked(run, "restart"):
             place, known = _live(run)
@@ -175,14 +175,14 @@ class LocalBackend:
                 yield Applied(shown(name), "restarted", "killed: it did not end in time" if name in killed else "")
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
-        """End everything of the run, senders before receivers; its data stays unless `volumes`.
+        """Stop everything of a run, senders before receivers; its data stays unless `volumes`.
 
         Args:
-            grace_s: between SIGTERM and SIGKILL of each role; 10 s at most.
+            grace_s: seconds between SIGTERM and SIGKILL of each role; 10 at most.
 
         Raises:
-            BackendUnreachable: it cannot be ended; or its data is to go, and its index entry cannot be read or names
-                a folder that is no run's: then nothing is removed.
+            BackendUnreachable: it cannot be stopped; or, with `volumes`, its index entry cannot be read or names a
+                folder that is no run's: then nothing is removed.
         """
         place = places.find(run) if volumes else places.find_at_least(run)
         if place is None:
@@ -216,23 +216,23 @@ class LocalBackend:
         """
         with reported(f"cannot list the processes of run {run}"):
             place = places.find(run)
-            known = None if place is None else run_state.read(place)  # a look at a file: the newest is as cheap
+            known = None if place is None else run_state.read(place)  # a file is cheap to read: take the newest
             return [] if place is None or known is None else listing.processes(place, known)
 
     def control(
         self, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None
     ) -> Any:
-        """Ask the run's manager.
+        """Send a request to the run's manager; returns the decoded reply.
 
         Raises:
             BackendUnreachable: there is no manager, or it does not answer.
-            RlctlError: it refuses; with what it says.
+            RlctlError: it refuses; the message has its reason.
         """
         who = f"the manager of run {run}"
         return request(_known(run).control_socket, method, path, body, timeout_s=CONTROL_TIMEOUT_S, who=who)
 
     def stored_status(self, run: str) -> Mapping[str, Any] | None:
-        """The manager's last status, from what it stored; None when it stored none.
+        """The last status that the manager stored; None if there is none.
 
         Raises:
             BackendUnreachable: the file is torn or foreign.
@@ -241,7 +241,7 @@ class LocalBackend:
         return None if place is None else read_json(place.layout.results / "status.json", f"the status of run {run}")
 
     def stored_files(self, run: str) -> AbstractContextManager[FilesOfFolder]:
-        """Models, generations and evaluations of a run, live or over.
+        """Models, generations and evaluations of a run, live or not.
 
         Raises:
             Conflict: there is no such run.
@@ -270,8 +270,8 @@ class LocalBackend:
         yield from differences([] if place is None else run_state.read_documents(place.layout), documents)
 
     def preflight(self, plan: Plan, documents: Iterable[Document]) -> list[Check]:
-        """Check of the packages that are needed: without the simulator the roles would end a second after `up -d` has
-        said that all is well.
+        """Preflight checks of the packages needed: without the simulator the roles would end a second after `up -d` has
+        reported success.
         """
         installed = doctor.packages()
         ids = {role.run_file["spec"]["env"]["id"] for role in plan.roles if role.role in ("actor", "evaluator")}
@@ -281,7 +281,7 @@ class LocalBackend:
         return simulators if installed.verdict == "ok" else [installed, *simulators]
 
     def revisions(self, run: str) -> list[Revision]:
-        """Revisions that can be gone back to, newest first; the first is the one that runs.
+        """Revisions that can be rolled back to, newest first; the first is the present one.
 
         Raises:
             Conflict: there is no such run.
@@ -308,16 +308,16 @@ class LocalBackend:
             yield from up.apply(kept.plan, kept.documents, kept.revision.spec, self.waiting, note=again)
 
     def doctor(self) -> list[Check]:
-        """Whether this machine can run a training."""
+        """Checks whether this machine can run a training."""
         with reported("cannot look at this machine"):
             return doctor.look()
 
     @contextmanager
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:
-        """The address of a page for as long as the block lasts; TensorBoard is started for it.
+        """URL of a page for as long as the block lasts; TensorBoard is started for it.
 
         Raises:
-            Conflict: no such run, it has no curves yet, or it is over and its manager's page with it.
+            Conflict: no such run, no curves yet, or the run is over and has stored no status.
             BackendUnreachable: the manager, or TensorBoard, does not answer.
         """
         place = _known(run)

@@ -23,7 +23,7 @@ _NO_DISK_GIB: Final = 0.5
 
 
 def look() -> list[Check]:
-    """All checks; nothing is changed. Where this is no Linux there is one: the others ask what Linux alone has."""
+    """All checks; changes nothing. On a system other than Linux only the first: the others need Linux."""
     if (system := _system()).verdict == "problem":
         return [system]
     return [system, packages(), _disk(), _sockets(), _files(), _machine()]
@@ -63,7 +63,7 @@ def _disk() -> Check:
 
 
 def _sockets() -> Check:
-    """The private folder of sockets, or the nearest folder above it that is there."""
+    """Check of the private folder of sockets, or of its nearest parent that exists."""
     folder = places.sockets_of("0" * 32).parent
     there = next(parent for parent in (folder, *folder.parents) if parent.exists())
     if there == folder and (folder.lstat().st_uid != os.getuid() or folder.is_symlink()):

@@ -14,7 +14,7 @@ def split_name(name: str) -> tuple[str, int]:
 
 
 def is_role(name: str) -> bool:
-    """Whether it is a replica of a role, and not the watch."""
+    """Whether a process is a replica of a role, and not the watch."""
     return split_name(name)[0] != name
 
 

@@ -1,4 +1,4 @@
-"""The kernel's figures of this machine's processes, from /proc."""
+"""Kernel figures about processes of this machine, from /proc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def boot_time() -> float:
 
 
 def figure(path: str, name: str) -> int:
-    """The number that follows a name at the head of a line; 0 when the kernel does not say."""
+    """The number after a name at the beginning of a line of a file; 0 when the kernel does not say."""
     with suppress(OSError, ValueError):
         for line in Path(path).read_text(encoding="ascii").splitlines():
             if line.startswith(f"{name} "):
@@ -25,7 +25,7 @@ def figure(path: str, name: str) -> int:
 
 
 def stat(pid: int) -> list[bytes]:
-    """Fields of /proc/PID/stat behind the name, which may hold spaces: the state is the first; none when it is gone."""
+    """Fields of /proc/PID/stat after the name, which may hold spaces; the first is the state. Empty if it is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
     except OSError:
@@ -36,7 +36,7 @@ def started(pid: int, booted: float) -> float | None:
     """Unix time of a process's start by the clock as it is now, up to a second early; None: the kernel does not say.
 
     Args:
-        booted: what `boot_time` says now: a clock that is set moves it, and with it what is written from then on.
+        booted: `boot_time` of now: setting the clock moves it, and with it every time that is written from then on.
     """
     try:
         ticks = int(stat(pid)[_START])

@@ -1,1 +1,1 @@
-"""Log records, alike on every target: parsed out of lines, filtered by a query, and the last error among them."""
+"""Log records on every target: parsing of lines, filter by a query, and the last error of a process."""

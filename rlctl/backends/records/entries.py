@@ -1,8 +1,8 @@
-"""Lines of one process to records.
+"""Parser of the log lines of one process into records.
 
 A role writes one JSON object per line. Any other line is raw text (a print, a traceback of the interpreter): it takes
 the time of the record before it, and a traceback is one record, of level ERROR. Text that an environment prints without
-a line end stands before a record on its line: it is a line of its own here.
+a line end precedes a record on the same line: it is split off as a line of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ TRACE_STARTS = (b"Traceback (most recent call last):", b"Fatal Python error:", b
 _TRACE_LINK = (b"During handling of the above exception", b"The above exception was the direct cause")
 TIMESTAMP = re.compile(rb'\{"ts": ?"([0-9T:.-]{19,26}Z)"')
 _TRIED = 8
-"""Beginnings of a record that are tried at the end of a line, beside the first: an environment may print thousands."""
+"""Possible starts of a record that are tried from the end of a line, besides the first: text may hold thousands."""
 _RECORD = re.compile(TIMESTAMP.pattern + rb', ?"level": ?"')
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record as bytes; parsed only when it is wanted."""
+    """One record as bytes, parsed on demand."""
 
     head: bytes  # a JSON line, or the first raw line
     rest: tuple[bytes, ...]  # further lines of a raw record
@@ -38,9 +38,9 @@ class Entry:
 
 
 def parted(line: bytes) -> list[bytes]:
-    """The line, or the text before the record that it ends with, and that record.
+    """Split a line that ends with a record into the text before it and the record; any other line stays whole.
 
-    The text may hold braces, JSON and beginnings of records: what is a record is JSON up to the end of the line.
+    The text may hold braces, JSON and starts of records: a record is JSON up to the end of the line.
 
     Example:
         `parted(b'step {{"ts": "2026-11-21T03:00:00Z", "level": "INFO"}')` is
@@ -59,7 +59,7 @@ def parted(line: bytes) -> list[bytes]:
 
 
 def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
-    """Group lines, without their line ends, to records."""
+    """Group lines, without their line ends, into records."""
     group = Grouper()
     for line in lines:
         yield from group.add(line)
@@ -67,14 +67,14 @@ def entries(lines: Iterable[bytes]) -> Iterator[Entry]:
 
 
 class Grouper:
-    """Collects the lines of a traceback; every other line is a record at once."""
+    """Groups the lines of a traceback into one record; every other line is a record by itself."""
 
     def __init__(self) -> None:
         self._trace: list[bytes] = []
-        self._ended = False  # the line that names the exception was there; only a linked traceback may follow
+        self._ended = False  # the line that names the exception was seen; only a linked traceback may follow
 
     def add(self, line: bytes) -> list[Entry]:
-        """The records that are complete with this line."""
+        """Add a line; returns the records that are complete with this line."""
         return [entry for part in parted(line) for entry in self._add(part)]
 
     def _add(self, line: bytes) -> list[Entry]:
@@ -104,7 +104,7 @@ class Grouper:
         return True
 
     def flush(self) -> list[Entry]:
-        """The entries collected, complete or not."""
+        """Return the entries collected, complete or not."""
         lines, self._trace, self._ended = self._trace, [], False
         while lines and not lines[-1].strip():
             lines.pop()
@@ -112,18 +112,18 @@ class Grouper:
 
 
 class Parser:
-    """Entries of one process, in their order, to records.
+    """Parser of the entries of one process, in their order, into records.
 
     Args:
         process: "actor/7".
-        origin: the time of raw text that no record stands before.
+        origin: returns the time of raw text that no record precedes.
     """
 
     def __init__(self, process: str, origin: Callable[[], datetime]) -> None:
         self._process = process
         self._origin = origin
-        self._before: Entry | None = None  # the last with a time of its own
-        self._parsed: LogRecord | None = None  # of it, once it was asked for
+        self._before: Entry | None = None  # the last entry with a time of its own
+        self._parsed: LogRecord | None = None  # its record, parsed on demand
 
     @property
     def started(self) -> bool:
@@ -131,7 +131,7 @@ class Parser:
         return self._before is not None
 
     def see(self, entry: Entry) -> None:
-        """Take note of an entry, wanted or not."""
+        """Remember the time of an entry, wanted or not."""
         if entry.is_json and TIMESTAMP.match(entry.head):
             self._before, self._parsed = entry, None
 

@@ -1,4 +1,4 @@
-"""The end of a log in words: the last error of a life, and lines as a person reads them."""
+"""End of a log: the last error of a process, and its last lines in readable form."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _RAW_ERROR = re.compile(r"[A-Za-z_][\w.]*(Error|Exception|Exit|Interrupt)\b|Fata
 
 
 def last_error(lines: list[str], started: float) -> str:
-    """The last error that this life of a process logged, on one line; empty when it logged none.
+    """The last error that a process logged since `started` (unix time), on one line; "" when it logged none.
 
-    A record of level ERROR says it best; else the last line of a traceback; else what supervisor wrote for the child.
+    A record of level ERROR is preferred; else the last line of a traceback; else supervisor's message for the child.
     """
     raw = ""
     for line in reversed(whole(lines)):
@@ -39,12 +39,12 @@ def last_error(lines: list[str], started: float) -> str:
 
 def _with_exception(record: dict[str, object]) -> str:
     message, trace = str(record.get("msg", "")), str(record.get("exc") or "").strip()
-    last = re.sub(r"^(?:\w+\.)+(?=\w)", "", trace.splitlines()[-1]) if trace else ""  # EnvError of a.b.EnvError
+    last = re.sub(r"^(?:\w+\.)+(?=\w)", "", trace.splitlines()[-1]) if trace else ""  # EnvError from a.b.EnvError
     return message if not last or last in message else f"{message}: {last}" if message else last
 
 
 def readable(lines: list[str]) -> list[str]:
-    """Log lines as a person reads them: JSON records as time, level and message, tracebacks on lines of their own."""
+    """Readable log lines: JSON records as time, level and message, tracebacks on lines of their own."""
     shown: list[str] = []
     for line in whole(lines):
         record = record_of(line)
@@ -63,12 +63,12 @@ def _short(text: str) -> str:
 
 
 def whole(lines: Iterable[str]) -> list[str]:
-    """Lines of which each is a record or text: one that ends with a record after text becomes two."""
+    """Split lines with text before a record, so that each is either text or a record."""
     return [part.decode("utf-8", "replace") for line in lines for part in parted(line.encode("utf-8", "replace"))]
 
 
 def record_of(line: str) -> dict[str, object] | None:
-    """The record of a log line; None when it is none of ours."""
+    """The record of a log line; None for raw text."""
     if not line.startswith("{"):
         return None
     try:
@@ -79,7 +79,7 @@ def record_of(line: str) -> dict[str, object] | None:
 
 
 def unix_of(record: dict[str, object]) -> float:
-    """When it was written, unix time; 0 when it does not say."""
+    """Unix time of a record; 0 if its timestamp is malformed."""
     try:
         return datetime.fromisoformat(str(record["ts"])).timestamp()
     except ValueError:
@@ -87,7 +87,7 @@ def unix_of(record: dict[str, object]) -> float:
 
 
 def read_tail(path: Path) -> list[str]:
-    """The last lines of a file, records and text apart, at most 256 KiB; empty when it cannot be read."""
+    """The last lines of a file, text and records split, at most 256 KiB; empty when it cannot be read."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)

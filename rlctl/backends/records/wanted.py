@@ -1,4 +1,4 @@
-"""Filter of log records by a query: the cheap questions first, of bytes, before anything is parsed."""
+"""Filter of log records by a query: cheap tests on bytes come before any parsing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SEARCHED_WHOLE = 32 << 20
 
 
 class Filter:
-    """A query, made ready.
+    """Compiled query.
 
     Raises:
         UsageError: `grep` is no regular expression, or the level is unknown.
@@ -30,7 +30,7 @@ class Filter:
             raise UsageError(
                 f"--level must be one of {', '.join(name.lower() for name in LEVELS)}, got {query.level!r}"
             )
-        whole = query.grep is None or r"\A" in query.grep or r"\Z" in query.grep  # what these mean differs in a file
+        whole = query.grep is None or r"\A" in query.grep or r"\Z" in query.grep  # \A, \Z differ in a whole file
         self._anywhere = None if whole else re.compile((query.grep or "").encode(), re.MULTILINE)
         self._level = 0 if query.level is None else LEVELS[query.level.upper()]
         self._level_said = _saying(self._level) if self._level > LEVELS["INFO"] else None  # raw text is INFO
@@ -38,7 +38,7 @@ class Filter:
         self._since_bytes, self._until_bytes = _stamp(query.since), _stamp(query.until)
 
     def maybe(self, entry: Entry) -> bool:
-        """False when the record is surely not wanted."""
+        """Whether a record may match, by its bytes; a False is certain."""
         if self._grep is not None and not self._grep.search(entry.text):
             return False
         if self._level_said is not None and entry.is_json and not self._level_said.search(entry.head):
@@ -51,7 +51,7 @@ class Filter:
         return True
 
     def maybe_in(self, path: Path, size: int) -> bool:
-        """False when surely no record of the file is wanted: one search over it costs a tenth of reading its lines."""
+        """Whether a record of a file may match; a False is certain. The search costs a tenth of reading its lines."""
         if (self._anywhere is None and self._level_said is None) or size > _SEARCHED_WHOLE:
             return True
         try:
@@ -73,7 +73,7 @@ class Filter:
 
 
 def _saying(level: int) -> re.Pattern[bytes]:
-    """Bytes that stand in every JSON line of at least this level."""
+    """Pattern found in every JSON line of at least this level."""
     return re.compile(rb'"level"\s*:\s*"(?:%s)"' % "|".join(at for at, n in LEVELS.items() if n >= level).encode())
 
 

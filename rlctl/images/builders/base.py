@@ -1,4 +1,4 @@
-"""The contract of a builder, and the errors that its failures become."""
+"""Contract of a builder, and the errors of its failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Name = Literal["core", "actor", "learner", "ci"]
 NAMES: Final[tuple[Name, ...]] = ("core", "actor", "learner")
 """Names of a run's images, as its spec has them; `ci` is that of the service which redeploys runs."""
 OVERLAY_MARK: Final = "# Written by `rlctl image push`."
-"""Beginning of a file of digests: by it an overlay is known among the user's own files."""
+"""Beginning of an overlay file, by which it is told from the user's own files."""
 LAST_LINES: Final = 15
 """Last lines of a failed program that its error shows."""
 
@@ -26,10 +26,10 @@ _CERTIFICATE = re.compile(r"x509|certificate", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A program that has ended."""
+    """Result of a program that has ended."""
 
     code: int
-    lines: tuple[str, ...]  # what it said last, both of its streams as they came
+    lines: tuple[str, ...]  # its last output, both streams in order
 
 
 class Run(Protocol):
@@ -39,8 +39,8 @@ class Run(Protocol):
         """Run a program to its end.
 
         Args:
-            argv: never goes through a shell.
-            say: told every line as it comes.
+            argv: program and arguments; never go through a shell.
+            say: called with every line of output.
 
         Raises:
             BackendUnreachable: it cannot be started.
@@ -49,7 +49,7 @@ class Run(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One image to be built. Every builder has its own way to say the same."""
+    """One image to be built, in the same terms for every builder."""
 
     tag: str  # its full name: registry/repository:tag
     context: Path
@@ -58,7 +58,7 @@ class Build:
     args: Mapping[str, str] = field(default_factory=dict)
     volumes: tuple[str, ...] = ()  # HOST:CONTAINER[:ro], for as long as it builds
     network: str | None = None  # as the builder calls it: host, none
-    verify: bool = True  # the certificates of registries that a base comes from
+    verify: bool = True  # certificates of registries that a base comes from
 
 
 class Builder(Protocol):
@@ -70,7 +70,7 @@ class Builder(Protocol):
         """Reason why a builder cannot be used here although its program is there; "" when it can."""
 
     def build(self, build: Build, say: Callable[[str], object] | None = None) -> str:
-        """Build and tag it; layers that have not changed are taken from before.
+        """Build and tag an image; unchanged layers are cached.
 
         Returns:
             The digest of its configuration, `sha256:...`.
@@ -81,10 +81,10 @@ class Builder(Protocol):
         """
 
     def find(self, tag: str) -> str | None:
-        """The digest of the configuration of an image that is here already; None when it is not."""
+        """Digest of the configuration of an image on this machine; None if it is not here."""
 
     def push(self, tag: str, *, verify: bool, say: Callable[[str], object] | None = None) -> str:
-        """Push it under its own name; layers that are there are not sent again.
+        """Push an image under its own name; layers that the registry has are not sent again.
 
         Returns:
             The digest that a cluster pulls it by, `sha256:...`.

@@ -15,11 +15,11 @@ _HEX = re.compile(r"(?:sha256:)?([0-9a-f]{64})")
 
 
 class Buildah:
-    """A `Builder`.
+    """Builder that runs buildah.
 
     Args:
         run: starts programs.
-        scratch: an empty folder, for what the program hands back in files.
+        scratch: an empty folder for files that the program writes.
     """
 
     name = "buildah"
@@ -74,7 +74,7 @@ class Buildah:
 
 
 class Podman(Buildah):
-    """A `Builder`."""
+    """Builder that runs podman."""
 
     name = "podman"
     look: tuple[str, ...] = ("podman", "image", "inspect", "--format", "{{.Id}}")

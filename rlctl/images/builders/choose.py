@@ -1,4 +1,4 @@
-"""Choice of the builder: the one that is asked for, else the first that is there and can be used."""
+"""Choice of the builder: the requested one, else the first that is installed and can be used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlctl.images.builders.buildah import Buildah, Podman
 from rlctl.images.builders.docker import Docker
 
 BUILDERS: Final[dict[str, Callable[[Run, Path], Builder]]] = {"buildah": Buildah, "podman": Podman, "docker": Docker}
-"""In order of preference: those without a daemon first. A further builder is one line here."""
+"""Builders in order of preference: those without a daemon first. A further builder is one line here."""
 
 
 def choose(wanted: str | None, *, which: Callable[[str], str | None], run: Run, scratch: Path) -> Builder:

@@ -15,7 +15,7 @@ _PUSHED = re.compile(f"digest: ({DIGEST})")
 
 
 class Docker(Buildah):
-    """A `Builder`."""
+    """Builder that runs docker."""
 
     name = "docker"
     look: tuple[str, ...] = ("docker", "image", "inspect", "--format", "{{.Id}}")
@@ -42,7 +42,7 @@ class Docker(Buildah):
         return [*argv, str(build.context)]
 
     def push(self, tag: str, *, verify: bool, say: Callable[[str], object] | None = None) -> str:
-        # which registries may speak plain HTTP is for the daemon to know
+        # the daemon's configuration decides which registries may speak plain HTTP
         ended = self._run(["docker", "push", tag], say)
         found = _PUSHED.findall("\n".join(ended.lines))
         if ended.code or not found:

@@ -1,4 +1,4 @@
-"""Starts the programs of builders: the only module here that does."""
+"""Runner of the builders' programs: the only module here that starts any."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """A `Run`. Both streams of a program become one, in the order in which it wrote, without colours.
+    """Runs programs as `Run` says. Both streams become one, in the order in which they were written, without colours.
 
     Args:
-        environ: of the programs.
+        environ: environment of the programs.
     """
 
     environ: Mapping[str, str]

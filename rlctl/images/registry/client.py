@@ -27,10 +27,10 @@ TIMEOUT_S: Final = 20.0
 _TRANSFER_S: Final = 60.0
 """Timeout of a request that writes, or reads a layer."""
 MAX_BYTES: Final = 4 << 20
-"""Of a manifest or a configuration: registries refuse larger ones."""
+"""Bytes of a manifest or a configuration, at most: registries refuse larger ones."""
 _MAX_BLOB: Final = 8 << 30
 USUAL: Final = {"architecture": "amd64", "os": "linux"}
-"""The kind of machine that most nodes are."""
+"""Platform of most nodes."""
 _KINDS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.oci.image.index.v1+json",
@@ -38,7 +38,7 @@ _KINDS: Final = (
     "application/vnd.docker.distribution.manifest.list.v2+json",
 )
 _MOST_KINDS: Final = 64
-"""Images of one list that are looked at."""
+"""Images of one index that are read, at most."""
 _CHALLENGE: Final = re.compile(r'([a-z]+)="([^"]*)"')
 _NEXT: Final = re.compile(r'<([^>]*)>\s*;\s*rel="?next')
 _PART: Final = 1 << 20
@@ -55,16 +55,16 @@ class Blob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One image in a registry. The list of an image for several kinds of machine has neither layers nor labels."""
+    """Manifest of an image in a registry. An index, of an image for several platforms, has no layers and no labels."""
 
     digest: str
     layers: tuple[Blob, ...] = ()
     config: str = ""  # digest
-    kinds: tuple[str, ...] = ()  # digests of the images in such a list
+    kinds: tuple[str, ...] = ()  # digests of the images of an index
 
     @property
     def size(self) -> int:
-        """Bytes that a node without any of it pulls."""
+        """Bytes that a node without any of the layers pulls."""
         return sum(layer.size for layer in self.layers)
 
 
@@ -76,16 +76,16 @@ class _Answer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Registry:
-    """Registries of images, each asked under the name that an image has.
+    """Client of image registries; the name of an image says which one.
 
-    Every method raises BackendUnreachable where a registry does not answer, refuses, or sends other content than a
-    digest says.
+    Every method raises BackendUnreachable if a registry does not answer, refuses, or sends content that does not match
+    its digest.
 
     Args:
-        verify: certificates; False: they are not looked at, and plain HTTP will do.
+        verify: verify certificates; False: accept any, and plain HTTP.
         credentials: user and password for a registry, or None.
-        timeout_s: of one request that reads a manifest or a configuration.
-        plain: a registry that speaks plain HTTP, whatever holds for all others.
+        timeout_s: timeout of one request that reads a manifest or a configuration.
+        plain: a registry that speaks plain HTTP, whatever `verify` says.
     """
 
     verify: bool = True
@@ -95,15 +95,15 @@ class Registry:
     _tokens: dict[tuple[str, str], str] = field(default_factory=dict)  # registry, scope -> Authorization
 
     def manifest(self, image: Reference) -> Manifest | None:
-        """The manifest that a name stands for; None when there is none."""
+        """The manifest of an image; None if there is none."""
         found = self.document(image)
         return None if found is None else _parsed(image, found[0])
 
     def size(self, image: Reference) -> int | None:
-        """Bytes that a node without any of it pulls; of an image for several kinds of machine, those of the usual one.
+        """Bytes that a node without any of the layers pulls; of an image for several platforms, those for USUAL.
 
         Returns:
-            None: there is none, or none for the usual kind of machine.
+            None: there is no such image, or none for USUAL.
         """
         read = self.document(image)
         if read is None:
@@ -116,7 +116,7 @@ class Registry:
         return None if found is None else found.size
 
     def label(self, image: Reference, name: str) -> str | None:
-        """A label of an image; of one for several kinds of machine, of the first of them that has it.
+        """A label of an image; for an index, of its first image that has it.
 
         Returns:
             Empty: it has no such label. None: there is no such image.
@@ -132,12 +132,12 @@ class Registry:
         return str(self.labels(image, manifest).get(name, ""))
 
     def labels(self, image: Reference, manifest: Manifest) -> Mapping[str, str]:
-        """Labels of an image; none for the list of an image for several kinds of machine."""
+        """Labels of an image; none for an index."""
         found = self.document(image, manifest.config, blob=True) if manifest.config else None
         return {} if found is None else _json(image, found[0]).get("config", {}).get("Labels") or {}
 
     def document(self, image: Reference, digest: str = "", *, blob: bool = False) -> tuple[bytes, str] | None:
-        """A manifest or a configuration with its media type; None when it is not there."""
+        """A manifest or a configuration with its media type; None if it does not exist."""
         name = digest or image.digest or image.tag or "latest"
         path, accept = f"{'blobs' if blob else 'manifests'}/{name}", "*/*" if blob else ", ".join(_KINDS)
         found = self._call("GET", image, path, {"Accept": accept})
@@ -148,24 +148,24 @@ class Registry:
         return found.body, found.headers.get("Content-Type", "")
 
     def has(self, image: Reference, digest: str) -> bool:
-        """A blob is there."""
+        """Whether a blob exists."""
         return self._call("HEAD", image, f"blobs/{digest}") is not None
 
     def send(self, image: Reference, content: bytes) -> str:
-        """Write a blob, unless it is there; returns its digest."""
+        """Upload a blob unless it exists; returns its digest."""
         digest = sha256(content)
         if not self.has(image, digest):
             self._send(image, digest, content)
         return digest
 
     def send_file(self, image: Reference, path: Path, digest: str) -> None:
-        """Write a blob that is a file, unless it is there."""
+        """Upload a file as a blob unless it exists."""
         if not self.has(image, digest):
             with path.open("rb") as file:
                 self._send(image, digest, file)
 
     def copy(self, image: Reference, digest: str, origin: Reference) -> None:
-        """Take over a blob of another repository, mounted where that is of the same registry, else by a file."""
+        """Copy a blob from another repository: mounted if it is in the same registry, else sent through a file."""
         if self.has(image, digest) or (image.registry == origin.registry and self._mount(image, digest, origin)):
             return
         with tempfile.TemporaryFile() as file:
@@ -177,13 +177,13 @@ class Registry:
             self._send(image, digest, file)
 
     def put(self, image: Reference, manifest: bytes, kind: str) -> str:
-        """Write a manifest, under the tag of the name; returns its digest."""
+        """Write a manifest under the image's tag, else its digest; returns the digest."""
         digest = sha256(manifest)
         self._call("PUT", image, f"manifests/{image.tag or digest}", {"Content-Type": kind}, manifest)
         return digest
 
     def remove(self, image: Reference) -> None:
-        """Delete a manifest by digest; the registry's own collector frees the space."""
+        """Delete a manifest by digest; the registry's garbage collection frees the space."""
         self._call("DELETE", image, f"manifests/{image.digest}")
 
     def tags(self, image: Reference) -> list[str]:
@@ -202,7 +202,7 @@ class Registry:
         return tags
 
     def _mount(self, image: Reference, digest: str, origin: Reference) -> bool:
-        """Take a blob over from another repository of this registry; False when it has to be sent."""
+        """Mount a blob of another repository of this registry; False if it has to be sent."""
         query = urllib.parse.urlencode({"mount": digest, "from": origin.repository})
         found = self._call("POST", image, f"blobs/uploads/?{query}", data=b"", also=origin)
         return found is not None and found.status == 201
@@ -221,15 +221,15 @@ class Registry:
         self, method: str, image: Reference, path: str, headers: Mapping[str, str] | None = None,
         data: bytes | IO[bytes] | None = None, *, also: Reference | None = None, into: IO[bytes] | None = None,
     ) -> _Answer | None:  # fmt: skip
-        """One request, by the schemes that this registry may speak.
+        """Send a request, with the schemes that this registry may speak.
 
         Args:
             path: below the repository of the image, or from the root of the registry.
-            also: a repository that is read as well.
-            into: takes the body.
+            also: a further repository that the request reads.
+            into: file that takes the body.
 
         Returns:
-            None: there is no such thing to read or to delete.
+            None: 404 to a request that reads or deletes.
         """
         where = path if path.startswith("/") else f"/v2/{image.repository}/{path}"
         plain = image.registry == self.plain
@@ -256,7 +256,7 @@ class Registry:
         self, method: str, image: Reference, url: str, headers: Mapping[str, str], data: bytes | IO[bytes] | None,
         also: Reference | None, into: IO[bytes] | None,
     ) -> _Answer:  # fmt: skip
-        """The answer; asked for once more with the authorisation that the registry's challenge demands."""
+        """Send a request; once more with the authorisation that the registry's challenge demands."""
         rights = {"GET": "pull", "HEAD": "pull", "DELETE": "pull,push,delete"}.get(method, "pull,push")
         scope = f"repository:{image.repository}:{rights}"
         scope += f" repository:{also.repository}:pull" if also is not None else ""
@@ -296,10 +296,10 @@ class Registry:
         self, url: str, headers: Mapping[str, str], registry: str, method: str = "GET",
         data: bytes | IO[bytes] | None = None, into: IO[bytes] | None = None,
     ) -> _Answer:  # fmt: skip
-        """One exchange.
+        """Send a request to a URL.
 
         Args:
-            registry: has named the address.
+            registry: registry that named the URL.
         """
         if not url.startswith(("https://", "http://")):
             raise ValueError(f"not an address of a registry: {url}")
@@ -308,7 +308,7 @@ class Registry:
             request.add_unredirected_header("Content-Length", str(data.seek(0, os.SEEK_END)))
             data.seek(0)
         for key, value in headers.items():
-            request.add_unredirected_header(key, value)  # storage that a blob lies in gets no credentials
+            request.add_unredirected_header(key, value)  # storage that a blob is in gets no credentials
         context = redirects.certificates() if self.verify else _blind()
         opener = redirects.opener(host(registry), context, any_http=not self.verify)
         timeout_s = self.timeout_s if data is None and into is None else _TRANSFER_S
@@ -329,7 +329,7 @@ def sha256(content: bytes) -> str:
 
 
 def _blind() -> ssl.SSLContext:
-    """TLS without a look at certificates."""
+    """TLS without verification of certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context

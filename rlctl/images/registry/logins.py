@@ -15,10 +15,10 @@ _HUB_LOGIN: Final = "https://index.docker.io/v1/"
 
 
 def logins(environ: Mapping[str, str]) -> Callable[[str], tuple[str, str] | None]:
-    """User and password of a registry from the files of buildah, podman and docker; keychains are not read.
+    """Look-up of user and password by registry, in the files of buildah, podman and docker; keychains are not read.
 
     Args:
-        environ: names the folders.
+        environ: environment, which names the folders.
     """
     home = Path(environ.get("HOME", "/"))
     places = [
@@ -45,7 +45,7 @@ def logins(environ: Mapping[str, str]) -> Callable[[str], tuple[str, str] | None
 
 
 def passwords(path: Path) -> list[bytes]:
-    """Passwords in a file of logins, coded and decoded; none where it cannot be read."""
+    """Passwords in a file of logins, encoded and decoded; none if it cannot be read."""
     try:
         values = [value for one in json.loads(path.read_bytes())["auths"].values() for value in one.values()]
         coded = [value.encode() for value in values if isinstance(value, str)]

@@ -1,4 +1,4 @@
-"""Tags of images, resolved: `name:tag` becomes `name:tag@digest`. A registry is asked once, then the digest holds."""
+"""Pinning of image tags: `name:tag` becomes `name:tag@digest`. A registry is queried once, then the digest is kept."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Pinned:
     """Images of a spec, each with a digest."""
 
     images: Mapping[str, str] = field(default_factory=dict)  # core, actor, learner -> reference
-    asked: frozenset[str] = frozenset()  # of these a registry has told the digest just now
+    asked: frozenset[str] = frozenset()  # names whose digest a registry has told just now
 
 
 def pin(
@@ -30,12 +30,12 @@ def pin(
 
     Args:
         images: name -> reference as the spec has it, or None.
-        recorded: the same as applied last, with digests; that of the same tag holds.
-        registry: of a host, as an image names it.
-        pull: ask for every tag, whatever is recorded.
+        recorded: the images as last applied, with digests; the digest of an equal tag is kept.
+        registry: client of a host, as an image names it.
+        pull: query every tag, whatever is recorded.
 
     Raises:
-        BackendUnreachable: a registry does not tell what a tag is.
+        BackendUnreachable: a registry does not tell the digest of a tag.
         SpecError: a registry has no such image.
     """
     given = {name: image for name, image in images.items() if image is not None}
@@ -49,19 +49,19 @@ def pin(
 
 
 def held(image: Reference, known: Reference) -> bool:
-    """An image that is known by digest was named by this tag."""
+    """Whether an image known by digest was named by this tag."""
     return bool(image.tag and known.digest) and not image.digest and known.by_tag == image
 
 
 def _is(recorded: str, image: str) -> bool:
     try:
         return bool(recorded) and held(Reference.parse(image), Reference.parse(recorded))
-    except RlctlError:  # a record of another release, or of another hand
+    except RlctlError:  # recorded by another release, or by hand
         return False
 
 
 def _asked(tags: Mapping[str, str], registry: Callable[[str], Registry]) -> dict[str, str]:
-    """Digests from registries, all of them asked at once; an image that several roles share is asked for once."""
+    """Digests from registries, queried concurrently; an image that several roles share is queried once."""
 
     def ask(image: str) -> str | RlctlError:
         try:

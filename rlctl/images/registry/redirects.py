@@ -1,7 +1,7 @@
 """Redirects of registries: only to hosts that prove their identity, and never nearer to us than the registry.
 
-Blobs lie in storage and other servers give tokens, so a registry names other places; an attacker that controls its
-answers could else have us ask what only we can reach: the machine itself, its network, the metadata of a cloud.
+Blobs are in storage and tokens come from other servers, so a registry names other hosts; an attacker that controls its
+answers could else make us request what only we can reach: the machine itself, its network, the metadata of a cloud.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from urllib.parse import urlsplit
 from rlctl.image_names import loopback
 
 NOWHERE, HERE, NEAR, FAR = range(4)
-"""Distances: of a place that is never meant (link-local, where clouds tell secrets), of this machine, of a private
-network, of everywhere else."""
+"""Distance of an address: never a valid target (link-local, where clouds serve secrets), this machine, a private
+network, everywhere else."""
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 
@@ -28,9 +28,9 @@ def opener(registry: str, context: ssl.SSLContext, *, any_http: bool = False) ->
     """Opener for the requests of one registry.
 
     Args:
-        registry: host and port; what it is asked itself goes wherever its name leads.
+        registry: host and port; requests to it go wherever its name leads.
         context: certificates.
-        any_http: one that speaks plain HTTP may name others that do; else only on loopback.
+        any_http: a registry that speaks plain HTTP may redirect to others that do; else only on loopback.
     """
     return urllib.request.build_opener(
         _Redirects(any_http), _Http(registry), _Https(registry, context), urllib.request.ProxyHandler()
@@ -39,12 +39,12 @@ def opener(registry: str, context: ssl.SSLContext, *, any_http: bool = False) ->
 
 @cache
 def certificates() -> ssl.SSLContext:
-    """Made once: it reads every certificate of the machine, and an image is a dozen requests."""
+    """TLS context, made once: it reads every certificate of the machine, and an image is a dozen requests."""
     return ssl.create_default_context()
 
 
 def trusted(scheme: str, host: str | None, asked_by: str, *, any_http: bool = False) -> bool:
-    """A registry that was asked by one scheme may send us to this host."""
+    """Whether a registry that was requested by one scheme may send us to a host by another."""
     return scheme == "https" or (scheme == "http" == asked_by and (any_http or loopback(host or "")))
 
 
@@ -64,7 +64,7 @@ def distance(address: str) -> int:
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Only what is read may lie elsewhere; what is written goes where we were told to write."""
+    """Follows redirects of reads only: a write goes where the user said."""
 
     def __init__(self, any_http: bool) -> None:
         self._any_http = any_http
@@ -75,7 +75,7 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         if req.get_method() not in ("GET", "HEAD") or not known:
             return None
         made = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if made is not None and req.get_method() == "HEAD":  # Python before 3.13 asks by GET; a URL is signed for one
+        if made is not None and req.get_method() == "HEAD":  # Python before 3.13 sends GET; a URL is signed for one
             made.method = "HEAD"
         return made
 
@@ -102,13 +102,13 @@ def _opened(
     handler: urllib.request.AbstractHTTPHandler, kind: Callable[..., http.client.HTTPConnection], registry: str,
     request: urllib.request.Request, more: Mapping[str, Any],
 ) -> http.client.HTTPResponse:  # fmt: skip
-    by_proxy = request.has_proxy() or getattr(request, "_tunnel_host", None)  # then that one says where it leads
+    by_proxy = request.has_proxy() or getattr(request, "_tunnel_host", None)  # then the proxy resolves the name
     if request.host == registry or by_proxy:
         return handler.do_open(kind, request, **more)
 
     def made(host: str, **given: Any) -> http.client.HTTPConnection:
         connection = kind(host, **given)
-        # looked up once, looked at, and spoken to: a name cannot lead elsewhere in between
+        # resolved once, checked, and connected to: a name cannot lead elsewhere in between
         connection._create_connection = partial(_connected, registry)  # type: ignore[attr-defined]
         return connection
 

@@ -1,6 +1,6 @@
-"""Artifacts beside an image in a registry: they refer to it, under the image's tag and an ending.
+"""Artifacts beside an image in a registry: they refer to it, and are tagged with the image's tag and a suffix.
 
-Registries of OCI 1.1 list it among the image's referrers; any other still has the tag.
+OCI 1.1 registries list them among the image's referrers; any other still has the tag.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rlctl.images.registry.client import Registry
 from rlctl.images.sbom import FILE, KIND, component
 
 SUBJECT: Final = "dev.rlctl.subject"
-"""Annotation: the image by digest, also where a registry knows nothing of referrers."""
+"""Annotation: the image by digest, for registries without referrers too."""
 SBOM: Final = ".sbom"
 BASE_NAME: Final = "org.opencontainers.image.base.name"
 BASE_DIGEST: Final = "org.opencontainers.image.base.digest"
@@ -25,7 +25,7 @@ _VERSION: Final = "org.opencontainers.image.version"
 _KIND: Final = "application/vnd.oci.image.manifest.v1+json"
 _EMPTY: Final = b"{}"
 _MAX_LAYER: Final = 1 << 20
-"""Bytes of a layer that may hold the list of what is installed: it has next to nothing else in it."""
+"""Bytes of a layer that may hold the list of packages (SBOM), at most: it has next to nothing else in it."""
 _MAX_UNPACKED: Final = 16 << 20
 
 
@@ -35,12 +35,12 @@ def attach(
     """Put an artifact beside an image, unless one is there.
 
     Args:
-        to: is written.
+        to: registry to write to.
         image: by tag.
-        digest: of it.
+        digest: digest of the image.
         content: the artifact.
         kind: its media type.
-        ending: of its tag.
+        ending: suffix of its tag.
         notes: annotations, for people who look at a registry and not into the artifact.
 
     Returns:
@@ -70,12 +70,12 @@ def attach(
 
 
 def sbom(to: Registry, image: Reference, digest: str) -> Reference | None:
-    """Put beside an image the list of what it holds, which its build has left in it; None when there is none in it.
+    """Store the list of packages (SBOM) that a build has left in its image beside the image; None if it has none.
 
     Args:
-        to: is read and written; it has the image.
+        to: registry of the image, read and written.
         image: by tag.
-        digest: of it.
+        digest: digest of the image.
 
     Raises:
         BackendUnreachable: the registry does not answer, or refuses.
@@ -98,17 +98,17 @@ def sbom(to: Registry, image: Reference, digest: str) -> Reference | None:
 
 
 def _manifest(to: Registry, image: Reference) -> dict[str, Any] | None:
-    """Manifest of an image; of the list that some builders push, that of its one machine."""
+    """Manifest of an image; of an index, as some builders push, that of its first image."""
     found = to.document(image)
     manifest: dict[str, Any] | None = None if found is None else json.loads(found[0])
     for one in (manifest or {}).get("manifests") or ():
-        if (one.get("platform") or {}).get("os") != "unknown":  # what is unknown there is a builder's own artifact
+        if (one.get("platform") or {}).get("os") != "unknown":  # unknown: an artifact of the builder itself
             return _manifest(to, image.by_digest(one["digest"]))
     return manifest
 
 
 def _listed(to: Registry, image: Reference, manifest: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The list in the newest layer that has one. An image may hold anything: nothing is read without a bound."""
+    """The list in the newest layer that has one. An image may hold anything: every read is bounded."""
     for layer in reversed(manifest.get("layers") or ()):
         if not 0 < int(layer.get("size") or 0) <= _MAX_LAYER:
             continue
@@ -117,7 +117,7 @@ def _listed(to: Registry, image: Reference, manifest: Mapping[str, Any]) -> dict
             raw = b"" if blob is None else zlib.decompressobj(wbits=47).decompress(blob[0], _MAX_UNPACKED)
             with tarfile.open(fileobj=io.BytesIO(raw), mode="r:") as tar:
                 for member in tar:
-                    # a sparse file says of itself how long it is, and is read as so many zeros
+                    # a sparse file declares its own length, and is read as that many zeros
                     if member.name.lstrip("./") == FILE and member.isreg() and member.size <= _MAX_UNPACKED:
                         content = tar.extractfile(member)
                         found = json.loads(content.read()) if content is not None else None

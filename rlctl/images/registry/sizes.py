@@ -1,4 +1,4 @@
-"""Sizes of images as a node pulls them: asked of all registries at once, and not waited for."""
+"""Compressed sizes of images, from all registries at once, within a deadline."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rlctl.image_names import Reference, loopback
 from rlctl.images.registry.client import Registry
 
 DEADLINE_S: Final = 3.0
-"""Deadline for all registries together: a figure that only warns is not waited for longer."""
+"""Seconds for all registries together: a figure that only warns is not waited for longer."""
 _MOST: Final = 16
-"""The most images that are asked for."""
+"""Images queried, at most."""
 
 
 def sizes(
@@ -22,7 +22,7 @@ def sizes(
     credentials: Callable[[str], tuple[str, str] | None] = lambda _: None,
     deadline_s: float = DEADLINE_S,
 ) -> Mapping[str, int]:
-    """Bytes by image, compressed as they are pulled; without those that no registry has told in time.
+    """Bytes by image, compressed as they are pulled; without images whose registry has not answered in time.
 
     A registry on the loopback may speak plain HTTP.
 
@@ -49,4 +49,4 @@ def sizes(
     end = time.monotonic() + deadline_s
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-    return dict(found)  # a registry that answers late changes nothing that was said
+    return dict(found)  # a copy: late answers must not change it

@@ -1,1 +1,1 @@
-"""A run on a cluster from outside: its manager's control API, its pages, its logs."""
+"""Access to a run on a cluster: its manager's control API, its pages, its logs."""

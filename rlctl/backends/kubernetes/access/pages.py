@@ -14,10 +14,10 @@ _FEW: Final = 20
 
 
 def pod_of(api: Api, run: str, component: str, around: Around) -> str:
-    """The name of a pod that can answer: ready rather than only running, young rather than old.
+    """Name of a pod that can answer for a component: ready rather than only running, young rather than old.
 
     Raises:
-        BackendUnreachable: there is none; with why.
+        BackendUnreachable: there is none; the message has the reason.
     """
     pods = api.list("Pod", labels=names.selector(run, component), most=_FEW).items
     live = [pod for pod in pods if _runs(pod)]

@@ -1,1 +1,1 @@
-"""A run on this machine from outside: its logs, its pages, its processes."""
+"""Read access to a run on this machine: its logs, its pages, its processes."""

@@ -1,4 +1,4 @@
-"""One log file as it grows, over rotations."""
+"""Follower of one log file, over rotations."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rlctl.backends.local.names import shown
 from rlctl.backends.records.entries import Entry, Grouper, Parser
 
 _MOST_BYTES = 1 << 22
-"""Bytes read at one look: what a flood brings beyond comes with the next."""
+"""Bytes read per poll, at most: the rest of a flood comes with the next poll."""
 
 
 class Follower:
-    """New output of one process since the last look.
+    """Reader of the new output of one process since the last poll.
 
     Args:
         inode, position: where earlier reading ended; 0, 0: the file is new, from its beginning.
@@ -36,8 +36,8 @@ class Follower:
         """Complete records since the last call.
 
         Args:
-            maybe: False for what is surely not wanted; it is not parsed.
-            last: nothing more will come: also give what is not complete.
+            maybe: False for an entry that is certainly not wanted; it is not parsed.
+            last: no more output will come: return incomplete records too.
         """
         lines = self._lines()
         fresh = [entry for line in lines for entry in self._grouper.add(line)]
@@ -60,7 +60,7 @@ class Follower:
         if self._file is not None:
             data = self._file.read(_MOST_BYTES)
             if len(data) < _MOST_BYTES and self._rotated():
-                data += self._file.read(_MOST_BYTES)  # what came between reading and rotating
+                data += self._file.read(_MOST_BYTES)  # written between reading and rotating
                 self._file.close()
                 self._file = self._open(self._path)
         *lines, self._partial = (self._partial + data).split(b"\n")
@@ -78,7 +78,7 @@ class Follower:
                 return
             if file is not None:
                 file.close()
-        self._start = (0, 0)  # rotated away: the present file from its beginning, at the next look
+        self._start = (0, 0)  # rotated away: the present file from its beginning, at the next poll
 
     def _open(self, path: Path) -> BinaryIO | None:
         try:

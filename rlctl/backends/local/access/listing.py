@@ -1,4 +1,4 @@
-"""Processes of a run as a user is shown them."""
+"""Processes of a run as shown to a user."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlctl.errors import BackendUnreachable
 from rlctl.spec.base import ROLES
 
 ANSWER_TIMEOUT_S = 3.0
-"""Longest wait of a reader, which then tells the rest: a supervisor with a hundred fresh children may need more."""
+"""Timeout of a reader in seconds; it then shows the rest: a supervisor with a hundred new children may need more."""
 NOT_ADDED = "not added to the supervisor yet; the command that was interrupted, given again, adds it"
 IN_GOOD_ORDER = "ended in good order"
 State = Literal["starting", "running", "backoff", "stopping", "stopped", "exited", "failed"]
@@ -40,7 +40,7 @@ def processes(place: Place, known: RunState) -> list[Process]:
     Raises:
         BackendUnreachable: the supervisor does not answer.
     """
-    # of roles that this release knows: an older one may look at a run of a newer
+    # only roles that this release knows: the run may be of a newer one
     names = {f"{role}-{index}" for role in ROLES for index in range(known.replicas.get(role, 0))}
     try:
         watched = read_json(run_state.watch_file(place.layout), "restarts") or {}
@@ -71,7 +71,7 @@ def _process(name: str, child: Child | None, watched: Mapping[str, Any], booted:
     elif seen == "stopped":
         reason = "stopped by a command"
     live = seen in ("starting", "running")
-    # the supervisor remembers what the clock said then; reports are compared with what it says now
+    # the supervisor keeps the time by the clock of then; reports are compared by the clock of now
     began = (started(child.pid, booted) or child.start) if live else 0
     since = datetime.fromtimestamp(began, UTC) if began else None
     trouble = _trouble(watched) if live else ""
@@ -83,7 +83,7 @@ def _trouble(watched: Mapping[str, Any]) -> str:
 
 
 def _how_it_ended(child: Child) -> str:
-    """As far as the supervisor knows; the watch, which knows more, has not seen it yet."""
+    """How a process ended, by the supervisor; the watch, which knows more, has not seen it yet."""
     if child.state != "EXITED":
         return f"could not be started: {child.error}"
     return "was killed by a signal" if child.exit_status == -1 else f"exited {child.exit_status}"

@@ -1,4 +1,4 @@
-"""The log files of one process, over rotations, in bounded memory."""
+"""Log files of one process, over rotations, read in bounded memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import BinaryIO
 from rlctl.backends.records.entries import TIMESTAMP
 
 LONGEST_LINE = 1 << 20
-"""Bytes; what a longer line has in its middle is dropped: it may be text that ends with a record."""
+"""Bytes of a line, at most; of a longer one the middle is dropped: it may be text that ends with a record."""
 _BLOCK = 1 << 16
 
 
@@ -25,13 +25,13 @@ def rotations(path: Path) -> list[Path]:
 
 
 def shortened(line: bytes) -> bytes:
-    """The line; of one that is too long, its beginning and its end."""
+    """A line of at most LONGEST_LINE bytes; of a longer one its beginning and its end."""
     half = LONGEST_LINE // 2
     return line if len(line) <= LONGEST_LINE else line[:half] + line[-half:]
 
 
 def read_lines(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
-    """Lines without their ends, up to position `end`, shortened."""
+    """Lines without their ends, up to position `end`, each shortened."""
     position = file.tell()
     while end is None or position < end:
         line = file.readline(LONGEST_LINE)
@@ -47,7 +47,7 @@ def read_lines(file: BinaryIO, end: int | None = None) -> Iterator[bytes]:
 
 
 def complete_size(path: Path) -> int:
-    """Bytes of the file up to and with its last line end: what lies behind is still being written."""
+    """Bytes of a file up to and including its last line end: the rest is still being written."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
         position = size
@@ -62,7 +62,7 @@ def complete_size(path: Path) -> int:
 
 
 def first_time(path: Path) -> datetime:
-    """The time of the first JSON line near the beginning of a file, else when it was last written."""
+    """The time of the first JSON line near the beginning of a file, else the file's modification time."""
     with path.open("rb") as file:
         found = TIMESTAMP.search(file.read(_BLOCK))
         if found is not None:

@@ -22,7 +22,7 @@ _FIRST_WINDOW = 1 << 18
 
 
 def processes(logs: Path, query: LogQuery) -> list[str]:
-    """Names of the processes that have a log and that the query names, in role and index order."""
+    """Names of the processes that have a log and that the query selects, in role and index order."""
     names = {path.name.partition(".log")[0] for path in logs.glob("*-*.log*")}
     found = []
     for name in names:
@@ -43,10 +43,10 @@ class Part:
 
 
 class ProcessLog:
-    """The log of one process, with all rotations, as it is at this moment.
+    """Log of one process, with all rotations, as of now.
 
     Args:
-        whole_lines: leave out a last line without its end: a follower will bring it.
+        whole_lines: leave out an unfinished last line: a follower will read it.
     """
 
     def __init__(self, logs: Path, name: str, *, whole_lines: bool) -> None:
@@ -64,11 +64,11 @@ class ProcessLog:
         self.parts = list(reversed(parts.values()))
 
     def records(self, wanted: Filter, since: datetime | None, window: int | None = None) -> Iterator[LogRecord]:
-        """The records wanted, oldest first.
+        """The records that match, oldest first.
 
         Args:
             since: files last written before are not opened.
-            window: only about so many bytes at the end; None: everything.
+            window: read only about this many bytes at the end; None: everything.
         """
         parts = [part for part in self.parts if since is None or part.modified >= since.timestamp()]
         if window is None:
@@ -81,13 +81,13 @@ class ProcessLog:
         for entry in entries(self._lines(parts, skip)):
             parser.see(entry)
             if (skip and not parser.started) or not wanted.maybe(entry):
-                continue  # raw text whose record lies before the window; or not asked for
+                continue  # raw text whose record is before the window; or no match
             found = parser.parse(entry)
             if wanted.wants(found):
                 yield found
 
     def _whole_records(self, parts: Iterable[Part]) -> list[list[Part]]:
-        """The parts, those together that share a record: raw text at the head of a file belongs to what is before."""
+        """Groups of parts that share a record: raw text at the head of a file belongs to the record before it."""
         groups: list[list[Part]] = []
         for part in parts:
             try:
@@ -102,7 +102,7 @@ class ProcessLog:
         return groups
 
     def boots(self) -> list[bytes]:
-        """Every boot that wrote a record, oldest first."""
+        """Id of every boot that wrote a record, oldest first."""
         seen: dict[bytes, None] = {}
         for line in (part for whole in self._lines(self.parts, 0) for part in parted(whole)):
             if line.startswith(b'{"') and (found := _BOOT.search(line)):
@@ -144,12 +144,12 @@ def read(
     wait: Callable[[], None],
     clock: Callable[[], float],
 ) -> Iterator[LogRecord]:
-    """All that the query asks for.
+    """All records that match a query, merged by time; then those that are written while it follows.
 
     Args:
         logs: the folder of the log files.
-        live: whether the run still writes; ends following.
-        wait: pause between two looks while following, at most 0.2 s.
+        live: whether the run still writes; if not, following ends.
+        wait: pause between two polls while following, at most 0.2 s.
         clock: unix time.
 
     Raises:
@@ -184,7 +184,7 @@ def _previous(source: ProcessLog, wanted: Filter, query: LogQuery) -> Iterator[L
 
 
 def _last(source: ProcessLog, wanted: Filter, query: LogQuery, tail: int) -> Iterable[LogRecord]:
-    """The last `tail` records wanted of one process, from as little of its end as holds them."""
+    """The last `tail` matching records of one process, read from as little of the log's end as holds them."""
     if not any(wanted.maybe_in(part.path, part.size) for part in source.parts):
         return ()
     total = sum(part.size for part in source.parts)

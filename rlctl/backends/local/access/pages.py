@@ -1,5 +1,5 @@
-"""Pages of a run on this machine: its manager's, behind a Unix socket; TensorBoard's, and that of a run that is over,
-which are started for it.
+"""Pages of a run on this machine: its manager's, behind a Unix socket; TensorBoard, and the page of a run that is over,
+each served by a child process.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rlctl.errors import BackendUnreachable, Conflict
 from rlctl.waiting import Waiting
 
 START_TIMEOUT_S: Final = 60.0
-"""TensorBoard on two busy cores has needed 12 s."""
+"""Seconds that a child has to start: TensorBoard has needed 12 on two busy cores."""
 _BLOCK_BYTES: Final = 1 << 16
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 
 
 @contextmanager
 def status_page(place: Place) -> Iterator[str]:
-    """The link to the manager's page, on the loopback of this machine; of a run that is over, to a page of what it has
-    stored, from a child that ends with the block.
+    """Link to the manager's page, on the loopback of this machine; for a run that is over, to a page of its stored
+    status, served by a child that ends with the block.
 
     Raises:
         Conflict: the run is over, and has stored no status.
@@ -64,11 +64,11 @@ def status_page(place: Place) -> Iterator[str]:
 
 @contextmanager
 def tensorboard(place: Place) -> Iterator[str]:
-    """The link to a TensorBoard that is started for it and ends with the block, or with this process.
+    """Link to a TensorBoard that is started for it and ends with the block, or with this process.
 
     Raises:
         Conflict: the run has written no curves yet.
-        BackendUnreachable: TensorBoard does not start; with what it said.
+        BackendUnreachable: TensorBoard does not start; the message has its last output.
     """
     folder = place.layout.results / "tensorboard"
     if not folder.is_dir():
@@ -84,17 +84,17 @@ def tensorboard(place: Place) -> Iterator[str]:
 
 @contextmanager
 def _by_child(what: str, words: list[str], command: str) -> Iterator[str]:
-    """The link to a page of a child process, which ends with the block, or with this process.
+    """Link to a page of a child process, which ends with the block, or with this process.
 
-    It listens on a socket in a folder that no other user may enter; a port of the loopback leads to all of them.
+    It listens on a socket in a folder that no other user may enter; a loopback port is open to all users.
 
     Args:
         what: name of the page, for messages.
         words: program of `rlctl_agents` and its arguments, without the socket.
-        command: that prints a link.
+        command: command that prints a link.
 
     Raises:
-        BackendUnreachable: it does not start; with what it said.
+        BackendUnreachable: it does not start; the message has its last output.
     """
     with TemporaryDirectory(prefix="rlctl-") as private:
         path = Path(private) / "page"
@@ -103,7 +103,7 @@ def _by_child(what: str, words: list[str], command: str) -> Iterator[str]:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,  # Ctrl-C is for us; it is ended in good order
+            start_new_session=True,  # Ctrl-C is for us; the child is stopped gracefully
             preexec_fn=_die_with_parent,
         )
         assert child.stdout is not None
@@ -130,15 +130,15 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _die_with_parent() -> None:
-    """In the child: it ends when we do, however that happens."""
+    """Make this child die when its parent does, however that happens."""
     ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
 
 
 def _wait_until_served(output: IO[bytes], what: str) -> None:
-    """Returns once the child says that it serves.
+    """Wait until the child reports that it serves.
 
     Raises:
-        BackendUnreachable: it ended, or did not say so within the time.
+        BackendUnreachable: it ended, or did not say so within the timeout.
     """
     waiting, said = Waiting(START_TIMEOUT_S), b""
     while left_s := waiting.left_s():
@@ -158,7 +158,7 @@ def _wait_until_served(output: IO[bytes], what: str) -> None:
 
 
 def _message(line: bytes) -> str:
-    """Of a log line; of anything else the whole."""
+    """Message of a log record; of any other line, all of it."""
     try:
         return str(json.loads(line)["msg"])
     except (ValueError, TypeError, KeyError):

@@ -39,10 +39,10 @@ class FilesOfFolder:
                     yield name, status.st_size
 
     def read(self, folder: Folder, name: str, offset: int, length: int) -> bytes:
-        """A piece of a file.
+        """Bytes of a file from `offset`, at most `length`.
 
         Raises:
-            BackendUnreachable: it is not there, or cannot be read.
+            BackendUnreachable: there is no such file, or it cannot be read.
         """
         path = self._folders[folder] / Path(name).name  # a damaged file may name anything
         with reported(f"cannot read {path}"), path.open("rb") as file:

@@ -1,1 +1,1 @@
-"""Changes of a run: processes begun, converged, and ended in good order."""
+"""Changes of a run: start, convergence and graceful stop of its processes."""

@@ -1,7 +1,7 @@
-"""Convergence: the supervisor comes to run exactly the replicas wanted, from whatever runs now.
+"""Convergence: makes the supervisor run exactly the replicas wanted, from whatever runs now.
 
-Nothing here trusts a record of what was done before: files are compared with files, and the supervisor says which of
-its processes differ from the configuration on disk. So the same call goes on after a kill at any moment.
+Nothing here trusts a record of what was done before: files are compared with files, and the supervisor reports which of
+its processes differ from the configuration on disk. So the same call resumes after a kill at any moment.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ def sections(documents: Iterable[Document], replicas: Mapping[str, int]) -> dict
 
 
 def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping[str, int]) -> bool:
-    """Documents and replica files as they are wanted; says whether anything differed.
+    """Write documents and replica files; returns whether anything differed.
 
-    Run files of before stay until `remove_old`: processes that still run may be started again from them.
+    Older run files stay until `remove_old`: processes that still run may be started again from them.
 
     Raises:
         OSError: a file cannot be written.
@@ -60,7 +60,7 @@ def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping
 
 
 def as_scaled(document: Document, replicas: Mapping[str, int]) -> str:
-    """Text of a document: of the manager's live fields with the numbers of replicas that are wanted."""
+    """Text of a document; that of the manager's live fields has the wanted numbers of replicas."""
     if document.name != LIVE:
         return document.text
     live = json.loads(document.text)
@@ -82,13 +82,13 @@ def _others(folder: Path, pattern: str, keep: set[str]) -> list[Path]:
 
 
 def converge(supervisor: Supervisor, wanted: Iterable[str]) -> Iterator[Applied]:
-    """Add, remove and restart what differs; every other process keeps its pid.
+    """Add, remove and restart processes that differ; every other process keeps its pid.
 
     Args:
-        wanted: names of the role processes; what the configuration on disk holds.
+        wanted: names of the role processes in the configuration on disk.
 
     Raises:
-        PartlyApplied: the supervisor refused one step; the same call goes on.
+        PartlyApplied: the supervisor refused one step; the same call resumes.
         BackendUnreachable: it does not answer.
     """
     wanted = sorted(wanted, key=in_order)
@@ -114,13 +114,13 @@ def converge(supervisor: Supervisor, wanted: Iterable[str]) -> Iterator[Applied]
 
 
 def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
-    """End these processes at the same time and start them again, also when a signal interrupts that.
+    """Stop processes at the same time and start them again, even if a signal interrupts that.
 
     Returns:
-        Those that had to be killed.
+        Names of processes that had to be killed.
 
     Raises:
-        PartlyApplied: the supervisor refused to start one, or stopped answering; the same call goes on.
+        PartlyApplied: the supervisor refused to start one, or stopped answering; the same call resumes.
     """
     interrupted: BaseException | None = None
     try:
@@ -128,7 +128,7 @@ def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
             killed = stop(supervisor, names)
         except Exception:
             raise
-        except BaseException as error:  # Ctrl-C, SIGTERM: processes told to end would stay stopped for ever
+        except BaseException as error:  # Ctrl-C, SIGTERM: stopped processes would stay so for ever
             interrupted = error
             killed = stop(supervisor, names)
         _all(supervisor, "startProcess", names, False)
@@ -144,7 +144,7 @@ def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
 
 
 def _remove(supervisor: Supervisor, names: list[str]) -> None:
-    """End these processes and drop them; the watch may start one again in between, which makes one more round."""
+    """Stop processes and remove them; the watch may restart one in between, which takes another round."""
     for _ in range(3):
         for wave in waves(names):
             stop(supervisor, wave, GRACE_S)

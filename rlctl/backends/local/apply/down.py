@@ -1,4 +1,4 @@
-"""Ending a live run: processes in good order, then their supervisor; by force when it does not answer."""
+"""Stop of a live run: its processes gracefully, then their supervisor; by SIGKILL if it does not answer."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ END_TIMEOUT_S = 10.0
 
 
 def end(place: Place, grace_s: float, say: Say = quiet) -> Iterator[Applied]:
-    """End everything of the run that lives, and record that it was taken down, unless the record cannot be read.
+    """Stop everything of a run that lives, and record that it was taken down, unless the record cannot be read.
 
     Args:
-        grace_s: between SIGTERM and SIGKILL of each role; 10 s at most.
-        say: told every ten seconds which processes are waited for.
+        grace_s: seconds between SIGTERM and SIGKILL of each role; 10 at most.
+        say: called every ten seconds with the processes that are waited for.
 
     Raises:
         BackendUnreachable: the supervisor neither answers nor dies.
@@ -63,10 +63,10 @@ def end(place: Place, grace_s: float, say: Say = quiet) -> Iterator[Applied]:
 
 
 def _record_stopped(place: Place) -> None:
-    """Record the phase stopped: a command asked for the end. How a run ended by itself stays recorded."""
+    """Record the phase stopped: a command has ended the run. An end by itself stays recorded."""
     try:
         known = run_state.read_stored(place)
-    except Unreadable:  # it stays as it is; that nothing lives is seen without it
+    except Unreadable:  # left as it is; that nothing lives is visible without it
         return
     if known is not None and known.phase == "running":
         write_at_last(place.layout.run, lambda: run_state.write_state(place.layout, replace(known, phase="stopped")))

@@ -38,9 +38,9 @@ def apply(
     note: str = "",
     initial: Callable[[], Path] | None = None,
 ) -> Iterator[Applied]:
-    """See LocalBackend.apply. Every step is a comparison first, so a second call writes nothing.
+    """Apply documents, see LocalBackend.apply. Every step compares first, so a second call writes nothing.
 
-    The order is what makes a kill harmless: the index before anything that would be lost without it, files before the
+    The order makes a kill harmless: the index before anything that would be lost without it, files before the
     processes that read them, `running` after the supervisor.
     """
     place = _place(plan, documents, spec)
@@ -48,11 +48,11 @@ def apply(
     places.record(place)
     layout.make()
     remove_asides(layout.run)
-    _await_end(place, say)  # what ends changes what is stored
+    _await_end(place, say)  # an ending run changes its stored state
     stored = run_state.read_stored(place)
     if initial is not None and (stored is None or not layout.init.exists()):
         folder = initial()
-        shutil.rmtree(layout.init, ignore_errors=True)  # of an `up` that did not come to its state
+        shutil.rmtree(layout.init, ignore_errors=True)  # left by an `up` that stored no state
         copy_policy(folder, layout.init)
     reserve(layout.run)
 
@@ -74,7 +74,7 @@ def apply(
         try:
             yield from _reloaded(place, documents, wanted.replicas, converge(supervisor, wanted_sections), say)
         except Conflict:
-            if stored is not None and known:  # what was not taken over differs the next time, too
+            if stored is not None and known:  # restored, so that the next call sees the difference too
                 run_state.write_documents(layout, known)
                 write_files(layout, known, stored.replicas)
                 run_state.write_state(layout, stored)
@@ -132,10 +132,10 @@ def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -
 
 
 def _await_end(place: Place, say: Say) -> None:
-    """A run that has just finished or failed is still ending its processes: let it.
+    """Wait for a run that has just finished or failed, and still ends its processes.
 
     Raises:
-        Conflict: it does not end.
+        Conflict: it does not end within 60 s.
     """
 
     def ended() -> bool:
@@ -146,7 +146,7 @@ def _await_end(place: Place, say: Say) -> None:
 
 
 def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState | None) -> RunState:
-    """Replicas as wanted. A live count stays unless the spec's own count is another than at the last apply."""
+    """The state to store. A live count stays unless the spec's own count has changed since the last apply."""
     spec_replicas: dict[str, int] = {role.role: role.replicas for role in plan.roles}
     return RunState(
         run=plan.run,
@@ -166,7 +166,7 @@ def _state(place: Place, plan: Plan, spec: Mapping[str, Any], stored: RunState |
 
 
 def _sent_file(layout: Layout) -> Path:
-    """The live.json that the manager was told to read; it reads the present one by itself when it starts."""
+    """File with the hash of the live.json that the manager was told to read; at its start it reads the present one."""
     return layout.run / "live.sent"
 
 
@@ -178,10 +178,10 @@ def _live_hash(documents: Sequence[Document], replicas: Mapping[str, int]) -> st
 def _reloaded(
     place: Place, documents: Sequence[Document], replicas: Mapping[str, int], applied: Iterator[Applied], say: Say
 ) -> Iterator[Applied]:
-    """Yield the changes made; then tell the manager of changed live fields, unless it was told or has just started.
+    """Yield the changes made; then notify the manager of changed live fields, unless it was or has just started.
 
     Raises:
-        PartlyApplied: it does not answer; the same command tells it again.
+        PartlyApplied: it does not answer; the same command notifies it again.
         Conflict: the run is ending.
     """
     sent, wanted = _sent_file(place.layout), _live_hash(documents, replicas)
@@ -201,10 +201,10 @@ def _reloaded(
 
 
 def tell_numbers(place: Place, documents: Sequence[Document], replicas: Mapping[str, int], say: Say) -> None:
-    """Tell a manager of numbers of replicas that it reckons with, unless it was told.
+    """Notify a manager of changed numbers of replicas that it uses, unless it was notified.
 
     Raises:
-        PartlyApplied: it does not answer; the same command tells it again.
+        PartlyApplied: it does not answer; the same command notifies it again.
         Conflict: the run is ending.
     """
     sent, wanted = _sent_file(place.layout), _live_hash(documents, replicas)
@@ -218,7 +218,7 @@ def _knows(sent: Path, wanted: str) -> bool:
 
 
 def _post_reload(place: Place, say: Say) -> None:
-    """Let the manager read its live fields again.
+    """Make the manager reload its live fields.
 
     Raises:
         PartlyApplied: it does not answer.

@@ -1,4 +1,4 @@
-"""Causes of a process's death, in words: how it ended, how long it had lived, and the last error in its log."""
+"""Cause of a process's death in words: exit code or signal, lifetime, and the last error in its log."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ _SIGNALS = {**SIGNALS, signal.SIGKILL: "out of memory, or another process's kill
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One death, told."""
+    """Description of one death."""
 
     text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
     last_lines: tuple[str, ...]
-    error: str = ""  # the last one in its own words; empty when a signal ended it
+    error: str = ""  # last logged error; empty unless the process exited by itself with a code above 0
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Bytes that a user may still write there; None: the system does not say."""
+    """Bytes that a user may still write to the disk of a folder; None: the system does not say."""
     try:
         found = os.statvfs(folder)
     except OSError:
@@ -49,14 +49,14 @@ def describe(
     out_of_memory: bool,
     free: Callable[[Path], int | None] = free_bytes,
 ) -> Report:
-    """One death in a sentence, with the end of its log.
+    """Describe one death in a sentence, with the end of its log.
 
     Args:
         logs: the folder of the log files, supervisord's own among them.
-        started: unix time of the process's start, whole seconds; older log lines are another life's.
-        error: what the supervisor says when it could not start the process.
+        started: unix time of the process's start, whole seconds; older log lines are an earlier life's.
+        error: the supervisor's message when it could not start the process.
         out_of_memory: the kernel killed a process of this machine for memory since the last death.
-        free: how many bytes a folder's disk has left.
+        free: free bytes on the disk of a folder.
     """
     role, index = split_name(death.name)
     lines = read_tail(logs / f"{death.name}.log")
@@ -67,17 +67,17 @@ def describe(
         how = f"{_ended(death, logs, out_of_memory)} after {clock(death.lived_s)}"
     text = f"{role} {index} {how}" + (f": {said}" if said else "")
     full = next((path for path in (logs.parent, logs) if (left := free(path)) is not None and left < _FULL_BYTES), None)
-    if full is not None:  # it may have had no room to say so itself
+    if full is not None:  # the process may have been unable to log it
         text += f"; the disk of {full} is full"
     by_itself = death.exit_status is not None and death.exit_status > 0
     return Report(text, tuple(readable(lines)[-LAST_LINES:]), said if by_itself else "")
 
 
 def startup_s(name: str, logs: Path, started: float) -> float | None:
-    """From the start of a process until it was part of the run, as its log says; None: it does not say so (yet).
+    """Seconds from the start of a process until it joined the run, by its log; None: the log does not say so (yet).
 
     Args:
-        started: unix time of the process's start, whole seconds; older log lines are another life's.
+        started: unix time of the process's start, whole seconds; older log lines are an earlier life's.
     """
     path = logs / f"{name}.log"
     said = "listening" if split_name(name)[0] == "manager" else "lease granted"
@@ -88,7 +88,7 @@ def startup_s(name: str, logs: Path, started: float) -> float | None:
             return max(0.0, unix_of(record) - started) if unix_of(record) >= started else None
     first = next((record for line in lines if (record := record_of(line)) is not None), None)
     if first is not None and unix_of(first) >= started and path.stat().st_size > TAIL_BYTES:
-        return 0.0  # it has said so much that the line is out of sight
+        return 0.0  # the log is so long that the line is before its tail
     return None
 
 
@@ -106,11 +106,11 @@ def _ended(death: Death, logs: Path, out_of_memory: bool) -> str:
 
 
 def signal_name(process: str, supervisor_log: list[str]) -> str:
-    """Signal that ended the process last, as the supervisor logged it; its interface says only that it was one."""
+    """Signal that last ended a process, by the supervisor's log: its RPC tells only that it was one. "": not logged."""
     pattern = re.compile(rf"exited: {re.escape(process)} \(terminated by (SIG[A-Z0-9]+)")
     return next((found[1] for line in reversed(supervisor_log) if (found := pattern.search(line))), "")
 
 
 def oom_kills() -> int:
-    """Processes that the kernel of this machine has killed for memory since it started; 0 when it does not say."""
+    """Number of processes that this machine's kernel has killed for memory since boot; 0 when it does not say."""
     return figure("/proc/vmstat", "oom_kill")

@@ -1,4 +1,4 @@
-"""supervisord of one run as a process of this machine: its pid, why it may be silent, its end by force."""
+"""supervisord of one run as a process of this machine: its pid, the error when it does not answer, its SIGKILL."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Daemon:
         return _called(self.pid())
 
     def pid(self) -> int | None:
-        """Process id; None: it does not live, or this system does not say."""
+        """Process id; None: it is not alive, or this system does not say."""
         return next((pid for pid in self._candidates() if self._is_it(pid)), None)
 
     def fault(self, how: str) -> BackendUnreachable:
-        """The error of a supervisor that cannot be asked.
+        """The error for a supervisor that does not answer.
 
         Args:
-            how: "does not answer within 3 s".
+            how: what fails, for the message: "does not answer within 3 s".
         """
         pid = self.pid()
         run = self.place.run
@@ -43,25 +43,25 @@ class Daemon:
         return BackendUnreachable(text, hint=hint, objects=(NAME,))
 
     def kill(self) -> None:
-        """SIGKILL; its children die with it by themselves."""
+        """Send SIGKILL; its children then die by themselves."""
         pid = self.pid()
         if pid is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
 
     def _candidates(self) -> Iterator[int]:
-        with suppress(OSError, ValueError):  # torn or gone: the processes themselves tell
+        with suppress(OSError, ValueError):  # torn or missing: scan all processes
             yield int((self.place.layout.run / "supervisord.pid").read_text(encoding="ascii"))
         with suppress(OSError):
             yield from (int(name) for name in os.listdir("/proc") if name.isdigit())
 
     def _is_it(self, pid: int) -> bool:
-        """Whether it was started from the configuration of this run: a number is soon another process's."""
+        """Whether a process was started from the configuration of this run: pids are reused."""
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
         except OSError:
             return False
-        # the folder above may have been another when it was started: XDG_RUNTIME_DIR comes and goes
+        # the parent folder may have been another at its start: XDG_RUNTIME_DIR comes and goes
         ours = os.fsencode(f"/{self.place.uid[:8]}/run/supervisord.conf")
         return any(word.endswith(ours) for word in words)
 

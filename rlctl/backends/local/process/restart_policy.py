@@ -1,17 +1,17 @@
-"""Restart policy: which dead process is started again and when, and when a run is given up; no clock, no process.
+"""Restart policy: which dead process is restarted and when, and when a run is given up; no clock, no process.
 
 Supervisor's own restarts are off: it tries three times within eight seconds and then never again.
 
-- A process that had been of use for 10 s is started again at once; after a shorter life it waits 1, 2, 4, 8 s. It is of
-  use from the moment at which it has joined: half a minute of importing a simulator and then a death are of no use.
-- A death of the same error as in the life before counts as a short life: what its first game brings, the next brings.
+- A process that had been of use for 10 s is restarted at once; after a shorter life with a backoff of 1, 2, 4, 8 s. It
+  is of use once it has joined: half a minute of importing a simulator before a crash is of no use.
+- A death with the same error as the one before counts as a short life: an error of its first game recurs in the next.
 - Ten minutes are a long life in any case.
 - The fifth short life in a row, or exit code 3 (the user's own fault, which restarting cannot help), ends the run.
-- The manager's exit code 3 may say that nothing came of a run: the cause is then a process that was in trouble before,
-  or one that died again and again although it seems well just now.
+- The manager's exit code 3 may mean that a run has achieved nothing: the cause is then a process that was in trouble
+  before, or one that died repeatedly although it seems well now.
 - The cause reported is the trouble that began first among those that last: a learner that dies takes actors with it.
-- Exit code 0: it was told to. Started again after 5 s unless the run ends by then, which the manager says by writing
-  finished.json before it goes; a manager that a SIGTERM from elsewhere ended has finished nothing.
+- Exit code 0: the process was told to end. It is restarted after 5 s unless the run ends by then, which the manager
+  reports by writing finished.json before it exits; a manager that an outside SIGTERM ended has finished nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rlctl.backends.local.names import in_order, split_name
 HEALTHY_S = 10.0
 LONG_S = 600.0
 OFTEN = 3
-"""Deaths within LONG_S that are a trouble, however long each life was."""
+"""Deaths within LONG_S that count as trouble, however long each life was."""
 DELAYS_S = tuple(2.0**lives for lives in range(SHORT_LIVES - 1))
 ORDERLY_S = 5.0
 
@@ -36,39 +36,39 @@ Report = TypeVar("Report")
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One process at one moment."""
+    """Observation of one process."""
 
     name: str  # "actor-3"
     state: Literal["live", "dead", "stopped"]  # stopped: by a command
     pid: int = 0  # live
-    age_s: float = 0.0  # live: since its start; dead: what it lived, as far as the supervisor's whole seconds say
+    age_s: float = 0.0  # live: since its start; dead: its lifetime, by the supervisor's whole seconds
     exit_status: int | None = None  # dead; -1: by a signal, None: could not be started
-    startup_s: float | None = 0.0  # from its start until it had joined; None: it has not; read where `unsure` says so
+    startup_s: float | None = 0.0  # from its start until it joined; None: not yet; measured only where `unsure`
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A process that ended without being asked to by a command."""
+    """End of a process that no command had asked for."""
 
     name: str
     exit_status: int | None
     lived_s: float
-    startup_s: float | None = 0.0  # of that, until it had joined; None: it never did
+    startup_s: float | None = 0.0  # of lived_s, until it had joined; None: it never did
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """It will be started again, `delay_s` from now."""
+    """Verdict: restart the process, `delay_s` from now."""
 
     delay_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class GiveUp(Generic[Report]):
-    """The run has failed."""
+    """Verdict: the run has failed."""
 
     process: str  # the one whose trouble began first
-    report: Report  # of its first death in this trouble; of the newest when it is the one just judged
+    report: Report  # of its first death in this trouble; of the newest if that is the one just judged
     short_lives: int  # of that process, in a row
 
 
@@ -82,7 +82,7 @@ class _Record(Generic[Report]):
     first: Report | None = None
     well: bool = False  # since its last death it has been of use; whether that lasts shows when it dies again
     error: str = ""  # of its last death, without numbers
-    died: tuple[float, ...] = ()  # when, the last few times
+    died: tuple[float, ...] = ()  # times of its last few deaths
     due: float | None = None
 
     def begin_trouble(self, now: float, report: Report) -> None:
@@ -96,11 +96,11 @@ class RestartPolicy(Generic[Report]):
     records: dict[str, _Record[Report]] = field(default_factory=dict)
 
     def observe(self, seen: Iterable[Seen], now: float) -> list[Death]:
-        """Take in all processes of the run.
+        """Record an observation of all processes of the run.
 
         Args:
-            seen: every one of them; a name that is missing was removed.
-            now: seconds of a clock that never goes back.
+            seen: all processes; a missing name was removed.
+            now: monotonic seconds.
 
         Returns:
             Deaths not reported before, in role and index order.
@@ -131,7 +131,7 @@ class RestartPolicy(Generic[Report]):
             record.well = True
 
     def unsure(self, process: Seen) -> bool:
-        """Whether the time of its joining matters: it has just died, or it has died before and may do so again."""
+        """Whether the policy needs `startup_s` of a process: it has just died, or it has died before and may again."""
         record = self.records.get(process.name)
         if process.state == "dead":
             return process.exit_status != 0 and (record is None or record.due is None)
@@ -141,8 +141,8 @@ class RestartPolicy(Generic[Report]):
         """Decide about one death.
 
         Args:
-            report: description of this death; comes back with GiveUp.
-            error: the error that it died of, in its own words; empty when it said nothing.
+            report: description of this death; returned in GiveUp.
+            error: the last error that it logged; empty when it logged none.
         """
         record = self.records[death.name]
         record.pid, record.born = 0, None
@@ -192,7 +192,7 @@ class RestartPolicy(Generic[Report]):
         return sorted((name for name, record in self.records.items() if _past(record.due, now)), key=in_order)
 
     def started(self, name: str) -> None:
-        """Note that it was started, here or by a command; a death seen from now on is another one."""
+        """Record that a process was started, here or by a command; a death observed from now on is a new one."""
         record = self.records[name]
         record.due, record.pid, record.born = None, 0, None
         record.restarts += 1
@@ -202,7 +202,7 @@ class RestartPolicy(Generic[Report]):
         return min((record.due for record in self.records.values() if record.due is not None), default=None)
 
     def troubled(self, now: float) -> set[str]:
-        """Names of processes that have died and not been of use since, or have died often of late."""
+        """Names of processes that have died and not been of use since, or have died often recently."""
         return {
             name
             for name, record in self.records.items()
@@ -211,7 +211,7 @@ class RestartPolicy(Generic[Report]):
         }
 
     def stored(self, now: float, unix: float) -> dict[str, dict[str, Any]]:
-        """State by process name, for the watch that follows a killed one and for `rlctl status`."""
+        """State by process name, to be stored: for the watch that replaces a killed one, and for `rlctl status`."""
         troubled = self.troubled(now)
         return {
             name: {
@@ -226,7 +226,7 @@ class RestartPolicy(Generic[Report]):
         }
 
     def restore(self, stored: Mapping[str, Mapping[str, Any]], now: float) -> None:
-        """Go on from what `stored` said. A process that waited is started at once."""
+        """Resume from the output of `stored`. A process that waited for its restart is started at once."""
         for name, values in stored.items():
             due = None if values["next_start"] is None else now
             self.records[name] = _Record(
@@ -247,5 +247,5 @@ def _of_use_s(lived_s: float, startup_s: float | None) -> float:
 
 
 def _without_numbers(error: str) -> str:
-    """The same error names another seed, step or address each time."""
+    """An error without its numbers: the same error names another seed, step or address each time."""
     return re.sub(r"0x[0-9a-f]+|[0-9]+", "", error)

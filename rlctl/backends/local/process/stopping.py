@@ -1,4 +1,4 @@
-"""Ending processes in good order: one role after the other, all of a role at once."""
+"""Graceful stop of processes: one role after the other, all of a role at once."""
 
 from __future__ import annotations
 
@@ -14,44 +14,45 @@ from rlctl.spec.base import Role
 from rlctl.waiting import Waiting
 
 STOP_ORDER: tuple[Role, ...] = ("actor", "evaluator", "inference", "learner", "replay", "modelpool", "manager")
-"""Senders end before receivers, so that nothing is lost on the way; the manager sees them all end."""
+"""Order of roles: senders end before receivers, so that nothing is lost in flight; the manager sees them all end."""
 
 _ANSWERING = frozenset({"replay", "modelpool", "manager"})
-"""Roles that the others ask until they end: a learner's last generation is the manager's to commit."""
+"""Roles that answer the others until those end: the manager commits a learner's last generation."""
 
 GRACE_S = 10.0
 """Seconds between SIGTERM and SIGKILL, for every role: as in the template."""
 _POLL_S = 0.05
 _YOUNG_S = 3
-"""A child forked just now may still run supervisor's own signal handler, which swallows SIGTERM: tell it again."""
+"""Seconds of life up to which SIGTERM is repeated: a child just forked may still run supervisor's own signal handler,
+which swallows it."""
 _AGAIN_S = 1.0
 
 
 def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S) -> list[str]:
-    """End these processes and all that they started, at the same time; returns when none of them lives.
+    """End processes and all that they started, at the same time; returns when none lives, or SIGKILL does not help.
 
     Args:
-        names: of processes of the supervisor; what it does not know or does not run is no error.
-        grace_s: until SIGKILL to the whole process group; the supervisor itself does so after 10 s.
+        names: processes of the supervisor; one that is unknown or does not run is no error.
+        grace_s: seconds until SIGKILL of the whole process group; the supervisor itself sends it after 10 s.
 
     Returns:
-        Those that had to be killed.
+        Names of processes that had to be killed.
 
     Raises:
         BackendUnreachable: the supervisor does not answer.
     """
     waiting = sorted(set(names), key=in_order)
-    groups = _pids(_live(supervisor, waiting))  # before they are told: some end at once, and leave others behind
+    groups = _pids(_live(supervisor, waiting))  # before SIGTERM: some end at once, and leave children behind
     supervisor.batch("stopProcess", [(name, False) for name in waiting])
     began, told, killed = time.monotonic(), time.monotonic(), list[str]()
     patience = Waiting(grace_s + GRACE_S, supervisor.say)
     while True:
         live = _live(supervisor, waiting)
-        for pid in groups - _pids(live):  # what it started may have heard SIGTERM and gone on
+        for pid in groups - _pids(live):  # its children may have survived SIGTERM
             signal_group(pid, signal.SIGKILL)
         groups = _pids(live)
         now = time.monotonic()
-        if not live or now - began >= grace_s + GRACE_S:  # at last: killed, and still there, the kernel holds it
+        if not live or now - began >= grace_s + GRACE_S:  # killed and still there: held by the kernel
             return killed
         patience.left_s(f"{shown(live[0].name)} to end")
         if now - began >= grace_s:
@@ -76,7 +77,7 @@ def _pids(children: Iterable[Child]) -> set[int]:
 
 
 def waves(names: Iterable[str]) -> list[list[str]]:
-    """Groups that may be ended at the same time: the processes that ask, then those that answer."""
+    """Groups of processes that may end at the same time: first those that send requests, then those that answer."""
     names = list(names)
     asking = [name for name in names if split_name(name)[0] not in _ANSWERING]
     return [wave for wave in (asking, [name for name in names if name not in asking]) if wave]

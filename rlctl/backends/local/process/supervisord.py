@@ -1,4 +1,4 @@
-"""The `supervisor` package: starting it for a run, and asking it over its socket."""
+"""The `supervisor` package: its start for a run, and XML-RPC over its socket."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from rlctl.waiting import Waiting, quiet
 BAD_NAME, ALREADY_STARTED, STILL_RUNNING = 10, 60, 91  # faults of its XML-RPC
 
 ANSWER_TIMEOUT_S = 60.0
-"""Longest wait for an answer: it takes milliseconds, but not while a hundred fresh children take all cores."""
+"""Timeout of a reply in seconds: it takes milliseconds, but not while a hundred new children take all cores."""
 _START_TIMEOUT_S = 60.0
 WANTED_FILES = 4096
-"""Open files, as in the template: 3 for every child, which inherits the limit."""
+"""Limit of open files, as in the template: 3 for every child, which inherits the limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """One process of the supervisor, as it sees it."""
+    """One process as the supervisor reports it."""
 
     name: str  # "actor-3", "watch"
     state: str  # STOPPED STARTING RUNNING BACKOFF STOPPING EXITED FATAL UNKNOWN
@@ -65,13 +65,13 @@ class _Transport(xmlrpc.client.Transport):
 
 
 class Supervisor:
-    """XML-RPC to one supervisord.
+    """XML-RPC client of one supervisord.
 
     Args:
         socket_path: where it listens.
-        timeout_s: for every answer.
-        daemon: the process, for messages; None: only its own listener asks.
-        say: told every ten seconds that it is waited for.
+        timeout_s: timeout of every reply.
+        daemon: the process, for messages; None when its own event listener is the client.
+        say: called every ten seconds of a wait for it.
 
     Raises, from every method:
         BackendUnreachable: it does not listen, does not answer within `timeout_s`, breaks off, or refuses.
@@ -94,7 +94,7 @@ class Supervisor:
 
     @classmethod
     def of(cls, place: Place, timeout_s: float = ANSWER_TIMEOUT_S, say: Say = quiet) -> Supervisor:
-        """The supervisor of a run."""
+        """Client of the supervisor of a run."""
         return cls(place.supervisor_socket, timeout_s, daemon=Daemon(place), say=say)
 
     def call(self, method: str, *arguments: Any) -> Any:
@@ -112,7 +112,7 @@ class Supervisor:
             self._transport.close()
 
     def batch(self, method: str, calls: Sequence[tuple[Any, ...]]) -> list[xmlrpc.client.Fault | None]:
-        """The same method with many arguments in one request; what each was refused with, or None."""
+        """Call a method with many arguments in one request; returns the fault of each call, or None."""
         if not calls:
             return []
         wanted = [{"methodName": f"supervisor.{method}", "params": list(arguments)} for arguments in calls]
@@ -140,7 +140,7 @@ class Supervisor:
         return {child.name: child for child in sorted(found, key=lambda child: in_order(child.name))}
 
     def reread(self) -> tuple[list[str], list[str], list[str]]:
-        """Read the configuration again; names that are new, different from what runs, gone. Changes no process."""
+        """Reload the configuration; returns the names added, changed and removed. Changes no process."""
         ((added, changed, removed),) = self.call("supervisor.reloadConfig")
         return added, changed, removed
 
@@ -148,10 +148,10 @@ class Supervisor:
         return int(self.call("supervisor.getPID"))
 
     def await_listening(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
-        """Until it answers.
+        """Wait until it answers.
 
         Raises:
-            BackendUnreachable: it does not, within the time.
+            BackendUnreachable: it does not within the timeout.
         """
         patience = Waiting(timeout_s, self.say)
         while True:
@@ -171,10 +171,10 @@ class Supervisor:
 
 
 def linked(place: Place) -> Path:
-    """The link below which the supervisor reads its configuration; made when it is missing.
+    """Link below which the supervisor reads its configuration; created if missing.
 
-    Include patterns are relative to the configuration's folder and split at spaces: no path of the user's there. What
-    clears /tmp of old files leaves the sockets of a live run, and takes this.
+    Include patterns are relative to the configuration's folder and split at spaces, so no path of the user's may be in
+    it. Cleaners of /tmp leave the sockets of a live run, and remove this link.
     """
     link = place.sockets / LINK
     if not link.is_symlink():
@@ -185,15 +185,15 @@ def linked(place: Place) -> Path:
 def start(place: Place, say: Say = quiet) -> None:
     """Start the supervisor of a run from its written documents; returns when it listens.
 
-    It is given the run's life lock, which the kernel frees at its death and at no other moment.
+    It inherits the run's life lock, which the kernel frees at its death and at no other moment.
 
     Args:
-        place: of the run.
-        say: told every ten seconds that it is waited for.
+        place: place of the run.
+        say: called every ten seconds of the wait.
 
     Raises:
-        Conflict: one lives already.
-        BackendUnreachable: it did not start; with what it said.
+        Conflict: a supervisor of the run lives already.
+        BackendUnreachable: it did not start; the message has its output.
         OSError: a file or link cannot be made.
     """
     (place.sockets / LINK).unlink(missing_ok=True)
@@ -202,7 +202,7 @@ def start(place: Place, say: Say = quiet) -> None:
     files = WANTED_FILES if hard == resource.RLIM_INFINITY else min(WANTED_FILES, hard)
     command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(link / "supervisord.conf"), "-a", str(files)]
     if _has_name():
-        command += ["-u", str(os.getuid())]  # says that running as root is meant
+        command += ["-u", str(os.getuid())]  # confirms that running as root is intended
     with (
         lock.life(place.life) as handle,
         subprocess.Popen(
@@ -229,7 +229,7 @@ def _last_words(process: subprocess.Popen[bytes], patience: Waiting) -> bytes:
     """Output of the supervisor until it has become a daemon.
 
     Raises:
-        BackendUnreachable: it did not within the time.
+        BackendUnreachable: it did not within the timeout.
     """
     try:
         while (left_s := patience.left_s(f"{NAME} to start")) > 0:
@@ -237,12 +237,12 @@ def _last_words(process: subprocess.Popen[bytes], patience: Waiting) -> bytes:
                 return process.communicate(timeout=left_s)[0]
         raise BackendUnreachable(f"{NAME} did not start within {_START_TIMEOUT_S:g} s")
     finally:
-        if process.poll() is None:  # Ctrl-C, too: half a start must not go on by itself
+        if process.poll() is None:  # also after Ctrl-C: half a start must not go on by itself
             process.kill()
 
 
 def _has_name() -> bool:
-    """Whether the user is in the password file: a container's often is not, and supervisor then refuses the number."""
+    """Whether the user is in the password file: a container's often is not, and supervisor then refuses the user id."""
     import pwd
 
     try:

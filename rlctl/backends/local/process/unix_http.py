@@ -1,4 +1,4 @@
-"""HTTP over a Unix socket: to the manager, and under the supervisor's XML-RPC."""
+"""HTTP over a Unix socket: to the manager, and as transport of the supervisor's XML-RPC."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class UnixConnection(http.client.HTTPConnection):
     """One connection; every operation on it ends after `timeout_s`.
 
     Args:
-        path: the socket.
-        timeout_s: of each operation.
+        path: path of the socket.
+        timeout_s: timeout of each operation.
         who: the process that listens, for lines about a long wait.
-        say: told such a line every ten seconds until the answer begins.
+        say: called with such a line every ten seconds until the reply begins.
     """
 
     def __init__(self, path: Path, timeout_s: float, who: object, say: Say = quiet) -> None:
@@ -58,17 +58,17 @@ def request(
     who: str,
     say: Say = quiet,
 ) -> Any:
-    """One JSON request and its answer.
+    """Send a JSON request over a Unix socket; returns the decoded reply.
 
     Args:
-        path: the socket.
+        path: path of the socket.
         target: path and query of the resource.
         who: the process that listens, for messages: "the manager of run cartpole".
-        say: told every ten seconds what is waited for.
+        say: called every ten seconds of the wait.
 
     Raises:
-        BackendUnreachable: nothing listens, no answer within the time, or not JSON.
-        RlctlError: an answer of 400 or more; with what it says.
+        BackendUnreachable: nothing listens, timeout, lost connection, 503, or a reply that is too long or not JSON.
+        RlctlError: another status of 400 or more, Conflict for 409; the message has the reason.
     """
 
     def send(method: str, target: str, payload: str | None, headers: dict[str, str]) -> tuple[int, bytes]:

@@ -1,8 +1,8 @@
-"""The supervisor's event listener of one run: starts again what died, or ends the run and says why.
+"""The supervisor's event listener of one run: restarts dead processes, or ends the run and records why.
 
 Run by supervisord as `python -m rlctl.backends.local.process.watch --root ROOT --sockets FOLDER`. Events only wake it:
-it then looks at all processes, so that an event lost or seen twice, or a kill of itself, changes nothing. Its standard
-output belongs to the protocol, its standard error to logs/watch.log.
+it then polls all processes, so that an event lost or seen twice, or a kill of itself, changes nothing. Its standard
+output belongs to the protocol, its standard error goes to logs/watch.log.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from rlctl.spec.layout import Layout
 LONGEST_WAIT_S = 5.0
 RETRY_S = 0.2
 GATHER_S, GATHER_AT_MOST_S = 0.03, 0.3
-"""Events come one by one, a hundred when a hundred processes are stopped: one look serves them all."""
+"""Seconds in which further events are gathered, after each one and in all: a hundred stopped processes send a hundred,
+and one poll serves them all."""
 _STOPPED_STATES = ("STOPPED", "STOPPING")
 
 
@@ -61,7 +62,7 @@ class Watch:
             self._reasons = {name: str(values["reason"]) for name, values in stored.items()}
 
     def look(self) -> bool:
-        """See all processes, judge deaths, start what is due; False once the run has ended.
+        """Poll all processes, judge deaths, start those that are due; returns False once the run has ended.
 
         Raises:
             BackendUnreachable: the supervisor does not answer.
@@ -81,7 +82,7 @@ class Watch:
         return True
 
     def wait_s(self) -> float:
-        """Seconds until the next look, at most."""
+        """Seconds until the next poll, at most."""
         due = self._policy.next_due()
         return LONGEST_WAIT_S if due is None else min(LONGEST_WAIT_S, max(0.0, due - self._clock()))
 
@@ -96,7 +97,7 @@ class Watch:
             out_of_memory=kills > self._oom_kills,
         )
         self._oom_kills = kills
-        if death.exit_status != 0:  # an end in good order is no trouble: the one before stays the last
+        if death.exit_status != 0:  # an orderly end is no trouble: the reason before it stays
             self._reasons[death.name] = report.text
         verdict = self._policy.judge(death, report, now, report.error)
         match verdict:
@@ -120,7 +121,7 @@ class Watch:
         for name, fault in zip(
             due, self._supervisor.batch("startProcess", [(name, False) for name in due]), strict=True
         ):
-            if fault is None or fault.faultCode != BAD_NAME:  # removed meanwhile; else it lives, or has died again
+            if fault is None or fault.faultCode != BAD_NAME:  # BAD_NAME: removed; else it lives, or has died again
                 self._policy.started(name)
         return bool(due)
 
@@ -161,7 +162,7 @@ class Watch:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hold back SIGTERM for the block: a supervisor that is told to end ends us at once, and then waits for us."""
+    """Block SIGTERM: a supervisor that shuts down terminates us first, and then waits for us."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield
@@ -179,7 +180,7 @@ def _seen(child: Child) -> Seen:
 
 
 def _began(child: Child, lived_s: float) -> float:
-    """Start time of a dead process, by the clock that its last lines went by: perhaps it was set back meanwhile."""
+    """Start of a dead process, unix time by the clock of its last log lines: the clock may have been set back since."""
     set_back = child.state == "EXITED" and child.stop < child.start
     return child.stop - lived_s if set_back else child.start
 
@@ -200,10 +201,10 @@ class Events:
         os.write(writer, b"READY\n")
 
     def wait(self, timeout_s: float) -> list[int] | None:
-        """Until an event or the time is over; all events that follow closely are taken, too.
+        """Wait for an event or the timeout; events that follow closely are included.
 
         Returns:
-            Process ids that ended by themselves; None: the supervisor is gone.
+            Ids of processes that ended by themselves; None: the supervisor is gone.
         """
         ended: list[int] = []
         until: float | None = None
@@ -236,7 +237,7 @@ class Events:
 
 
 def _pairs(line: bytes) -> dict[bytes, bytes]:
-    """{a: 1, b: 2} of `a:1 b:2`."""
+    """Parse `a:1 b:2` into {a: 1, b: 2}."""
     return {key: value for key, _, value in (word.partition(b":") for word in line.split())}
 
 
@@ -252,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         try:
             if not watch.look():
                 return 0
-        except BackendUnreachable as error:  # it starts, ends, or is busy: look again
+        except BackendUnreachable as error:  # it starts, ends, or is busy: poll again
             say(str(error))
             time.sleep(RETRY_S)
         except RlctlError as error:
@@ -261,9 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if ended is None:
             return 0
         for pid in ended:
-            signal_group(
-                pid, signal.SIGKILL
-            )  # what it started and left behind: simulators, workers of a vector environment
+            signal_group(pid, signal.SIGKILL)  # its orphans: simulators, workers of a vector environment
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""One verb at a time on a run, and whether its supervisor lives: flocks, which the kernel ends with their holder."""
+"""Locks of a run, for the verb that changes it and for its live supervisor: flocks, which end with their holder."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlctl.errors import Conflict, Locked
 from rlctl.waiting import Waiting
 
 _ASKING_S = 1.0
-"""Patience for the life lock: other commands hold it only to look whether it is held."""
+"""Seconds to wait for the life lock: other commands take it only briefly, to test whether it is held."""
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def held(path: Path, run: str, verb: str, clock: Callable[[], float] = time.time
         clock: unix time.
 
     Raises:
-        Locked: another command holds it; with its process and for how long.
+        Locked: another command holds it; the message has its process and for how long.
         OSError: the file cannot be opened.
     """
     handle = _opened(path)
@@ -55,7 +55,7 @@ def _taken(handle: int, how: int = fcntl.LOCK_EX) -> bool:
 
 
 def _opened(path: Path) -> int:
-    """Open to be written; to be read where that cannot be: the lock is as good, and what runs there can be stopped."""
+    """Open for writing, or for reading if that is denied: the lock is as good, so that a run there can be stopped."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:

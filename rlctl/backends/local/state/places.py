@@ -25,19 +25,20 @@ SOCKET = "supervisor.sock"
 LINK = "run"
 """Name of a link in the private folder: it leads to the run's own `run`."""
 _LONGEST_BASE = 50
-"""Bytes of the base folder: a Unix socket's path ends at 107, ours adds /<uid8>/modelpool-12.experience or so."""
+"""Bytes of the base folder's path, at most: a Unix socket's path has 107, and ours adds /<uid8>/modelpool-12.experience
+or the like."""
 _SAFE_PATH = re.compile(r"/[A-Za-z0-9._-][A-Za-z0-9._/-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One run as the index knows it, or as it would be entered."""
+    """Folders of one run as the index has them, or as they would be entered."""
 
     run: str
     uid: str  # 32 hex digits
     storage: Path  # absolute
     sockets: Path  # private, short, no character that needs quoting
-    recorded: bool  # False: minted just now, nothing is written
+    recorded: bool  # False: the uid is new, and nothing is written
 
     @property
     def layout(self) -> Layout:
@@ -53,7 +54,7 @@ class Place:
 
     @property
     def life(self) -> Path:
-        """Locked by the supervisor as long as it lives."""
+        """Lock file that the supervisor holds as long as it lives."""
         return self.layout.run / "supervisord.lock"
 
 
@@ -66,7 +67,7 @@ def find(run: str) -> Place | None:
     """The run of that name, or None.
 
     Raises:
-        Unreadable: its entry is torn, foreign or cannot be read; its folder is there all the same.
+        Unreadable: its entry is torn, foreign or cannot be read; its folder is known nevertheless.
         BackendUnreachable: the same, and it is unknown which folder is the run's.
     """
     try:
@@ -76,10 +77,10 @@ def find(run: str) -> Place | None:
 
 
 def find_at_least(run: str) -> Place | None:
-    """As `find`; the only folder of that name when the entry cannot be read. Enough to read and to stop, not to remove.
+    """Like `find`; if the entry cannot be read, the only folder of that name: enough to read and stop, not to remove.
 
     Raises:
-        BackendUnreachable: there is no such folder, or more than one.
+        BackendUnreachable: the entry cannot be read, and there is no such folder or more than one.
     """
     try:
         return _entered(run)
@@ -133,7 +134,7 @@ def _unreadable(run: str, error: Torn) -> BackendUnreachable:
 
 
 def _by_name(run: str) -> list[Place]:
-    """Every folder of a run of that name below the storage home: what is left when its index entry cannot be read."""
+    """Every folder of a run of that name below the storage home: the fallback if its index entry cannot be read."""
     if not _RUN.fullmatch(run):
         return []
     pattern = re.compile(re.escape(run) + "-([0-9a-f]{8})")
@@ -147,7 +148,7 @@ def _by_name(run: str) -> list[Place]:
 
 
 def _uid_of(layout: Layout, run: str, uid8: str) -> str:
-    """The run's uid as its state says; else its first digits, which are all that its folders are named after."""
+    """The run's uid from its state; else its first 8 digits, padded with 0: its folders are named after these alone."""
     with suppress(BackendUnreachable):
         stored = read_json(layout.run / "state.json", "the state") or {}
         uid = str(stored.get("uid"))
@@ -157,7 +158,7 @@ def _uid_of(layout: Layout, run: str, uid8: str) -> str:
 
 
 def _rendered_sockets(layout: Layout, uid: str) -> Path:
-    """The private folder that the configuration of the run's supervisor names."""
+    """Private folder in the configuration of the run's supervisor."""
     with suppress(OSError, UnicodeDecodeError):
         text = (layout.run / "supervisord.conf").read_text(encoding="utf-8")
         match = re.search(r"^file = (/\S+)/supervisor\.sock$", text, re.MULTILINE)
@@ -167,20 +168,20 @@ def _rendered_sockets(layout: Layout, uid: str) -> Path:
 
 
 def _made_here(sockets: str, uid: str) -> bool:
-    """Whether `sockets_of` names such a folder, in this environment or another."""
+    """Whether `sockets_of` makes such a folder, in this environment or another."""
     path = Path(sockets)
     ours = path.parent.name in ("rlctl", f"rlctl-{os.getuid()}")
     return ours and path.name == uid[:8] and _SAFE_PATH.fullmatch(sockets) is not None and ".." not in path.parts
 
 
 def names() -> list[str]:
-    """All runs of the index."""
+    """Names of all runs in the index."""
     with reported("cannot read"):
         return run_index.names()
 
 
 def place(run: str, storage: str | None = None) -> Place:
-    """The run as recorded, else a fresh uid below `storage`; writes nothing.
+    """The run's place as recorded, else one with a fresh uid below `storage`; writes nothing.
 
     Args:
         storage: absolute folder; None: the state folder of this user.
@@ -201,7 +202,7 @@ def place(run: str, storage: str | None = None) -> Place:
 
 
 def record(place: Place) -> bool:
-    """Enter the run in the index; says whether that wrote.
+    """Enter the run in the index; returns whether that wrote.
 
     Raises:
         OSError: the index cannot be written.
@@ -235,7 +236,7 @@ def make_sockets(folder: Path) -> None:
 
 
 def clear_sockets(folder: Path, *, keep: str = "") -> None:
-    """Remove what dead processes left, sockets and our own link, and the folder once it is empty. Nothing else, ever.
+    """Remove the sockets of dead processes and our own link, and the folder once it is empty. Never anything else.
 
     Args:
         keep: name of a socket that stays, and the folder with it.
@@ -248,12 +249,12 @@ def clear_sockets(folder: Path, *, keep: str = "") -> None:
             ours = stat.S_ISSOCK(mode) or (stat.S_ISLNK(mode) and path.name == LINK)
             if ours and path.name != keep:
                 path.unlink()
-    with suppress(OSError):  # it holds what is not ours
+    with suppress(OSError):  # it holds other files
         folder.rmdir()
 
 
 def check_data(place: Place) -> None:
-    """Check a folder before `remove_data`.
+    """Check that the folder of a run may be removed, before `remove_data`.
 
     Raises:
         BackendUnreachable: the folder is not a run's; nothing may be removed.
@@ -268,7 +269,7 @@ def check_data(place: Place) -> None:
 
 
 def remove_data(place: Place) -> None:
-    """Remove the folder of a run, `run` in it last: what a kill leaves is still known as a run's folder.
+    """Remove the folder of a run, its `run` last: after a kill, the rest is still known as a run's folder.
 
     Raises:
         OSError: something in it cannot be removed.
@@ -305,7 +306,7 @@ def sockets_of(uid: str) -> Path:
 
 
 def _sockets_base(runtime: str) -> Path:
-    """`$XDG_RUNTIME_DIR/rlctl`, unless it would not last, does not fit, or needs quoting; then a folder in /tmp.
+    """Base of private folders: `$XDG_RUNTIME_DIR/rlctl`; /tmp if that would not last, is too long, or needs quoting.
 
     The session manager removes /run/user/UID at the last logout unless the user lingers; a run that goes on without
     its user would lose its sockets.

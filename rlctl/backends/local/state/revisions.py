@@ -1,4 +1,4 @@
-"""Revisions of a run, beside its state: what each changed `up` applied, so that it can be applied again."""
+"""Revisions of a run, stored beside its state: what each changed `up` applied, for a rollback."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Kept:
 def keep(
     place: Place, stored: RunState | None, present: RunState, documents: Sequence[Document], note: str = ""
 ) -> None:  # fmt: skip
-    """Keep the present revision, unless it is kept already. To be called before its state is written: a kill in
+    """Store the present revision, unless it is stored already. To be called before its state is written: a kill in
     between leaves a revision that no state refers to, and the next `up` replaces it.
 
     Args:
-        place: of the run.
-        stored: the state on disk; None: nothing was applied.
-        present: the state that is wanted.
-        documents: of `present`.
+        place: place of the run.
+        stored: state on disk; None: nothing was applied.
+        present: state that is being applied.
+        documents: documents of `present`.
         note: why it was made.
 
     Raises:
@@ -64,26 +64,26 @@ def keep(
 
 
 def catch_up(place: Place, stored: RunState | None, documents: Sequence[Document]) -> None:
-    """Keep what was applied before anything kept revisions, while its documents are still there."""
+    """Store what was applied by a release that kept no revisions, while its documents are still there."""
     if stored is not None and documents:
         keep(place, stored, stored, documents, "from before revisions were kept")
 
 
 def drop_old(layout: Layout, newest: int) -> None:
-    """Remove all but the newest revisions; the data of the run is not concerned."""
+    """Remove all but the newest revisions; the data of the run is not affected."""
     for number in numbers(layout):
         if number <= newest - KEPT:
             _file(layout, number).unlink(missing_ok=True)
 
 
 def numbers(layout: Layout) -> list[int]:
-    """Those that are kept, newest first."""
+    """Numbers of the stored revisions, newest first."""
     found = (path.stem for path in _folder(layout).glob("*.json"))
     return sorted((int(stem) for stem in found if stem.isascii() and stem.isdigit()), reverse=True)
 
 
 def revisions(place: Place, known: RunState | None) -> list[Revision]:
-    """Those that can be gone back to, newest first.
+    """Revisions that can be rolled back to, newest first.
 
     Raises:
         BackendUnreachable: one of the files is torn or foreign.
@@ -94,7 +94,7 @@ def revisions(place: Place, known: RunState | None) -> list[Revision]:
 
 
 def read(place: Place, known: RunState, number: int) -> Kept:
-    """One revision.
+    """Read one revision.
 
     Raises:
         Conflict: it is not kept.
@@ -127,7 +127,7 @@ def _kept(known: RunState, stored: Mapping[str, Any]) -> Kept:
     hashes = {str(role): str(value) for role, value in stored["hashes"].items()}
     replicas = {str(role): int(count) for role, count in stored["spec_replicas"].items()}
     documents = [Document(each["name"], each["text"], each["role"], each["origin"]) for each in stored["documents"]]
-    code = stored.get("code", known.code)  # absent: of before it was kept
+    code = stored.get("code", known.code)  # absent in older files
     return Kept(revision, plan_of(known, version, hashes, replicas, None if code is None else str(code)), documents)
 
 

@@ -48,7 +48,7 @@ def watch_file(layout: Layout) -> Path:
 
 
 def write_state(layout: Layout, state: RunState) -> bool:
-    """Store it; says whether anything differed.
+    """Store a state; returns whether anything differed.
 
     Raises:
         OSError: the file cannot be written.
@@ -57,7 +57,7 @@ def write_state(layout: Layout, state: RunState) -> bool:
 
 
 def read_stored(place: Place) -> RunState | None:
-    """State as the last verb left it; the phase says what was wanted, not what became of it. None: nothing was applied.
+    """State as the last verb stored it; the phase is the wanted one, not the actual one. None: nothing was applied.
 
     Raises:
         Unreadable: the file is torn or foreign.
@@ -103,7 +103,7 @@ def read(place: Place) -> RunState | None:
 
 @contextmanager
 def _recorded(place: Place, up_then: str) -> Iterator[None]:
-    """Raise for a file that cannot be read, and leave it: only its user knows whether it can be mended."""
+    """Raise Unreadable for a file that cannot be read, and leave the file: only its user knows whether to repair it."""
     try:
         yield
     except BackendUnreachable as error:
@@ -148,7 +148,7 @@ def write_failure(layout: Layout, failure: Failure) -> None:
 
 
 def clear_end(layout: Layout) -> None:
-    """Before the run starts again."""
+    """Remove the recorded end, before the run starts again."""
     failure_file(layout).unlink(missing_ok=True)
     finished_file(layout).unlink(missing_ok=True)
 
@@ -195,7 +195,7 @@ def _last_sign(layout: Layout) -> datetime:
 
 
 def write_documents(layout: Layout, documents: Iterable[Document]) -> bool:
-    """Store them in one file, all or none, beside the files that the processes read; says whether anything differed."""
+    """Store documents in one file, atomically, beside the files that processes read; returns whether any differed."""
     return write_changed(layout.run / "documents.json", to_json({"documents": [asdict(each) for each in documents]}))
 
 
