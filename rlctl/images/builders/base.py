@@ -15,7 +15,7 @@ Name = Literal["core", "actor", "learner", "ci"]
 NAMES: Final[tuple[Name, ...]] = ("core", "actor", "learner")
 """Names of a run's images, as its spec has them; `ci` is that of the service which redeploys runs."""
 OVERLAY_MARK: Final = "# Written by `rlctl image push`."
-"""Beginning of an overlay file, by which it is told from the user's own files."""
+"""Beginning of an overlay file, which tells it from the user's own files."""
 LAST_LINES: Final = 15
 """Last lines of a failed program that its error shows."""
 

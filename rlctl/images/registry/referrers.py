@@ -36,7 +36,7 @@ def attach(
 
     Args:
         to: registry to write to.
-        image: by tag.
+        image: image by tag.
         digest: digest of the image.
         content: the artifact.
         kind: its media type.
@@ -74,7 +74,7 @@ def sbom(to: Registry, image: Reference, digest: str) -> Reference | None:
 
     Args:
         to: registry of the image, read and written.
-        image: by tag.
+        image: image by tag.
         digest: digest of the image.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The manager's control API and the pages of a run, through the API server: this machine needs no other way in."""
+"""The manager's control API and the pages of a run, through the API server: no other way into the cluster is needed."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from rlctl.spec import names
 
 TIMEOUT_S: Final = 10.0
-"""For one whole answer: the manager waits 5 s for its own loop."""
+"""Seconds for one whole reply: the manager waits 5 s for its own loop."""
 _BLOCK_BYTES: Final = 1 << 16
 _PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
-"""Page -> component whose pod shows it, and its port."""
+"""Page -> component whose pod serves it, and its port."""
 
 
 def ask(
     api: Api, run: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None,
     *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # fmt: skip
-    """One JSON request to the run's manager, and its answer.
+    """Send a JSON request to the run's manager; returns the decoded reply.
 
     Args:
         path: path and query.
-        timeout_s: for the whole exchange.
+        timeout_s: timeout of the whole exchange.
 
     Raises:
-        BackendUnreachable: there is no manager, no answer within the time, or not JSON.
-        RlctlError: an answer of 400 or more; with what it says.
+        BackendUnreachable: there is no manager, no reply within the timeout, or one that is not JSON.
+        RlctlError: a status of 400 or more; the message has the manager's reason.
     """
     pod = pages.pod_of(api, run, "manager", _now())
     return ask_pod(api, pod, f"the manager of run {run}", method, path, body, timeout_s=timeout_s, clock=clock)
@@ -48,7 +48,7 @@ def ask_pod(
     api: Api, pod: str, who: str, method: Literal["GET", "POST"], path: str, body: Mapping[str, Any] | None = None,
     *, timeout_s: float = TIMEOUT_S, clock: Callable[[], float] = time.monotonic,
 ) -> Any:  # fmt: skip
-    """One JSON request to what listens at the control port of a pod, and its answer.
+    """Send a JSON request to the control port of a pod; returns the decoded reply.
 
     Args:
         who: process that listens there, for messages.
@@ -70,7 +70,7 @@ def ask_pod(
 
 
 class _Connection(http.client.HTTPConnection):
-    """HTTP over a connection that is there already."""
+    """HTTP over an existing connection."""
 
     def __init__(self, connected: socket.socket) -> None:
         super().__init__("localhost")
@@ -105,13 +105,13 @@ def _exchange(
 
 @contextmanager
 def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -> Iterator[str]:
-    """A link to this machine's loopback that shows the page for as long as the block lasts.
+    """Link on this machine's loopback to a page, for as long as the block lasts.
 
-    Every connection looks for the pod anew when the one before has failed, so a restarted pod is found again.
+    A new connection looks the pod up again after one has failed, so a restarted pod is found.
 
     Raises:
         Conflict: there is no such page, or the run is not live.
-        BackendUnreachable: nothing answers for it; with why.
+        BackendUnreachable: no pod can answer; the message has the reason.
     """
     if what not in _PAGES:
         raise Conflict(f"run {state.run} has no page {what}", hint=f"It has {' and '.join(_PAGES)}.", objects=(what,))
@@ -125,7 +125,7 @@ def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -
 
 
 class _Chosen:
-    """Remembers which pod answered last."""
+    """Connector to a pod of a component; remembers which pod answered last."""
 
     def __init__(self, api: Api, state: RunState, component: str, port: int) -> None:
         self._api, self._state, self._component, self._port = api, state, component, port
@@ -142,7 +142,7 @@ class _Chosen:
             with self._api.forward(pod, self._port) as connected:
                 yield connected
         except (RlctlError, OSError):
-            self._pod = ""  # it may have been replaced: look again for the next connection
+            self._pod = ""  # it may have been replaced: look it up for the next connection
             raise
 
 

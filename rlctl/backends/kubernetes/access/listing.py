@@ -1,6 +1,6 @@
-"""Listing of runs, and of the processes of one: workloads for the figures, pods where there are few, or some unwell.
+"""Listing of runs, and of the processes of one: figures from workloads; pods where there are few, or some unhealthy.
 
-A run of 10,000 actors that are well costs a handful of requests, whatever happens to it at most MOST_REQUESTS.
+A run of 10,000 healthy actors costs a handful of requests, any run at most MOST_REQUESTS.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from rlctl.spec import names
 from rlctl.spec.base import ROLES, Role
 
 MOST_REQUESTS: Final = 15
-"""Requests of one call of `processes`; a whole `status` makes at most seven more."""
+"""Requests of one call of `processes`, at most; a whole `status` makes at most seven more."""
 PODS_READ: Final = 500
-"""Of one kind of trouble: what all causes are counted from when there are more."""
+"""Pods read of one kind of trouble, at most: if there are more, all causes are counted from these."""
 _PAGE: Final = 500
-"""Objects that one request brings."""
+"""Objects of one page of a list."""
 _FEW: Final = 100
-"""Pods of a role that are all read, so that it can be told what those that are well have been through."""
+"""Pods of a role that are all read, at most, so that restarts of healthy ones can be reported."""
 _CAUSES_LOOKED_INTO: Final = 3
 _LOGS_READ: Final = 3
 _LOGS_S: Final = 1.5
-"""For all of them: on a node that is gone they would take a minute."""
+"""Seconds for all logs together: on a node that is gone they would take a minute."""
 _CLAIMS_READ: Final = 2
 _EVENTS_READ: Final = 50
 _ANSWER_S: Final = 3.0
 STATEFUL: Final = ("manager", "modelpool", "replay", "learner")
-"""Roles whose every pod is read: their names mean something, and there are few."""
+"""Roles whose pods are all read: their names have a meaning, and there are few."""
 
 Now = Callable[[], datetime]
 
@@ -61,7 +61,7 @@ def runs(api: Api, broken: Callable[[RlctlError], object] | None = None) -> list
     """Every run of the namespace, live or not, newest first: one request.
 
     Args:
-        broken: told about each run whose record cannot be read, which is left out; None: that is raised.
+        broken: called with the error of each run whose record cannot be read, which is left out; None: raise it.
     """
     things = api.list("ConfigMap", labels=f"{names.MANAGED_BY}={names.MANAGER},!{names.COMPONENT}").items
     records = [thing for thing in things if name_of(thing).endswith(names.state_name(""))]
@@ -73,7 +73,7 @@ def _state_of(config_map: Object, api: Api) -> RunState:
 
 
 def _with_failure(known: Record) -> RunState:
-    """The recorded state; of a run that had failed before it was taken down, with why."""
+    """The recorded state; if the run had failed before it was taken down, with the failure."""
     state = known.state
     return replace(state, failure=_failure(known.final)) if state.phase == "failed" else state
 
@@ -81,7 +81,7 @@ def _with_failure(known: Record) -> RunState:
 def find(api: Api, run: str) -> RunState | None:
     """The run of that name, or None.
 
-    A run whose learner has been released is asked whether it has finished or failed: two or three requests, else two.
+    If the learner has been released, the manager is asked whether the run is over: two or three requests, else two.
 
     Raises:
         BackendUnreachable: its record is torn or foreign.
@@ -102,7 +102,7 @@ def find(api: Api, run: str) -> RunState | None:
 
 
 def as_told(state: RunState, status: Any) -> RunState:
-    """The state with the phase that the run's manager gives it: only the manager knows that a run is over."""
+    """The state with the phase that the run's manager reports: only the manager knows that a run is over."""
     phase = status.get("phase") if isinstance(status, dict) else None
     ended = ENDS.get(str(phase))
     if state.phase != "running" or ended is None:
@@ -111,7 +111,7 @@ def as_told(state: RunState, status: Any) -> RunState:
 
 
 def _failure(status: Mapping[str, Any] | None) -> Failure | None:
-    """Failure that a manager's status tells."""
+    """Failure in a manager's status; None if there is none."""
     try:
         told = (status or {})["failure"]
         return Failure(str(told["process"]), str(told["text"]), (), datetime.fromisoformat(told["at"]))
@@ -120,10 +120,10 @@ def _failure(status: Mapping[str, Any] | None) -> Failure | None:
 
 
 def processes(api: Api, state: RunState, now: Now = lambda: datetime.now(UTC)) -> list[Process]:
-    """Every replica that is wanted or there, in role and index order; those that are well are only counted.
+    """Every replica that is wanted or exists, in role and index order; healthy ones are only counted.
 
     Args:
-        now: what ages are measured by.
+        now: clock by which ages are measured.
     """
     if not state.managed:
         return [
@@ -136,7 +136,7 @@ def processes(api: Api, state: RunState, now: Now = lambda: datetime.now(UTC)) -
 
 
 def unwell(api: Api, state: RunState, role: str | None = None) -> list[Object]:
-    """Pods of a role, or of all, that are not well or have been restarted: at most so many as tell why.
+    """Pods of a role, or of all, that are unhealthy or have been restarted; at most as many as the causes need.
 
     Raises:
         ApiError: pods may not be read.
@@ -146,7 +146,7 @@ def unwell(api: Api, state: RunState, role: str | None = None) -> list[Object]:
 
 
 def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | None:
-    """Cause for which a pod that is no role of the run does not take part, also by events and claims; None: it does.
+    """Cause for which a pod that is no role of the run is not ready, also by events and claims; None: it is ready.
 
     Raises:
         ApiError: the server does not answer.
@@ -154,7 +154,7 @@ def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | N
     around = Around(now)
     if (found := explain.of_pod(pod, around)) is None:
         return None
-    if found.kind == "ended":  # it is not started again, so its container says why
+    if found.kind == "ended":  # it is not restarted, so its container has the cause
         crashes = (containers.crash(pod, status, spec, around) for status, spec in container_statuses(pod))
         return next(filter(None, crashes), found)
     (group, *_) = _Look(api, state, now).looked_into({"manager": [Group(found, (pod,))]})["manager"]  # any key will do
@@ -162,7 +162,7 @@ def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | N
 
 
 class _Look:
-    """One look at a run."""
+    """State of one listing: its budget of requests, and the objects read."""
 
     def __init__(self, api: Api, state: RunState, now: datetime) -> None:
         self._api, self._state, self._now = api, state, now
@@ -172,7 +172,7 @@ class _Look:
         self._around = Around(now)
 
     def unwell(self, role: Role) -> list[Object]:
-        """Pods of a role that are not well, or were not."""
+        """Pods of a role that are not ready, or were restarted."""
         self._read_workloads()
         pods = self._core_pods([role])[role] if role in STATEFUL else self._elastic_pods(role)
         return [pod for pod in pods if not is_ready(pod) or restarts(pod)]
@@ -181,12 +181,12 @@ class _Look:
         if self._workloads:
             return
         for kind in ("StatefulSet", "Deployment"):
-            # bounded, and so never from a cache: an old answer would show a rollout as done before it has begun
+            # bounded, and so never from a cache: an old list would show a rollout as done before it has begun
             for workload in self._list(kind, self._selector, most=_PAGE):
                 self._workloads.setdefault(role_of(workload), []).append({"kind": kind, **workload})
 
     def processes(self) -> list[Process]:
-        """All of them."""
+        """Entries of all roles."""
         self._read_workloads()
         over = self._state.stays
         live = ("manager",) if over else ROLES
@@ -222,7 +222,7 @@ class _Look:
         return found
 
     def _elastic_pods(self, role: Role) -> list[Object]:
-        """All pods of a small role; of another those that are not well, or as many as are needed to know why."""
+        """All pods of a small role; of a large one those that are not ready, or as many as are needed to know why."""
         workloads = self._workloads.get(role, [])
         if 0 < max(explain.counts(workloads, "replicas"), sum(map(explain.asked, workloads))) <= _FEW:
             selector = f"{self._selector},{names.COMPONENT}={role}"
@@ -244,7 +244,7 @@ class _Look:
         return waiting + [pod for pod in running if not is_ready(pod)]
 
     def looked_into(self, found: dict[Role, list[Group]]) -> dict[Role, list[Group]]:
-        """The same causes, after reading what else is said of one pod of each: events, logs, claims."""
+        """The groups again, with causes from the events, logs and claims of sample pods."""
         events = self._refusals()
         claims: dict[str, Object] = {}
         logs: dict[str, list[str]] = {}
@@ -270,7 +270,7 @@ class _Look:
         }
 
     def _again(self, group: Group) -> list[Group]:
-        """The group with the cause of those of its pods that were looked into; split when these differ."""
+        """The group with the cause of its sampled pods; split if these differ."""
         told = [(pod, explain.of_pod(pod, self._around) or group.cause) for pod in _sample(group)]
         if len({cause.group for _, cause in told}) == 1:
             return [Group(told[0][1], group.pods)]
@@ -280,7 +280,7 @@ class _Look:
         return [*parts, Group(group.cause, rest)] if rest else parts
 
     def _refusals(self) -> list[Object]:
-        """Events about pods that could not be made, when some are missing: they are their owners'."""
+        """Events about pods that could not be created, if some are missing; they belong to the pods' owners."""
         short = any(
             explain.counts([each], "replicas") < explain.asked(each)
             for workloads in self._workloads.values()
@@ -308,7 +308,7 @@ class _Look:
             return []
 
     def _list(self, kind: str, labels: str = "", *, fields: str = "", most: int | None = None) -> list[Object]:
-        """Objects, or none of those that may not be listed or are beyond the budget: they only explain.
+        """Objects; none if they may not be listed or are beyond the budget: these only explain.
 
         Raises:
             ApiError: pods or workloads may not be read, or the server does not answer.
@@ -327,7 +327,7 @@ class _Look:
 
 
 def _sample(group: Group) -> list[Object]:
-    """Pods that stand for all of a group: the first and the last."""
+    """Sample pods of a group: the first and the last."""
     return [group.pods[0], group.pods[-1]] if len(group.pods) > 1 else [group.pods[0]]
 
 

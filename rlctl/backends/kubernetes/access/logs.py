@@ -1,5 +1,5 @@
 """Log records of the processes of a run: from the manager, which keeps them beyond the life of a pod, and, through the
-API server, from pods that could not send it theirs.
+API server, from pods that could not send theirs.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from rlctl.errors import RlctlError
 from rlctl.spec import names
 
 MOST_STREAMS: Final = 50
-"""Pods that are read at once; the user is told of those beyond."""
+"""Pods read at once, at most; a note tells of those beyond."""
 STREAM_LINES: Final = 5000
 """Lines of one pod; the manager keeps more."""
 POD_S: Final = 5.0
-"""Longest wait for the answer of one pod: its node may be gone."""
+"""Seconds that one pod has to answer: its node may be gone."""
 SEARCH_S: Final = 40.0
-"""Longest wait for a search: the manager gives it 25 s."""
+"""Timeout of a search in seconds: the manager gives it 25."""
 POLL_S: Final = 1.0
 _PODS_EVERY: Final = 5
-"""Polls between two looks at pods, and at whether the run lives."""
+"""Polls between two listings of pods, with a check whether the run is live."""
 _REMEMBERED: Final = 50_000
 _PODS_REMEMBERED: Final = 2 * MOST_STREAMS
 _ID = re.compile(rb'"id": ?"([a-z]+/[0-9]+)"')
 _BOOT = re.compile(rb'"boot": ?"[^"]')
 _GONE = re.compile(r"unable to retrieve container logs for \S+$|failed to try resolving symlinks in path ")
-"""Messages that a node writes in the place of a log that it no longer has."""
+"""Messages that a node writes in place of a log that it no longer has."""
 
 Warn = Callable[[str], object]
 
@@ -50,12 +50,12 @@ def read(
     api: Api, state: RunState, query: LogQuery, *, warn: Warn = lambda text: None,
     clock: Callable[[], float] = time.time, wait: Callable[[float], object] = time.sleep,
 ) -> Iterator[LogRecord]:  # fmt: skip
-    """All that the query asks for, by time; following ends with the run.
+    """All records that match a query, by time; following ends with the run.
 
     Args:
-        warn: told in a sentence about everything that could not be read, or was left out.
+        warn: called with a sentence about everything that could not be read, or was left out.
         clock: unix time.
-        wait: pause, seconds, while following.
+        wait: pauses for the given seconds, while following.
 
     Raises:
         UsageError: `grep` or `level` of the query is wrong.
@@ -68,7 +68,7 @@ def read(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """One page of the manager's."""
+    """One page of the manager's reply."""
 
     lines: tuple[str, ...]
     next: int
@@ -83,7 +83,7 @@ class _Reader:
         self._answers = state.managed
         self._said: set[str] = set()
         self._seen: dict[bytes, None] = {}  # records that came from pods, newest last
-        self._read: dict[str, tuple[int, list[int]]] = {}  # pod -> its life, and hashes of the lines of the last look
+        self._read: dict[str, tuple[int, list[int]]] = {}  # pod -> its restarts, and line hashes of the last poll
 
     def all(self) -> Iterator[LogRecord]:
         """Records written until now."""
@@ -98,7 +98,7 @@ class _Reader:
         yield from merged if self._query.tail is None else deque(merged, maxlen=self._query.tail)
 
     def follow(self, wait: Callable[[float], object]) -> Iterator[LogRecord]:
-        """Records written from now on, until the run is over or the time asked for is."""
+        """Records written from now on, until the run is over or the query's `until` has passed."""
         polls = 0
         until = self._query.until
         while True:
@@ -117,10 +117,10 @@ class _Reader:
         try:
             found = listing.find(self._api, self._state.run)
         except RlctlError:
-            return True  # the next look tells
+            return True  # the next poll tells
         return found is not None and found.phase == "running"
 
-    # the manager's
+    # from the manager
 
     def _question(self) -> dict[str, str]:
         query = self._query
@@ -169,10 +169,10 @@ class _Reader:
     def _records(self, lines: Iterable[str], process: str) -> Iterator[LogRecord]:
         return self._parsed(list(lines), process, lambda: datetime.fromtimestamp(self._clock(), UTC))
 
-    # the pods'
+    # from pods
 
     def _of_pods(self, *, previous: bool) -> list[LogRecord]:
-        """Records of pods whose words may not have reached the manager, by time."""
+        """Records of pods whose logs may not have reached the manager, by time."""
         try:
             pods = self._pods(previous)
         except RlctlError as error:
@@ -188,7 +188,7 @@ class _Reader:
         return sorted(found, key=lambda record: record.time)
 
     def _pods(self, previous: bool) -> list[Object]:
-        """Pods that have said something and are not well; without a manager to ask, all that have said something."""
+        """Pods that have started and are not healthy; without a reachable manager, all that have started."""
         role = self._query.role
         if self._answers:
             pods = listing.unwell(self._api, self._state, role)
@@ -225,7 +225,7 @@ class _Reader:
         return records
 
     def _known(self, pod: str, life: int, lines: Sequence[str]) -> int:
-        """Number of first lines that the look before had already: what is read may begin later in the log by now."""
+        """Number of first lines that the last poll had already; this one may begin later in the log."""
         now = [hash(line) for line in lines]
         before_life, before = self._read.pop(pod, (life, []))
         before = before if before_life == life else []
@@ -240,7 +240,7 @@ class _Reader:
     def _parsed(
         self, lines: Sequence[str], process: str, origin: Callable[[], datetime], known: int = 0
     ) -> Iterator[LogRecord]:
-        """Records of the lines, without the first `known`, which only tell of what process and when the others are."""
+        """Records of the lines, without the first `known`, which only give process and time of those after them."""
         parser = Parser(process, origin)
         for part, told in ((lines[:known], True), (lines[known:], False)):
             for entry in entries(line.encode() for line in part):
@@ -257,12 +257,12 @@ class _Reader:
     def _asked_for(self, record: LogRecord) -> bool:
         role, slash, index = record.process.partition("/")
         if not slash or record.process == "?":
-            return True  # a pod without an index yet: it was chosen by its role
+            return True  # a pod without an index yet: it was selected by its role
         query = self._query
         return query.role in (None, role) and (query.index is None or index == str(query.index))
 
     def _remember(self, lines: Sequence[str]) -> None:
-        """Only what the manager may have as well: raw text of two pods, or of two lives of one, may be the same."""
+        """Remember records that the manager may have too. Raw text of two pods, or two lives of one, may be equal."""
         encoded = (part for line in lines for part in parted(line.encode()))
         self._seen.update(dict.fromkeys(one for one in encoded if TIMESTAMP.match(one) and _BOOT.search(one)))
         while len(self._seen) > max(_REMEMBERED, len(lines)):
@@ -279,7 +279,7 @@ def _process(query: LogQuery) -> str:
 
 
 def _has_spoken(pod: Object, previous: bool) -> bool:
-    """Whether a container of the pod has run; `previous`: and was started again."""
+    """Whether a container of the pod has run; `previous`: and has been restarted."""
     states: list[dict[str, Any]] = []
     for status, _ in container_statuses(pod):
         states += [status.get("lastState") or {}]

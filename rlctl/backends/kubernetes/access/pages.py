@@ -33,6 +33,7 @@ def pod_of(api: Api, run: str, component: str, around: Around) -> str:
 
 
 def _runs(pod: Object) -> bool:
+    """Whether a container of a pod runs, and the pod is not being deleted."""
     status, metadata = pod.get("status") or {}, pod.get("metadata") or {}
     states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
     return not metadata.get("deletionTimestamp") and any("running" in state for state in states)

@@ -1,8 +1,8 @@
-"""A pod that hands out the files of a run that is taken down, for as long as one command lasts.
+"""Reader pod: hands out the files of a run that is taken down, for as long as one command lasts.
 
-It reads the volume as the run's manager did, with nothing else of the run: no keys, no token, no way in or out but the
-port that the API server forwards to its loopback. A command that is killed leaves it behind; then it ends by its
-deadline, and goes with the next reader of the run or with its volumes.
+It reads the volume as the run's manager did, with nothing else of the run: no keys, no token, no connection but the
+port that the API server forwards to its loopback. A killed command leaves it behind; then it ends by its deadline, and
+the next reader of the run removes it, or `down` with the volumes.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ from rlctl.spec import names
 
 COMPONENT: Final = "reader"
 DEADLINE_S: Final = 3600
-"""Longest life of a reader pod, in seconds: the cluster ends it then."""
+"""Seconds that a reader pod may live: the cluster ends it then."""
 PATIENCE_S: Final = 600.0
-"""For the pod to answer: its image may have to be pulled, or a node be made."""
+"""Seconds that the pod has to answer: its image may have to be pulled, or a node be added."""
 _LOOK_S: Final = 1.0
 _TROUBLE_S: Final = 5.0
-"""Between two looks at why it does not run."""
+"""Seconds between two checks why it does not run."""
 _MOST: Final = 500
 
 
 @contextmanager
 def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesOfManager]:
-    """Files of the run, through a pod that lives as long as the block.
+    """Files of a run, through a pod that lives as long as the block.
 
     Args:
         wanted: the run as it was applied last.
 
     Raises:
-        Conflict: the run has no manager to take after.
-        BackendUnreachable: the pod may not be made, or cannot run; with why.
-        TimedOut: it does not come to answer.
+        Conflict: the run has no manager to copy the pod from.
+        BackendUnreachable: the pod may not be created, or cannot run; the message has the reason.
+        TimedOut: it does not answer in time.
     """
     documents = pod_and_policy(wanted, f"{wanted.run}-{COMPONENT}-{secrets.token_hex(4)}")
     if documents is None:
@@ -60,7 +60,7 @@ def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesO
         return control.ask_pod(session.api, name, who, "GET", path)
 
     try:
-        for document in (policy, pod):  # no moment at which another process could reach it
+        for document in (policy, pod):  # policy first: at no moment may another process reach the pod
             _create(session, document)
         _await(session, state, name, who, lambda: ask("/files?folder=models"))
         yield FilesOfManager(ask, who)
@@ -69,21 +69,21 @@ def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesO
 
 
 def pod_and_policy(wanted: Wanted, name: str) -> tuple[Object, Object] | None:
-    """Manifests of the pod and of a NetworkPolicy without any connection; None: the run has no manager to copy from."""
+    """Manifests of the pod and of a NetworkPolicy without any connection; None: the run has no manager to copy."""
     if (manager := manager_of(wanted)) is None:
         return None
     limited = (manager["containers"][0].get("resources") or {}).get("limits") or {}
-    cpu = {"cpu": limited["cpu"]} if "cpu" in limited else {}  # by a patch, where a quota asks for it
+    cpu = {"cpu": limited["cpu"]} if "cpu" in limited else {}  # from a patch, where a quota demands it
     pod = pod_of(
         wanted, name, COMPONENT, ["python", "-m", "rlctl_agents", "files"],
         read_only=True,
         container={
             "args": [f"--run-dir={folder_of(wanted)}", f"--port={names.PORTS['control']}", f"--run={wanted.run}"],
-            "imagePullPolicy": "IfNotPresent",  # by digest: what is there is right
+            "imagePullPolicy": "IfNotPresent",  # by digest: a present image is the right one
             "env": [
                 {"name": "PYTHONUNBUFFERED", "value": "1"},
                 {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"},
-                {"name": "PYTHONPATH", "value": "/nonexistent"},  # no code of a user, whatever the image holds
+                {"name": "PYTHONPATH", "value": "/nonexistent"},  # no user code, whatever the image holds
             ],
             "resources": {
                 "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "16Mi"},
@@ -114,7 +114,7 @@ def pod_and_policy(wanted: Wanted, name: str) -> tuple[Object, Object] | None:
 
 
 def left(session: Session, run: str) -> list[Object]:
-    """Pods and policies of readers that there are, of commands that run and of those that were killed.
+    """Existing pods and policies of readers, of commands that run and of those that were killed.
 
     Raises:
         ApiError: the server does not answer.
@@ -130,7 +130,7 @@ def left(session: Session, run: str) -> list[Object]:
 
 
 def _sweep(session: Session, wanted: Wanted) -> None:
-    """Remove what killed commands have left behind: pods that have ended, and what is older than any may get."""
+    """Remove what killed commands left: pods that have ended, and objects older than any may get."""
     with suppress(ApiError):
         found = [one for one in left(session, wanted.run) if inventory.is_ours(one, wanted.run, wanted.uid)]
         over = {key_of(one).name for one in found if _is_over(session, one)}
@@ -157,7 +157,7 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
 
     Raises:
         BackendUnreachable: it cannot run, is gone, or may not be reached.
-        TimedOut: patience has ended.
+        TimedOut: it does not answer within PATIENCE_S.
     """
     key, patience = Key("Pod", name), session.patience(PATIENCE_S)
     looked, why = session.clock() - _TROUBLE_S, ""
@@ -181,7 +181,7 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
             looked, cause = session.clock(), listing.cause_of(session.api, state, pod, session.now())
             why = "" if cause is None else f": {cause.text}"
             if cause is not None and (cause.permanent or _is_over(session, pod)):
-                gone = name in cause.next or cause.next.startswith("rlctl logs")  # of the pod itself, which is removed
+                gone = name in cause.next or cause.next.startswith("rlctl logs")  # it names the pod, which is removed
                 hint = events if gone or not cause.next else cause.next
                 raise BackendUnreachable(f"{who} does not run{why}", hint=hint, objects=(str(key),))
         if patience.over(f"{who.removesuffix(',')}{why}"):
@@ -190,12 +190,13 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
 
 
 def _runs(pod: Object) -> bool:
+    """Whether a container of a pod runs, even while the pod is being deleted."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or ()
     return any("running" in (status.get("state") or {}) for status in statuses)
 
 
 def _remove(session: Session, keys: Iterable[Key]) -> None:
-    """Remove them, or say that they are left: that is no failure of the command."""
+    """Remove objects, or note that they stay: that is no failure of the command."""
     for key in keys:
         try:
             session.api.delete(key)

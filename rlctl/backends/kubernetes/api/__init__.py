@@ -1,1 +1,1 @@
-"""The API server: calls, retries, refusals in words, watches, port-forwards."""
+"""API server: calls, retries, refusals in words, watches, port-forwards."""

@@ -1,4 +1,4 @@
-"""The calls of `api.Api` as HTTP: paths, queries, pages, repeats and refusals, over a connection that is passed in."""
+"""The calls of `api.Api` over HTTP: paths, queries, pages, retries and refusals, over a connection passed in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAGE: Final = 500
 READ_TIMEOUT_S: Final = 15.0
 LIST_TIMEOUT_S: Final = 60.0
 SOON_S: Final = 0.5
-"""A watch that ends sooner, whatever ended it, is not asked for again at once."""
+"""Seconds; a watch that ends sooner, for whatever reason, is followed by a pause."""
 TELLS_MORE: Final = " `rlctl doctor -t kubernetes` tells more."
 _APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 _JSON: Final = "application/json"
@@ -29,7 +29,7 @@ _Objects = list[Object]  # `list` is a method below
 
 
 class Calls:
-    """Satisfies `rlctl.backends.kubernetes.api.interface.Api`."""
+    """`rlctl.backends.kubernetes.api.interface.Api` over a connection."""
 
     def __init__(
         self, connection: Connection, *, clock: Callable[[], float] = time.monotonic,
@@ -101,7 +101,7 @@ class Calls:
         return self._once("PUT", self._path(key.kind, key.name), query, document, key)
 
     def _once(self, method: str, path: str, query: dict[str, str], document: Object, key: Key) -> Object:
-        """A write that the server refuses the second time; when its first answer was lost, compare the live object."""
+        """Send a write that the server refuses the second time; if its first reply is lost, compare the live object."""
         tries = self._patience.begin()
         try:
             found: Object = self._json(method, path, query, document, key=key, tries=tries)
@@ -152,7 +152,7 @@ class Calls:
                 if event["type"] == "ERROR":
                     raise refusal(int(thing.get("code") or 500), json.dumps(thing).encode(), None, self._where)
                 yield Event(event["type"], {"apiVersion": KINDS[kind].api_version, "kind": kind, **thing})
-        except (NoAnswer, ValueError):  # it broke off: the caller goes on from the last event
+        except (NoAnswer, ValueError):  # the connection broke: the caller continues from the last event
             pass
         finally:
             answer.close()
@@ -161,7 +161,7 @@ class Calls:
             return
         self._short += 1
         self._patience.rest(self._short)
-        if not heard:  # a proxy on the way to the server lets no watch through
+        if not heard:  # a proxy on the way to the server blocks watches
             raise Expired("the watch was closed at once")
 
     def pod_log(self, pod: str, *, within_s: float, previous: bool = False, tail: int | None = None) -> Iterator[str]:
@@ -249,11 +249,11 @@ class Calls:
         content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float,
         tries: Tries | None = None, again: bool = True,
     ) -> Answer:  # fmt: skip
-        """Send until it is answered with a yes or a no, or patience ends; or once.
+        """Send a request until the server accepts or refuses it, or the retries are used up; without `again` once.
 
         Raises:
-            ApiError: a no; status 0 for no answer at all.
-            Expired: what was asked goes on from a moment that is forgotten.
+            ApiError: refused; status 0: no reply.
+            Expired: the list or watch continues from a version that the server has dropped.
         """
         tries = tries or self._patience.begin()
         target = f"{path}?{urlencode(query)}" if query else path
@@ -285,10 +285,10 @@ class Calls:
     def _pause(
         self, failure: NoAnswer | ApiError, tries: Tries, key: Key | None, after_s: float | None = None
     ) -> None:  # fmt: skip
-        """Wait before a repeat.
+        """Wait before a retry.
 
         Raises:
-            ApiError: patience, or the budget of this command, is used up.
+            ApiError: the retries of this call, or the budget of this command, are used up.
         """
         if self._patience.pause(tries, after_s):
             return

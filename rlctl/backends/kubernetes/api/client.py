@@ -1,7 +1,7 @@
-"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards; the only module that talks through it.
+"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards; the only module that uses it.
 
-Its generated calls are not used: they know every kind by a class of its own, ask the server which kinds it has, and
-repeat by rules of their own.
+Its generated calls are not used: they have a class for every kind, query the server for its kinds, and retry by rules
+of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of its own making
+    warnings.simplefilter("ignore")  # warnings of the package itself
     import urllib3
     import yaml
     from kubernetes.client import ApiClient, Configuration
@@ -46,11 +46,11 @@ _BLOCK_BYTES: Final = 1 << 16
 
 
 def connect(context: str | None = None, namespace: str | None = None) -> Calls:
-    """The namespace of a cluster that a kubeconfig, or the pod that we are in, leads to. Sends nothing.
+    """Connect to the namespace of a cluster that the kubeconfig, or the pod that we are in, names. Sends nothing.
 
     Args:
-        context: of the kubeconfig; None: its current one.
-        namespace: None: the context's, else `default`.
+        context: context of the kubeconfig; None: its current one.
+        namespace: namespace; None: the context's, else `default`.
 
     Raises:
         BackendUnreachable: there is no kubeconfig, no such context, or it is broken.
@@ -97,7 +97,7 @@ def _in_cluster(configuration: Any, namespace: str | None) -> _Connection:
 
 @contextmanager
 def _credentials_of(context: str) -> Iterator[None]:
-    """Make a failed credential plugin an error: the client only logs it, and goes on without credentials.
+    """Make a failed credential plugin an error: the client only logs it, and continues without credentials.
 
     Raises:
         BackendUnreachable: a plugin has failed.
@@ -127,7 +127,7 @@ def _credentials_of(context: str) -> Iterator[None]:
 
 
 class _Connection:
-    """Satisfies `calls.Connection`: one request at a time and thread, over kept connections."""
+    """`calls.Connection` over kept-alive connections: one request at a time per thread."""
 
     def __init__(self, configuration: Any, context: str, namespace: str) -> None:
         self._configuration = configuration
@@ -158,7 +158,7 @@ class _Connection:
 
         def close() -> None:
             with suppress(urllib3.exceptions.HTTPError, OSError):
-                if not response.closed:  # the rest of the answer is not wanted
+                if not response.closed:  # the rest of the reply is not wanted
                     response.close()
                 response.release_conn()
 
@@ -166,7 +166,7 @@ class _Connection:
         return Answer(int(response.status), found, _chunks(response), close)
 
     def _credentials(self) -> dict[str, str]:
-        """As they are at this moment: those of a plugin expire and are asked for again."""
+        """Current headers: the credentials of a plugin expire and are requested again."""
         found = {}
         with _credentials_of(self.context):
             settings = self._configuration.auth_settings()
@@ -192,16 +192,16 @@ class _Connection:
     def _websocket(self, url: str) -> Any:
         try:
             return _STREAM.create_websocket(self._configuration, url, self._credentials())
-        except Exception as error:  # of a package that only the client knows; none of ours can come from here
+        except Exception as error:  # from a package that only the client knows; no error of ours can come from here
             status = getattr(error, "status_code", 0)
             raise NoAnswer(_refused(error), 403 if status == 403 else 0) from error
 
 
 def _within(seconds: float, act: Callable[[], T]) -> T:
-    """Result of `act`, run in a thread of its own: it knows no time-out.
+    """Result of `act`, run in a thread of its own, since it has no timeout.
 
     Raises:
-        NoAnswer: it does not return in time, or raises that.
+        NoAnswer: raised by `act`, or it does not return in time.
     """
     found: list[T] = []
     failed: list[NoAnswer] = []
@@ -223,7 +223,7 @@ def _within(seconds: float, act: Callable[[], T]) -> T:
 
 
 def _refused(error: Exception) -> str:
-    """Reason why a WebSocket was not opened: what the server says, else what went wrong on the way."""
+    """Reason why a WebSocket was not opened: the server's message, else the connection's error."""
     body = getattr(error, "resp_body", None)
     with suppress(ValueError, TypeError, LookupError):
         return str(json.loads(body or b"")["message"])
@@ -239,7 +239,7 @@ def _chunks(response: Any) -> Iterator[bytes]:
 
 
 def _why(error: BaseException) -> str:
-    """The cause at the bottom, on one line."""
+    """The innermost cause, on one line."""
     reason = getattr(error, "reason", None) or error
     lines = str(reason).strip().splitlines()
     text = lines[0] if lines else type(reason).__name__

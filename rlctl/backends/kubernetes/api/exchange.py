@@ -1,4 +1,4 @@
-"""One request and its answer, as their sender sees them; and the meaning of a server's refusal."""
+"""One request and its reply at the level of HTTP, and the meaning of a server's refusal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _OWNER: Final = re.compile(r'conflict with "([^"]*)"')
 
 
 class NoAnswer(Exception):
-    """The server could not be reached, or broke off; what was asked may have happened or not.
+    """The server could not be reached, or the connection broke; the request may have been executed or not.
 
     Args:
-        message: why.
-        status: 403 where it refused a connection because a right is missing.
+        message: reason.
+        status: 403 if a connection was refused because a right is missing.
     """
 
     def __init__(self, message: str, status: int = 0) -> None:
@@ -30,11 +30,11 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Answer of a server."""
+    """Reply of a server."""
 
     status: int
     headers: Mapping[str, str]  # names in lower case
-    chunks: Iterator[bytes]  # raises NoAnswer when it breaks off
+    chunks: Iterator[bytes]  # raises NoAnswer when the connection breaks
     close: Callable[[], None] = lambda: None
 
     def body(self) -> bytes:
@@ -45,7 +45,7 @@ class Answer:
 
 
 class Connection(Protocol):
-    """A way to one namespace of one cluster."""
+    """Connection to one namespace of one cluster."""
 
     context: str
     namespace: str
@@ -54,10 +54,10 @@ class Connection(Protocol):
     def send(
         self, method: str, path: str, *, body: bytes | None, content_type: str, read_timeout_s: float
     ) -> Answer:  # fmt: skip
-        """One request, once.
+        """Send a request, without retries.
 
         Raises:
-            NoAnswer: nothing came back.
+            NoAnswer: there was no reply.
         """
 
     def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
@@ -69,14 +69,14 @@ class Connection(Protocol):
 
 
 def refusal(status: int, body: bytes, key: Key | None, where: str) -> ApiError:
-    """Error for a server's refusal, in words.
+    """Error for a server's refusal.
 
     Args:
-        body: a Status object, usually.
-        where: the server, and the context of the kubeconfig.
+        body: body of the reply, usually a Status object.
+        where: the server, and the context of the kubeconfig, for messages.
 
     Raises:
-        Expired: that is what it says.
+        Expired: the reply says so (410).
     """
     found: dict[str, Any] = {}
     with suppress(ValueError):
@@ -104,7 +104,7 @@ def refusal(status: int, body: bytes, key: Key | None, where: str) -> ApiError:
 
 
 def lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Lines without their ends, as they come."""
+    """Lines without their ends, as they arrive."""
     rest = b""
     for chunk in chunks:
         *whole, rest = (rest + chunk).split(b"\n")
@@ -114,5 +114,5 @@ def lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def seconds(text: str | None) -> float | None:
-    """A Retry-After header; a minute at most."""
+    """Seconds of a Retry-After header, at most 60; None without one."""
     return min(60.0, float(text)) if text and text.isdecimal() else None

@@ -17,7 +17,7 @@ from rlctl.errors import BackendUnreachable
 from rlctl.spec.names import IN_CLUSTER
 
 Object = dict[str, Any]
-"""As JSON: apiVersion, kind, metadata, ..."""
+"""Object as JSON: apiVersion, kind, metadata, ..."""
 
 
 class Kind(NamedTuple):
@@ -49,11 +49,11 @@ KINDS: Mapping[str, Kind] = {
         Kind("Lease", "coordination.k8s.io/v1", "leases"),
     )
 }
-"""All that we send or read; known here, so that no request is spent on discovery."""
+"""All kinds that we send or read; listed here, so that no request is spent on discovery."""
 
 
 class Key(NamedTuple):
-    """Names an object of the namespace."""
+    """Name of an object in the namespace."""
 
     kind: str
     name: str
@@ -75,26 +75,26 @@ class FieldConflict(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Objects of one list, and where a watch goes on from."""
+    """Objects of one list, and the version from which a watch continues."""
 
     items: list[Object]
     resource_version: str
-    remaining: int = 0  # more that were not read, because of `most`
+    remaining: int = 0  # objects beyond `most`, which were not read
 
 
 class Event(NamedTuple):
-    """One change that a watch saw; a watch that has expired raises Expired instead."""
+    """One change that a watch saw; an expired watch raises Expired instead."""
 
     what: Literal["ADDED", "MODIFIED", "DELETED", "BOOKMARK"]
     object: Object
 
 
 class ApiError(BackendUnreachable):
-    """The API server said no, or did not answer: a caller that can do without the target catches this, too.
+    """Refusal of the API server, or no answer: a caller that can do without the target catches this, too.
 
     Args:
         status: HTTP status; 0 when there was no answer.
-        said: reason of the answer, as in "Forbidden".
+        said: reason in the reply, as in "Forbidden".
         key: the object concerned.
     """
 
@@ -110,12 +110,12 @@ class ApiError(BackendUnreachable):
 
 
 class Expired(Exception):
-    """A watch or a list went on from a moment that the server has forgotten: list again."""
+    """A watch or list cannot continue, as the server has dropped its version: list again."""
 
 
 @dataclass(slots=True)
 class Requests:
-    """Requests that were sent, for tests and benchmarks; a repeated request counts again."""
+    """Count of requests sent, for tests and benchmarks; a retry counts again."""
 
     by_method: dict[str, int] = field(default_factory=dict)
 
@@ -124,7 +124,7 @@ class Requests:
 
     @property
     def writes(self) -> int:
-        """Requests that could change something; dry runs included."""
+        """Requests that could change something, dry runs included."""
         return sum(count for method, count in self.by_method.items() if method != "GET")
 
     @property
@@ -133,8 +133,8 @@ class Requests:
 
 
 class Api(Protocol):
-    """One namespace of one cluster, as one user. Repeats what can be repeated, with a budget, on 429, 5xx and
-    time-outs; then raises ApiError. Every call has a time-out."""
+    """One namespace of one cluster, as one user. Retries what can be retried on 429, 5xx and timeouts, within a budget;
+    then raises ApiError. Every call has a timeout."""
 
     context: str  # of the kubeconfig; "in-cluster"
     namespace: str
@@ -142,7 +142,7 @@ class Api(Protocol):
     requests: Requests
 
     def get(self, key: Key) -> Object | None:
-        """The object, or None."""
+        """The object, or None if it does not exist."""
 
     def list(self, kind: str, *, labels: str = "", fields: str = "", most: int | None = None) -> Page:
         """Objects of a kind, in pages of 500, from the server's cache (resourceVersion 0) when `most` is None."""
@@ -151,53 +151,53 @@ class Api(Protocol):
         self, document: Object, *, manager: str, force: bool = False, dry_run: bool = False,
         uid: str | None = None,
     ) -> Object:  # fmt: skip
-        """Server-side apply, strict field validation.
+        """Server-side apply, with strict field validation; returns the object.
 
         Args:
-            uid: refuse (409) unless the live object is this one.
+            uid: refuse (409) unless the live object has it.
 
         Raises:
-            ApiError: with `conflicts` when other field managers own fields.
+            ApiError: with `conflicts` if other field managers own fields.
         """
 
     def create(self, document: Object) -> Object:
-        """Raises ApiError with status 409 when it is there already."""
+        """Create an object; ApiError with status 409 if it exists."""
 
     def replace(self, document: Object) -> Object:
-        """Write the whole object back; status 409 when it has changed since it was read (resourceVersion)."""
+        """Write a whole object back; status 409 if it has changed since it was read (resourceVersion)."""
 
     def delete(
         self, key: Key, *, uid: str | None = None, grace_s: int | None = None,
         propagation: Literal["Background", "Foreground"] = "Background",
     ) -> bool:  # fmt: skip
-        """False when it was not there. `uid`: only this object (precondition)."""
+        """Delete an object, with `uid` only that one (precondition); False if it did not exist."""
 
     def watch(
         self, kind: str, *, labels: str = "", fields: str = "", resource_version: str, timeout_s: float
     ) -> Iterator[Event]:
-        """Changes since then, until the time is up. Raises Expired."""
+        """Changes since a version, until the timeout. Raises Expired."""
 
     def pod_log(self, pod: str, *, within_s: float, previous: bool = False, tail: int | None = None) -> Iterator[str]:
-        """Lines without their ends. A container that has none, or is gone: no line.
+        """Lines of a pod's log without their ends; none if the container has no log, or is gone.
 
         Args:
-            within_s: ask once, and not for longer: the server asks the node, which may be gone.
+            within_s: timeout in seconds, without a retry: the server queries the node, which may be gone.
         """
 
     def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
-        """A connection to a port of a pod, through the API server; one connection for one `with`."""
+        """Connection to a port of a pod, through the API server; one connection per `with`."""
 
     def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
-        """SelfSubjectAccessReview in this namespace; None when even that may not be asked."""
+        """SelfSubjectAccessReview in this namespace; None if even that may not be requested."""
 
     def version(self) -> str:
-        """Of the server, as "v1.34.1"."""
+        """Version of the server, as "v1.34.1"."""
 
     def raw(self, path: str) -> Any:
         """GET of any path, decoded JSON: storage classes, nodes, API groups."""
 
 
 def kubectl(api: Api, *, namespaced: bool = True) -> str:
-    """The beginning of a printed command line, which leads to where `api` does."""
+    """Beginning of a printed kubectl command, for the cluster and namespace of `api`."""
     context = "" if api.context == IN_CLUSTER else f" --context {shlex.quote(api.context)}"
     return f"kubectl{context} -n {api.namespace}" if namespaced else f"kubectl{context}"

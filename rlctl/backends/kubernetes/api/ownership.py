@@ -1,7 +1,7 @@
-"""Ownership of an object's fields, as `metadata.managedFields` says.
+"""Ownership of an object's fields, from `metadata.managedFields`.
 
 A field set is a tree of `f:name` (a field), `k:{...}` (an item of a list, by its key), `v:...` (a member of a set) and
-`.` (the place itself); an empty tree is a leaf, or something owned as a whole.
+`.` (the node itself); an empty tree is a leaf, or a value owned as a whole.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rlctl.backends.kubernetes.api.interface import Object
 Fields = Mapping[str, Any]
 REPLICAS: Final = ("f:spec", "f:replicas")
 _KEY_DEFAULTS: Final = {"protocol": "TCP"}
-"""Parts of a list's key that a document may leave out."""
+"""Defaults of key fields, which a document may leave out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class Owner:
     """One entry of managedFields."""
 
     manager: str
-    applied: bool  # by server-side apply; otherwise by a write of the whole or a part
+    applied: bool  # by server-side apply; else by an update of the whole or a part
     subresource: str
     fields: Fields
 
 
 def owners(live: Object) -> list[Owner]:
-    """All entries but those for the status, which no document holds."""
+    """All entries except those for the status, which no document has."""
     return [
         Owner(
             manager=entry.get("manager", ""),
@@ -44,7 +44,7 @@ def owners(live: Object) -> list[Owner]:
 
 
 def applied_by(live: Object, manager: str) -> Fields | None:
-    """Fields that this manager owns by server-side apply; None: it has applied nothing."""
+    """Fields that a manager owns by server-side apply; None: it has applied nothing."""
     for owner in owners(live):
         if owner.applied and owner.manager == manager and not owner.subresource:
             return owner.fields
@@ -52,7 +52,7 @@ def applied_by(live: Object, manager: str) -> Fields | None:
 
 
 def owning(live: Object, path: Iterable[str]) -> list[Owner]:
-    """All field managers that own exactly that field."""
+    """All field managers that own exactly this field."""
     path = tuple(path)
     return [owner for owner in owners(live) if _holds(owner.fields, path)]
 
@@ -66,17 +66,17 @@ def _holds(fields: Fields, path: tuple[str, ...]) -> bool:
 
 
 def has_fields(fields: Fields) -> bool:
-    """Whether these are fields of a mapping, each with its owner."""
+    """Whether a field set is that of a mapping, each field with its owner."""
     return any(step.startswith("f:") for step in fields)
 
 
 def is_by_key(fields: Fields) -> bool:
-    """Whether these are items of a list by key, or members of a set."""
+    """Whether a field set is that of a list with keyed items, or of a set."""
     return any(step.startswith(("k:", "v:")) for step in fields)
 
 
 def pick(items: Any, step: str) -> Any:
-    """The item of a list that `k:{...}` or `v:...` names; None when there is none."""
+    """The item of a list that `k:{...}` or `v:...` names; None if there is none."""
     if not isinstance(items, list):
         return None
     wanted = json.loads(step[2:])
@@ -92,7 +92,7 @@ def pick(items: Any, step: str) -> Any:
 
 
 def step_of(item: Any, others: Iterable[Fields]) -> str | None:
-    """The step that names this item of a list, in the form that these field managers use; None: they name no items."""
+    """The step that names an item of a list, in the form of these field managers; None: they name no items."""
     for fields in others:
         for step in fields:
             if step.startswith("v:"):

@@ -18,14 +18,14 @@ _BINARY: Final = 0x2
 
 
 class Pipe:
-    """Carries bytes until one side ends.
+    """Bridge between a socket and a WebSocket, until one side ends.
 
     Args:
         websocket: connected; `websocket.WebSocket` of the package websocket-client.
 
     Attributes:
-        near: our end.
-        error: what the far side said when it could not reach the port.
+        near: our end, a socket.
+        error: message of the far side if it could not reach the port.
     """
 
     def __init__(self, websocket: Any) -> None:
@@ -40,7 +40,7 @@ class Pipe:
             thread.start()
 
     def close(self) -> None:
-        """End it; both threads end with it."""
+        """Close both ends; both threads end."""
         self.near.close()
         self._end()
         for thread in self._threads:

@@ -1,4 +1,4 @@
-"""Refusals of an API server in words: which right is missing, which sum does not fit, the owner of a field."""
+"""Refusals of an API server in words: which right is missing, which quota is exceeded, which manager owns a field."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 GO_ON: Final = "Run the same command again: it goes on where this one stopped."
 FORWARD_RIGHT: Final = "it takes the right pods/portforward: docs/operations.md"
 _AFTERWARDS: Final = "Once that is done, the same command: it goes on where this one stopped."
-"""In place of GO_ON where the same command alone would end the same way."""
+"""Hint in place of GO_ON where the same command alone would fail the same way."""
 _USER: Final = re.compile(r'User "([^"]*)" cannot')
 QUOTA: Final = re.compile(r"exceeded quota: ([^,]+), requested: (.*?), used: (.*?), limited: (.*)", re.DOTALL)
 REPLICAS_FIELD: Final = ".spec.replicas"
@@ -26,21 +26,21 @@ _WAYS_OUT: Final = {
     "spec and take it over: rlctl up SPEC --force-conflicts",
 }
 _GRANT: Final = "is attempting to grant"
-"""A 403 for a right that lacks, beside those of `_USER`; any other is a rule of the cluster."""
+"""Sign of a 403 for a missing right, beside `_USER`; any other 403 is a rule of the cluster."""
 _FIXED: Final = ("field is immutable", "updates to statefulset spec for fields other than", "cannot change roleRef")
 _VOLUME: Final = ("pvc can be resized", "field can not be less than")
-"""A claim of a class that does not grow, and one that is to shrink."""
+"""Signs of a claim whose class does not grow, and of one that would shrink."""
 _FOR_A_WHILE: Final = (0, 408, 409, 429)
-"""These and 5xx may pass; every other status is the same the next time."""
+"""Statuses that may pass, as may 5xx; any other is the same at the next attempt."""
 
 
 class Refusal(Conflict):
-    """A conflict that is the API server's answer, not another command's doing.
+    """Conflict that is the API server's answer, not caused by another command.
 
     Args:
         message, objects: as in Conflict.
-        remedy: what to do.
-        hint: what to do, while nothing was written.
+        remedy: what the user can do.
+        hint: what the user can do, while nothing was written.
     """
 
     def __init__(self, message: str, *, remedy: str, hint: str = "", objects: tuple[str, ...] = ()) -> None:
@@ -59,7 +59,7 @@ class Row(NamedTuple):
 
 
 def shown_value(value: Any) -> str:
-    """A value in a table: as JSON, short."""
+    """Value in a table: JSON, shortened."""
     if value is None:
         return "-"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -67,7 +67,7 @@ def shown_value(value: Any) -> str:
 
 
 def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
-    """One error for all fields of all objects."""
+    """One error for all fields of all objects that other managers own."""
     rows = list(dict.fromkeys(rows))
     table = [Row("object", "field", "owner", "theirs", "ours"), *rows]
     widths = [max(len(row[column]) for row in table) for column in range(len(table[0]))]
@@ -85,12 +85,12 @@ def conflict(rows: Iterable[Row], *, run: str) -> Refusal:
 
 
 def in_words(error: ApiError, verb: str, key: Key, api: Api, *, written: bool) -> RlctlError:
-    """The error for the user.
+    """Error for the user from an error of the API server.
 
     Args:
-        verb: what we asked for, as a right is called: create, patch, delete.
-        api: where it was asked for.
-        written: something of this command was written already.
+        verb: verb of the request, as rights name it: create, patch, delete.
+        api: server of the request.
+        written: whether this command has written something already.
     """
     if any(sign in error.message for sign in _VOLUME):
         return Refusal(
@@ -124,7 +124,7 @@ def in_words(error: ApiError, verb: str, key: Key, api: Api, *, written: bool) -
 
 
 def partly(error: BackendUnreachable | Refusal) -> PartlyApplied:
-    """The same refusal, once something was written: its words, its way out, and that the same command goes on."""
+    """The same refusal, once something was written: its message, its remedy, and that the same command resumes."""
     remedy = error.remedy if isinstance(error, Refusal) else error.hint
     remedy = remedy.replace(GO_ON, "").strip()
     if not isinstance(error, Refusal) and not lasting(error):
@@ -134,19 +134,19 @@ def partly(error: BackendUnreachable | Refusal) -> PartlyApplied:
 
 
 def lasting(error: RlctlError) -> bool:
-    """Whether the same request ends the same way."""
+    """Whether the same request would fail again."""
     return isinstance(error, ApiError) and error.status < 500 and error.status not in _FOR_A_WHILE
 
 
 def is_invalid(error: ApiError) -> bool:
-    """Whether the server takes no such object, whatever is there; a webhook that knows no dry run says nothing."""
+    """Whether the server never takes such an object; a webhook without support for dry runs proves nothing."""
     if any(sign in error.message for sign in (*_FIXED, *_VOLUME, "does not support dry run")):
         return False
     return error.status in (400, 422) and not error.conflicts
 
 
 def lacks_right(error: ApiError) -> bool:
-    """Whether a 403 is for a right that is missing, and no rule of the cluster."""
+    """Whether a 403 is for a missing right, not by a rule of the cluster."""
     return error.status == 403 and (_USER.search(error.message) is not None or _GRANT in error.message)
 
 
@@ -193,6 +193,6 @@ def _quota(key: Key, found: re.Match[str], api: Api, *, written: bool) -> Refusa
 
 
 def pairs(text: str) -> dict[str, str]:
-    """{a: 1, b: 2} of `a=1, b=2`."""
+    """Parse `a=1, b=2` into {a: 1, b: 2}."""
     parts = (part.strip().partition("=") for part in text.rstrip(".").split(","))
     return {name: value for name, equals, value in parts if equals}

@@ -1,6 +1,6 @@
-"""Retries: how long one command repeats a request, and how often; decided after each failure, by the server's answer.
+"""Retries: how long and how often one command retries a request; decided after each failure, by the server's reply.
 
-A write that is repeated late may land after another command has taken the lock of the run: writers set `FENCE`.
+A write that is retried late may land after another command has taken the lock of the run: writers set `FENCE`.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Final
 from rlctl.backends.kubernetes.api.exchange import NoAnswer
 
 FIRST_PATIENCE_S: Final = 6.0
-"""Patience with a server that has not answered yet, or was given up: a wrong address is no reason to wait long."""
+"""Seconds of retries against a server that has not answered yet, or was given up: its address may be wrong."""
 PATIENCE_S: Final = 45.0
-"""Patience with a server that has answered, whatever it said: it restarts, or is overloaded."""
+"""Seconds of retries against a server that has answered, whatever it said: it restarts, or is overloaded."""
 RETRIES: Final = 100
-"""Repeats that one command may make at once, over all its calls."""
+"""Burst of retries that one command may make, over all its calls."""
 REFILL_S: Final = 36.0
-"""Time after which one more repeat is allowed: a command that watches for days lives through an outage each hour."""
+"""Seconds after which one more retry is allowed: a command that watches for days survives an outage each hour."""
 _FIRST_DELAY_S: Final = 0.25
 _LONGEST_DELAY_S: Final = 8.0
 
 FENCE: Final[ContextVar[Callable[[], None] | None]] = ContextVar("fence", default=None)
-"""Called before every repeat in this thread; what it raises ends the call."""
+"""Called before every retry in this thread; an error that it raises ends the call."""
 
 
 @dataclass
 class Tries:
-    """Tries of one call."""
+    """Attempts of one call."""
 
     began: float
     count: int = 0
     lost: list[NoAnswer] = field(default_factory=list)
-    """Requests that were never answered: they may have been done."""
+    """Requests without an answer: they may have been executed."""
 
 
 class Retries:
-    """Patience and budget of one command.
+    """Retry timeouts and budget of one command.
 
     Args:
-        clock: seconds, monotonic.
-        jitter: in [0, 1).
+        clock: monotonic seconds.
+        jitter: returns a random number in [0, 1).
     """
 
     def __init__(
@@ -57,22 +57,22 @@ class Retries:
         return Tries(self._clock())
 
     def heard(self, *, well: bool) -> None:
-        """Note that the server has answered.
+        """Record that the server has answered.
 
         Args:
-            well: with what it was asked for, or a refusal that would be the same again.
+            well: with success, or with a refusal that a retry would not change.
         """
         self._heard = True
         self._gave_up = self._gave_up and not well
 
     def pause(self, tries: Tries, after_s: float | None = None) -> bool:
-        """Wait before a repeat; False: there is to be none.
+        """Wait before a retry; False: no more retries.
 
         Args:
-            after_s: no sooner, says the server.
+            after_s: minimum delay in seconds, as the server asks.
 
         Raises:
-            RlctlError: the fence has fallen.
+            RlctlError: raised by the fence.
         """
         delay_s = max(self._delay_s(tries.count), after_s or 0.0)
         limit_s = PATIENCE_S if self._heard and not self._gave_up else FIRST_PATIENCE_S
@@ -80,7 +80,7 @@ class Retries:
         self._left = min(float(RETRIES), self._left + (now - self._counted) / REFILL_S)
         self._counted = now
         if self._left < 1 or now + delay_s > tries.began + limit_s:
-            self._gave_up = True  # the next call finds out soon
+            self._gave_up = True  # the next call gives up sooner
             return False
         self._left -= 1
         self._sleep(delay_s)
@@ -90,7 +90,7 @@ class Retries:
         return True
 
     def rest(self, times: int) -> None:
-        """Wait, longer with each of so many times in a row, before a new try of what has no end and is no repeat."""
+        """Wait before another attempt of an endless operation, longer with each of `times` in a row; costs no retry."""
         self._sleep(self._delay_s(times))
 
     def _delay_s(self, times: int) -> float:

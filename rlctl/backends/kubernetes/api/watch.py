@@ -1,4 +1,4 @@
-"""Watching the objects of a kind: a list, then only what changes, and again from the start when that has expired."""
+"""Watch of the objects of a kind: a list, then only changes, and a new list when the watch has expired."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rlctl.backends.kubernetes.api.interface import Api, ApiError, Expired, Obje
 
 TICK_S: Final = 10.0
 _TRIES: Final = 5
-"""Broken watches in a row before we give up; the list between two of them is patient by itself."""
+"""Broken watches in a row before we give up; the list between two of them has retries of its own."""
 _ALL: Final = 1_000_000
-"""More objects than there are; but a bounded list is never from a cache. A caller decides by what is there now: an old
-list shows a rollout as done before it has begun, and a pod that was just made as gone."""
+"""More objects than exist: a bounded list never comes from a cache. A caller decides by the present state: an old list
+shows a rollout as done before it has begun, and a pod that was just created as gone."""
 
 
 def follow(
     api: Api, kind: str, *, labels: str = "", fields: str = "", tick_s: float = TICK_S
 ) -> Iterator[dict[str, Object]]:
-    """The objects by name: at once, after every change, and at least every `tick_s`; never ends by itself.
+    """Objects by name: at once, after every change, and at least every `tick_s`; never ends by itself.
 
     Raises:
         ApiError: the server does not answer, or refuses.

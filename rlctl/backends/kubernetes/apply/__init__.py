@@ -1,1 +1,1 @@
-"""Changes of a run: up, down, scale, rollback, and what differs from what is wanted."""
+"""Changes of a run: up, down, scale, rollback, and the differences from what is wanted."""

@@ -1,4 +1,4 @@
-"""Removal of a run's folder from a volume that is not ours: a pod does it, because only pods reach the volume."""
+"""Removal of a run's folder from a volume that is not ours, by a pod, as only pods reach the volume."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def key_of(run: str) -> Key:
 
 
 def pod(wanted: Wanted) -> Object | None:
-    """The pod that removes VOLUME/runs/<run>-<uid8> and nothing else; None: the run has no manager to take after."""
+    """Pod that removes VOLUME/runs/<run>-<uid8> and nothing else; None: the run has no manager to copy it from."""
     return pod_of(wanted, key_of(wanted.run).name, "clean", ["python", "-c", _REMOVE, folder_of(wanted)])
 
 
 def await_end(session: Session, key: Key, folder: str) -> None:
-    """Wait for the pod that removes files.
+    """Wait for the end of the pod that removes files.
 
     Raises:
-        PartlyApplied: the pod could not run, did not come to its end, or is gone; the same command tries again.
+        PartlyApplied: the pod could not run, did not finish in time, or is gone; the same command tries again.
     """
     phase, do = _phase(session, key), kubectl(session.api)
     if phase == "Succeeded":
@@ -44,7 +44,7 @@ def await_end(session: Session, key: Key, folder: str) -> None:
 
 
 def _phase(session: Session, key: Key) -> str | None:
-    """The phase that the pod has ended with, or has when its time is up; None: it is gone."""
+    """Phase in which the pod has ended, or is at the timeout; None: it is gone."""
     patience = session.patience(TIMEOUT_S)
     for known in follow(session.api, "Pod", fields=f"metadata.name={key.name}"):
         pod = known.get(key.name)

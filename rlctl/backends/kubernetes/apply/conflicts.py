@@ -1,5 +1,5 @@
-"""Conflicts: changes that the server will not take, and fields that other field managers own; found before anything is
-written, and told at once."""
+"""Conflicts: changes that the server refuses, and fields that other field managers own; detected before anything is
+written, and reported together."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from rlctl.spec.names import MANAGER
 
 
 def check(session: Session, seen: Survey) -> None:
-    """Try every change of an object that is there, and every new object with a patch of the user's, in a dry run, which
-    changes nothing. New objects without a patch are held against the schemas when rlctl is made.
+    """Send every change of an existing object, and every new object with a user's patch, as a dry run, which changes
+    nothing. New objects without a patch were checked against the schemas when rlctl was built.
 
     Raises:
-        SpecError: it takes no such object, with the patches of each.
-        Refusal: fields that other field managers own, of all objects; unless they are to be taken over.
+        SpecError: the server never takes such an object; lists the patches of each.
+        Refusal: fields of other field managers, of all objects; unless they are to be taken over.
         Conflict: the keys of the live run are lost.
-        RlctlError: it refuses a change for another reason.
+        RlctlError: the server refuses a change for another reason.
     """
     if seen.core is None:
         keys.check_not_lost(seen.wanted.run, seen.live_workloads)
@@ -56,7 +56,7 @@ def check(session: Session, seen: Survey) -> None:
 
 
 def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> list[Problem]:
-    """Faults of a patched object that is not there yet; any other refusal is told when it is written."""
+    """Faults of a patched object that does not exist yet; any other refusal is raised when it is written."""
     if not wanted.patches(key):
         return []
     try:
@@ -68,7 +68,7 @@ def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> li
 
 
 def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
-    """The error for a patched object that the server never takes; None when it is something else."""
+    """The error for a patched object that the server never takes; None for any other error."""
     files = wanted.patches(key)
     if not files or not is_invalid(error):
         return None
@@ -78,7 +78,7 @@ def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
 
 
 def judged(session: Session, error: ApiError, key: Key, wanted: Wanted) -> RlctlError:
-    """The error for the user when a dry run of a change was refused."""
+    """Error for the user when a dry run of a change is refused."""
     return not_taken(error, key, wanted) or in_words(error, "patch", key, session.api, written=False)
 
 
@@ -96,7 +96,7 @@ def _asked(session: Session, item: Item, wanted: Wanted) -> list[Row]:
 
 
 def refused(item: Item, error: ApiError, run: str) -> Refusal:
-    """The error for a conflict that came up only now."""
+    """The error for a conflict that the dry run did not show."""
     return conflict(_rows(item, error), run=run)
 
 

@@ -1,4 +1,4 @@
-"""`diff`: what an `up` would change, as the server sees it, without the fields that it fills in by itself."""
+"""`diff`: changes that an `up` would make, by the server's dry runs, without the fields that it fills in by itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rlctl.spec.names import MANAGER, WORKLOADS
 
 
 def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
-    """See KubernetesBackend.differences: one dry run for each object that differs."""
+    """Differences by one dry run per object that differs; see KubernetesBackend.differences."""
     seen = survey(session, wanted)
     for item in seen.items:
         if item.denied:
@@ -44,7 +44,7 @@ def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
 
 
 def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
-    """The whole document; the server is asked whether it would take it, and refuses by an error."""
+    """The whole document as added lines; a dry run tells whether the server would take it, and raises if not."""
     workload = item.key.kind in WORKLOADS
     try:
         session.api.apply(with_replicas(item.document) if workload else item.document, manager=MANAGER, dry_run=True)
@@ -92,7 +92,7 @@ def _replicas(item: Item) -> Iterator[str]:
 
 
 def _seen_by(thing: Any, document: Any, mine: Fields) -> Any:
-    """The parts of an object that the document names, or that we own: what the server filled in is left out."""
+    """The parts of an object that the document names, or that we own: fields that the server filled in are left out."""
     if isinstance(thing, dict) and isinstance(document, (dict, type(None))) and (document or has_fields(mine)):
         named = [*(document or {}), *(step[2:] for step in mine if step.startswith("f:"))]
         return {
@@ -112,7 +112,7 @@ def _seen_by(thing: Any, document: Any, mine: Fields) -> Any:
 
 
 def _masked(thing: Object) -> Object:
-    """Without what is secret."""
+    """An object with the data of a Secret masked."""
     if thing.get("kind") != "Secret":
         return thing
     return {**thing, "data": dict.fromkeys(thing.get("data") or {}, "***")}
@@ -125,7 +125,7 @@ def _diff(before: Object, after: Object, key: Key) -> Iterator[str]:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Texts of several lines are written as such, so that their lines are compared."""
+    """YAML dumper that writes texts of several lines as blocks, so that their lines are compared."""
 
 
 def _text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

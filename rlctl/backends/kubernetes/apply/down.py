@@ -1,8 +1,8 @@
-"""`down`: everything of a run goes but what it has learned, senders before receivers.
+"""`down`: removes everything of a run except the data that it has learned, senders before receivers.
 
-Workloads are removed in the foreground: the object stays until its last pod has gone, so that one watch on a few
-objects tells when thousands of pods have ended. What has been learned, the record, revisions and keys stay, unless
-the volumes go too.
+Workloads are removed in the foreground: the object stays until its last pod is gone, so that one watch on a few objects
+tells when thousands of pods have ended. The data learned, the record, revisions and keys stay, unless the volumes are
+removed too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, 
 
 
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
-    """See KubernetesBackend.delete."""
+    """Take a run down; see KubernetesBackend.delete."""
     record = lost.find(session.api, run)
     if record is not None:
         check_owner(session, record, "down")
@@ -41,7 +41,7 @@ def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterat
 
 
 def _tidy(session: Session, run: str) -> None:
-    """Remove the lock of a command that was killed with its very last write to do."""
+    """Remove the lock of a command that was killed before its very last write."""
     found = session.api.get(Key("Lease", lock_name(run)))
     if found is not None and lock.is_of(found, run):
         with session.lock(run, "down").held():
@@ -55,17 +55,17 @@ def _going(record: Record) -> list[Key]:
 
 
 class _Down:
-    """One `down`. The lock is held for what is written, and not while pods end."""
+    """One `down`. The lock is held for writes, not while pods end."""
 
     def __init__(self, session: Session, record: Record, grace_s: float) -> None:
         self._session, self._grace_s = session, grace_s
         self._api: Api = session.api
         self._record = record
         self._run, self._uid = record.state.run, record.state.uid
-        begun = bool(record.state.revision)  # else its first `up` has not come to its end
+        begun = bool(record.state.revision)  # else its first `up` has not finished
         self._manager = None if begun else self._live_manager()
         never = record.readable and record.state.phase == "running" and self._manager is None
-        self._wrote = begun or not never  # a pod of it may have written to its volume: the manager's comes first
+        self._wrote = begun or not never  # a pod of it may have written to its volume: the manager's starts first
 
     def run(self, *, volumes: bool) -> Iterator[Applied]:
         with self._locked() as writer:
@@ -80,10 +80,10 @@ class _Down:
 
     @contextmanager
     def _locked(self) -> Iterator[Writer]:
-        """Hold the lock, and require that no command has changed the run since we looked.
+        """Hold the lock, and require that no command has changed the run since it was read.
 
         Raises:
-            Conflict: another command has, or holds the lock.
+            Conflict: another command has changed it, or holds the lock.
         """
         with self._session.lock(self._run, "down").held() as hold:
             found = lost.find(self._api, self._run)
@@ -98,7 +98,7 @@ class _Down:
         return live if live is not None and inventory.is_ours(live, self._run, self._uid) else None
 
     def _revision(self) -> Wanted | None:
-        """The revision that is recorded, else the newest that is there, else as much as its manager has told of it."""
+        """The recorded revision, else the newest that exists, else what its live manager shows; None without any."""
         number = self._record.state.revision
         there = (each for key in self._record.inventory if (each := number_of(key, self._run)) is not None)
         for each in [number] if number else sorted(there, reverse=True):
@@ -110,12 +110,12 @@ class _Down:
         return Wanted(self._run, self._uid, "", (), objects, {}, {}, {}, {}, {})
 
     def _last_words(self, writer: Writer) -> None:
-        """Keep the manager's status, before it goes."""
+        """Store the manager's last status, before it ends."""
         if self._record.state.phase != "running" or not self._record.readable:
             return
         try:
             found = last_words.kept(self._session.ask(self._record.state, "/status", None))
-        except (RlctlError, RecursionError):  # it does not answer any more: what was kept before stays
+        except (RlctlError, RecursionError):  # it does not answer any more: a status stored before stays
             return
         if found is None:
             return
@@ -124,12 +124,12 @@ class _Down:
             self._session.note(f"of the last status of run {self._run}, {', '.join(left_out)} is too large to be kept")
         if final != self._record.final:
             self._record = writer.save(replace(self._record, final=final))
-        if final.get("phase") == "failed":  # the manager of the next `up` begins with all its time
+        if final.get("phase") == "failed":  # so that the manager of the next `up` begins with all its time
             with suppress(RlctlError):
                 self._session.ask(self._record.state, "/reload", {})
 
     def _workloads(self) -> Iterator[Applied]:
-        """From the last wave to the first; the next wave goes when the one before is gone, or its time is up."""
+        """Remove workloads from the last wave to the first; each waits until the one before is gone, or timed out."""
         there = [key for key in self._record.inventory if key.kind in WORKLOADS]
         lives = {key: self._api.get(key) for key in there}
         waves: dict[int, list[Key]] = {}
@@ -150,7 +150,7 @@ class _Down:
         yield from writer.remove(key, self._run, self._uid, self._session.note, propagation=how)
 
     def _await_gone(self, waited: list[Key]) -> list[Key]:
-        """Whatever of these is still there when the time is up."""
+        """Wait for objects to go; returns those left at the timeout."""
         patience = self._session.patience(self._grace_s)
         remaining = list(waited)
         for kind in dict.fromkeys(key.kind for key in waited):
@@ -161,7 +161,7 @@ class _Down:
         return remaining
 
     def _stopped(self, writer: Writer) -> None:
-        """Record that nothing runs any more, and what is left."""
+        """Record that nothing runs any more, and which objects are left."""
         if not self._record.readable:
             return
         gone = set(_going(self._record))
@@ -175,7 +175,7 @@ class _Down:
             self._record = writer.save(stopped)
 
     def _volumes(self) -> Iterator[Applied]:
-        """Remove what it learned, its keys and history; the record last. Readers first: their pods keep the claim."""
+        """Remove the data learned, keys and history; the record last. Readers first: their pods keep the claim."""
         if readers := reader.left(self._session, self._run):
             with self._locked() as writer:
                 for thing in readers:
@@ -189,15 +189,15 @@ class _Down:
                 yield from self._remove(writer, key)
 
     def _clean(self) -> Iterator[Applied]:
-        """Remove the folder of the run from a volume that is not ours.
+        """Remove the run's folder from a volume that is not ours.
 
         Raises:
-            PartlyApplied: it could not be removed.
+            PartlyApplied: the folder could not be removed.
         """
         key, wanted, storage = clean.key_of(self._run), self._revision(), self._record.state.storage
         document = None if wanted is None else clean.pod(wanted)
         if document is None and storage.partition(":")[0] == f"claim {volume_name(self._run)}":
-            return  # our own, and gone
+            return  # the volume was our own, and is gone
         if document is None:
             raise PartlyApplied(
                 f"{storage} stays, and the record of run {self._run}: nothing is known of how to reach the volume",

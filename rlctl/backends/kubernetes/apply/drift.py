@@ -1,11 +1,11 @@
-"""Whether a live object is what its document says, without asking the server to change anything.
+"""Drift between a live object and its document, without a request that changes anything.
 
 Two things are compared: the value of every field of the document, and the set of fields that our manager owns. Equal
-values are not enough: a field that we no longer name has to be given up, one that we name has to become ours. What
-the server fills in by itself is in neither. Fields of other managers are left alone.
+values are not enough: a field that we no longer name has to be given up, one that we name has to become ours. Fields
+that the server fills in are in neither. Fields of other managers are left alone.
 
-A mutating webhook changes what we send, and the changed field stays ours: sending it again would change nothing.
-So what differs right after our own write is remembered as a mark of both values, and is no drift while both stay.
+A mutating webhook changes what we send, and the changed field stays ours: sending it again would change nothing. So a
+difference right after our own write is recorded as a mark of both values, and is no drift while both stay.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from rlctl.backends.kubernetes.api.ownership import (
 from rlctl.spec.names import MANAGER
 
 _IDENTITY: Final = {(): {"apiVersion", "kind", "status"}, ("f:metadata",): {"name", "namespace", "creationTimestamp"}}
-"""Fields that name an object; no field set has them."""
+"""Fields that identify an object; they are in no field set."""
 _QUANTITIES: Final = {"limits", "requests", "capacity", "hard", "sizeLimit", "divisor"}
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One field that an apply would change, or whose owner it would change."""
+    """One field whose value or owner an apply would change."""
 
     path: tuple[str, ...]
     theirs: Any  # live
-    ours: Any  # in the document; None: it names the field no more
-    differs: bool  # the value, not only its owner
-    owners: tuple[str, ...] = ()  # other managers that own it: with a value that differs, a conflict
+    ours: Any  # in the document; None: it no longer names the field
+    differs: bool  # whether the value differs, not only its owner
+    owners: tuple[str, ...] = ()  # other managers that own it: a conflict if the value differs
 
     def __str__(self) -> str:
         return shown(self.path)
@@ -60,12 +60,12 @@ def compare(document: Object, live: Object, manager: str = MANAGER) -> list[Drif
 
 
 def admitted(document: Object, live: Object) -> dict[str, str]:
-    """Changes that the cluster made to a document just sent: field -> mark, of each field that differs and is ours."""
+    """Changes that the cluster made to a document just sent: field -> mark, for each of our fields that differs."""
     return {str(each): mark(each) for each in compare(document, live) if not each.owners and each.path != REPLICAS}
 
 
 def mark(each: Drift) -> str:
-    """Mark of a field: what we send and what is live; another one when either changes."""
+    """Hash of what we send and what is live: another one when either changes."""
     text = json.dumps([each.ours, each.theirs], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -86,7 +86,7 @@ def _mapping(ours: Object, theirs: Any, mine: Fields, others: Others, path: tupl
 
 
 def _value(ours: Any, theirs: Any, mine: Fields | None, others: Others, path: tuple[str, ...]) -> Iterator[Drift]:
-    """One field, or one item of a list. The owners of its parts show of which kind it is."""
+    """Compare a field, or an item of a list. The owners of its parts tell its kind."""
     trees = [mine or {}, *(fields for _, fields in others)] if ours else [mine or {}]
     if isinstance(ours, dict) and any(has_fields(fields) for fields in trees):
         yield from _mapping(ours, theirs, mine or {}, others, path)
@@ -101,11 +101,11 @@ def _value(ours: Any, theirs: Any, mine: Fields | None, others: Others, path: tu
 
 
 def _list(ours: list[Any], theirs: Any, mine: Fields, others: Others, path: tuple[str, ...]) -> Iterator[Drift]:
-    """A list whose items have keys: each is compared with its like, wherever it stands."""
+    """Compare a list with keyed items: each with the live item of its key, at any position."""
     named = set()
     for item in ours:
         step = step_of(item, [mine, *(fields for _, fields in others)])
-        if step is None:  # not reached while the caller has seen a key
+        if step is None:  # unreachable while the caller has seen a key
             yield Drift(path, theirs, item, True)
             continue
         named.add(step)
@@ -115,7 +115,7 @@ def _list(ours: list[Any], theirs: Any, mine: Fields, others: Others, path: tupl
 
 
 def _given_up(mine: Fields, named: set[str], live: Any, path: tuple[str, ...], others: Others) -> Iterator[Drift]:
-    """Fields that we own and the document names no more; each goes unless another manager owns it too."""
+    """Fields that we own and the document no longer names; each is removed unless another manager owns it too."""
     for step in mine:
         if step == "." or step in named:
             continue
@@ -129,7 +129,7 @@ def _below(others: Others, step: str) -> Others:
 
 
 def _covers(theirs: Any, ours: Any, name: str) -> bool:
-    """Whether the live value is ours, but for what the server filled in."""
+    """Whether the live value equals ours, ignoring what the server filled in."""
     if isinstance(ours, dict):
         if not isinstance(theirs, dict):
             return not ours and theirs is None
@@ -141,13 +141,13 @@ def _covers(theirs: Any, ours: Any, name: str) -> bool:
         return len(theirs) == len(ours) and all(_covers(one, two, name) for one, two in zip(theirs, ours, strict=True))
     if theirs == ours and isinstance(theirs, bool) == isinstance(ours, bool):
         return True
-    if theirs is None:  # the server leaves out what is empty; that we own it is checked apart
+    if theirs is None:  # the server omits empty values; ownership is checked separately
         return not ours
     return name in _QUANTITIES and quantity.same(theirs, ours)
 
 
 def _name(path: tuple[str, ...]) -> str:
-    """The word by which a leaf is compared: `limits` for .resources.limits.cpu, else the field's own name."""
+    """Name by which a leaf is compared: `limits` for .resources.limits.cpu, else the field's own name."""
     names = [step[2:] for step in path[-2:] if step.startswith("f:")]
     return next((name for name in names if name in _QUANTITIES), names[-1] if names else "")
 

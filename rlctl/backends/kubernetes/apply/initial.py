@@ -1,4 +1,4 @@
-"""Upload of the policy that a new run begins with, in pieces, to its manager, which has the volume."""
+"""Upload of a run's initial policy, in chunks, to its manager, which has the volume."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, Workload
 
 PIECE_BYTES: Final = 2**18
 PATIENCE_S: Final = 600.0
-"""Longest wait for the manager to answer: its image may have to be pulled."""
+"""Seconds that the manager has to answer: its image may have to be pulled."""
 _LOOK_S: Final = 2.0
 _TROUBLE_S: Final = 15.0
-"""Between two looks at why it does not run."""
+"""Seconds between two checks why it does not run."""
 
 
 def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
-    """Bring the policy to the manager unless it has it.
+    """Upload the initial policy to the manager unless it has it.
 
     Args:
-        initial: gives the folder that holds it; not called where it is there.
+        initial: returns the folder of the policy; not called if the manager has it.
 
     Raises:
-        PartlyApplied: the manager does not answer, or refuses; the same command goes on.
+        PartlyApplied: the manager does not answer, or refuses; the same command resumes.
         WorkloadFailed: it cannot run.
-        RlctlError: of `initial`.
+        RlctlError: raised by `initial`.
     """
     if "policy.json" in _there(session, state):
         return
@@ -55,7 +55,7 @@ def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Ite
 
 
 def _there(session: Session, state: RunState) -> dict[str, object]:
-    """Files of it that the manager has, once it answers."""
+    """Files of the policy that the manager has, once it answers."""
     patience, looked = session.patience(PATIENCE_S), session.clock()
     while True:
         try:

@@ -1,9 +1,9 @@
-"""Raising the number of actors without drowning the cluster: ten first, then as many as it keeps up with.
+"""Ramp-up of the number of actors, so that the cluster is not overloaded: ten first, then as many as it keeps up with.
 
-Ten thousand pods of a wrong image are ten thousand pulls and events; so ten have to be ready before the rest is asked
-for. From then on at most 2,000 that are not ready are outstanding. A ready actor from before a change of its template
-says nothing of the new one, and does not count. A waiting command watches Deployments, which say how many are ready,
-and holds no lock.
+Ten thousand pods of a wrong image are ten thousand pulls and events; so ten have to be ready before the rest is
+requested. From then on at most 2,000 that are not ready are outstanding. A ready actor from before a change of its
+template says nothing about the new one, and does not count. A waiting command watches Deployments, which report how
+many are ready, and holds no lock.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from rlctl.spec.names import selector
 CANARY: Final = 10
 OUTSTANDING: Final = 2000
 STEP: Final = 250
-"""The fewest that are asked for at once, unless fewer are left."""
+"""Minimum of replicas to request at once, unless fewer are left."""
 PATIENCE_S: Final = 600.0
-"""Longest wait for one more that is ready, when more are wanted than may be outstanding."""
+"""Seconds without another ready actor after which the ramp-up times out."""
 _LOOK_S: Final = 15.0
-"""Between two looks at why the first do not run."""
+"""Seconds between two checks why the first actors do not run."""
 
 
 def first(now: int, wanted: int, *, is_first: bool) -> int:
-    """Replicas that one Deployment of actors is first written with: fewer at once, more only by and by."""
+    """Replicas that one Deployment of actors is first written with: fewer at once, more only by steps."""
     if wanted <= now:
         return wanted
     return now if now or not is_first else min(CANARY, wanted)
 
 
 def next_step(now: Mapping[Key, int], ready: Mapping[Key, int], wanted: Mapping[Key, int]) -> dict[Key, int]:
-    """Replicas that each Deployment may be asked for now; empty: nothing more yet.
+    """Replicas to request from each Deployment now; empty: none yet.
 
     Args:
-        now, ready, wanted: replicas asked for, ready as they are to be, and wanted in the end; the same keys.
+        now, ready, wanted: replicas requested, ready from the present template, and wanted in the end; the same keys.
     """
     lower = {key: wanted[key] for key in now if now[key] > wanted[key]}
     if lower:
@@ -73,12 +73,12 @@ def go_on(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
     """Bring the actor Deployments to their numbers; the lock is held only while writing.
 
     Args:
-        state: as recorded; another number of actors recorded meanwhile ends it.
+        state: recorded state; if another number of actors is recorded meanwhile, this raises Conflict.
         wanted: replicas of each Deployment, in the order in which they are filled.
 
     Raises:
-        WorkloadFailed: the first ones cannot run.
-        TimedOut: none becomes ready any more.
+        WorkloadFailed: the first actors cannot run.
+        TimedOut: no more actors become ready.
         Conflict: another command has changed the number meanwhile, or another field manager has set it.
     """
     lives = {key: session.api.get(key) for key in wanted}
@@ -102,7 +102,7 @@ def _numbers(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> tuple[di
 
 
 def _differs(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> bool:
-    """Whether one of them has another number; one that another field manager has set meanwhile stays as it is."""
+    """Whether a Deployment has another number; one that another field manager has set meanwhile stays."""
     counts = {key: replicas.count(live) for key, live in there.items()}
     return any(found.whose != "foreign" and found.value != wanted[key] for key, found in counts.items())
 
@@ -143,7 +143,7 @@ def _check_unchanged(session: Session, state: RunState) -> None:
 
 
 def _wait(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]) -> dict[Key, Object | None]:
-    """Until there is something to ask for, or all are asked for."""
+    """Wait until there is something to request, or everything is requested."""
     best, looked = -1, session.clock()
     patience = session.patience(PATIENCE_S)
     for known in follow(session.api, "Deployment", labels=selector(run, "actor")):
@@ -174,7 +174,7 @@ def _check_trouble(processes: list[Process]) -> None:
     """Check that actors come up.
 
     Raises:
-        WorkloadFailed: an actor that cannot mend itself.
+        WorkloadFailed: an actor cannot run until a person changes something.
     """
     for process in processes:
         if process.role == "actor" and process.permanent:

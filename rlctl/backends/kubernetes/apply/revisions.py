@@ -1,4 +1,4 @@
-"""Revisions of a run: the number of the next one, and the objects that stay because an old one needs them."""
+"""Revisions of a run: the number of the next one, and the objects kept because an old one needs them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rlctl.backends.revisions import KEPT
 
 
 def next_number(api: Api, seen: Survey) -> int:
-    """The number of the revision that this `up` makes, or keeps.
+    """Number of the revision that this `up` creates, or keeps.
 
-    One that a killed command has made, and no record names yet, is used again when it is equal.
+    A revision that a killed command has created, and no record names yet, is used again if it is equal.
     """
     number = 0 if seen.record is None else seen.record.state.revision
     if number and not seen.new_revision:
@@ -28,11 +28,11 @@ def next_number(api: Api, seen: Survey) -> int:
 
 
 def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
-    """Objects that no document names and yet stay: the last revisions, and run files that their pods may still read.
+    """Objects to keep that no document names: the last revisions, and run files that their pods may still read.
 
     Args:
-        names: the inventory.
-        number: of the revision that is being applied.
+        names: objects of the inventory.
+        number: number of the revision that is being applied.
     """
     run, uid = seen.wanted.run, seen.wanted.uid
     before = () if seen.record is None else seen.record.kept
@@ -48,5 +48,5 @@ def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
 
 
 def run_files(wanted: Wanted) -> set[Key]:
-    """Immutable ConfigMaps: pods that were not replaced yet still read them."""
+    """Immutable ConfigMaps of a revision: pods that were not replaced yet still read them."""
     return {key for key, thing in wanted.objects.items() if key.kind == "ConfigMap" and thing.get("immutable")}

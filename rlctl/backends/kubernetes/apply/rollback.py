@@ -1,4 +1,4 @@
-"""`history` and `rollback`: revisions are kept as they were sent, so going back renders nothing."""
+"""`history` and `rollback`: revisions are stored as they were sent, so a rollback renders nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rlctl.spec.names import COMPONENT, selector
 
 
 def revisions(api: Api, run: str) -> list[Revision]:
-    """See KubernetesBackend.revisions: two requests."""
+    """Revisions of a run, in two requests; see KubernetesBackend.revisions."""
     record = known(api, run)
     found = api.list("ConfigMap", labels=f"{selector(run)},{COMPONENT}=revision").items
     kept = []
@@ -30,7 +30,7 @@ def revisions(api: Api, run: str) -> list[Revision]:
 
 
 def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
-    """See KubernetesBackend.rollback."""
+    """Apply a revision again; see KubernetesBackend.rollback."""
     record = known(session.api, run)
     check_owner(session, record, "rollback")
     found = _stored(session.api, record, number)
@@ -42,7 +42,7 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
 
 
 def _with_claims_of(present: Wanted, wanted: Wanted) -> Wanted:
-    """The revision with the volume of the present one, which may have grown since: it never shrinks."""
+    """A revision with the volume claim of the present one, which may have grown since: a volume never shrinks."""
     claims = [key for key in wanted.objects if key.kind == "PersistentVolumeClaim" and key in present.objects]
     names = {f"{key.kind}-{key.name}.yaml".lower() for key in claims}
     documents = {document.name: document for document in present.documents if document.name in names}
@@ -57,7 +57,7 @@ def _with_claims_of(present: Wanted, wanted: Wanted) -> Wanted:
 
 
 def kept(api: Api, record: Record, number: int) -> Wanted:
-    """The revision of that number.
+    """The wanted objects of a revision.
 
     Raises:
         Conflict: it is not kept.

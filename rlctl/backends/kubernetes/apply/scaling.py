@@ -25,8 +25,8 @@ from rlctl.spec.names import DOMAIN, selector
 RESTART_MANAGER: Final = "rlctl-restart"
 """Field manager of one annotation of the pod template, so that it survives the next `up`."""
 _RECKONED_WITH: Final = ("learner", "evaluator", "replay")
-"""Roles of which the manager expects as many as are wanted: to step together, to judge a model together, and to share
-out what actors send."""
+"""Roles whose wanted number the manager uses: to step together, to judge a model together, and to divide the experience
+that actors send."""
 RESTARTED_AT: Final = f"{DOMAIN}/restarted-at"
 
 
@@ -54,7 +54,7 @@ def live(session: Session, run: str) -> tuple[Record, Wanted]:
     """A run that is up, and its present revision.
 
     Raises:
-        Conflict: no such run, or it is down, or its first `up` has not ended.
+        Conflict: no such run, or it is down, or its first `up` has not finished.
     """
     record = known(session.api, run)
     if record.state.phase != "running":
@@ -70,7 +70,7 @@ def live(session: Session, run: str) -> tuple[Record, Wanted]:
 
 
 def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:
-    """See KubernetesBackend.scale."""
+    """Change replica counts; see KubernetesBackend.scale."""
     record, wanted = live(session, run)
     check_owner(session, record, "scale")
     for role, count in counts.items():
@@ -88,7 +88,7 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
         with session.lock(run, "scale").held() as hold:
             record, wanted = live(session, run)
             check_owner(session, record, "scale")
-            numbers = _numbers(wanted, counts)  # an `up` may have made other workloads meanwhile
+            numbers = _numbers(wanted, counts)  # an `up` may have created other workloads meanwhile
             state = replace(record.state, replicas={**record.state.replicas, **counts})
             writer = Writer(session.api, hold)
             if state != record.state:
@@ -117,7 +117,7 @@ def _numbers(wanted: Wanted, counts: Mapping[str, int]) -> dict[Key, int]:
 
 
 def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str, int]) -> None:
-    """Tell the manager the new numbers of roles that it waits for; with the old ones it does its work, too."""
+    """Notify the manager of new numbers of roles that it waits for; with the old ones it works, too."""
     if not counts.keys() & set(_RECKONED_WITH):
         return
     try:
@@ -129,7 +129,7 @@ def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str
 def _differing(
     session: Session, numbers: Mapping[Key, int], record: Record
 ) -> dict[Key, tuple[Object, replicas.Count]]:  # fmt: skip
-    """Workloads whose number is another.
+    """Workloads with another number of replicas.
 
     Raises:
         Conflict: one of them is not of this run.
@@ -156,7 +156,7 @@ def _check_conflicts(session: Session, numbers: Mapping[Key, int], record: Recor
 
 
 def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
-    """See KubernetesBackend.restart: the controller replaces the pods; of several Deployments one after the other."""
+    """Replace a role's pods by its controller, one Deployment after the other; see KubernetesBackend.restart."""
     record, wanted = live(session, run)
     check_owner(session, record, "restart")
     check_role(record.state, role)
@@ -197,7 +197,7 @@ def _await_rolled_out(session: Session, key: Key, run: str, role: str) -> None:
     """Wait until the pods of a restart are ready.
 
     Raises:
-        TimedOut: its pods do not become ready.
+        TimedOut: the pods do not become ready.
     """
     progress: tuple[int, int] = (-1, -1)
     patience = session.patience(ramp.PATIENCE_S)
@@ -221,7 +221,7 @@ def _await_rolled_out(session: Session, key: Key, run: str, role: str) -> None:
 
 
 def _rollout(thing: Object) -> tuple[bool, int, int, int]:
-    """Whether a rolling update has come to its end; replicas updated, ready, and wanted."""
+    """Whether a rolling update has finished; replicas updated, ready, and wanted."""
     status: dict[str, Any] = thing.get("status") or {}
     total = int((thing.get("spec") or {}).get("replicas", 1))
     updated, up = int(status.get("updatedReplicas") or 0), int(status.get("readyReplicas") or 0)

@@ -1,4 +1,4 @@
-"""Survey of a namespace against what is wanted of it: read once, before anything is written."""
+"""Survey of a namespace against the wanted objects: read once, before anything is written."""
 
 from __future__ import annotations
 
@@ -27,29 +27,29 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.names import MANAGER, WORKLOADS, selector, volume_name
 
 DISPENSABLE: Final = ("Role", "RoleBinding")
-"""Kinds that many users may not make; a run does without, and then its user has to run `rlctl down` after its end.
+"""Kinds that many users may not create; a run does without, and then its user has to run `rlctl down` after its end.
 
-Not the ServiceAccount that they speak of: without it the manager's pod is not made."""
+The ServiceAccount that they refer to is none of them: without it the manager's pod is not created."""
 _MOST: Final = 5000
-"""Objects of one kind; a limit makes the list as new as a read by name."""
+"""Objects of one kind, at most; a limited list is as fresh as a read by name."""
 ALONE: Final = 1
 """Replicas of a workload that no plan counts: TensorBoard, the status page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One document beside the object that it describes."""
+    """One document, and the live object that it describes."""
 
     key: Key
     role: str
     document: Object
     live: Object | None
     drift: tuple[Drift, ...] = ()
-    edited: bool = False  # the document, since the last whole `up`
-    replicas: int = 0  # wanted, of a workload
-    count: Count | None = None  # live, of a workload
+    edited: bool = False  # whether the document has changed since the last whole `up`
+    replicas: int = 0  # wanted replicas of a workload
+    count: Count | None = None  # live replicas of a workload
     kept: bool = False  # the live number stays: another field manager has set it
-    denied: bool = False  # we may not make it, and can do without
+    denied: bool = False  # we may not create it, and can do without
 
     @property
     def what(self) -> Literal["create", "change", "same"]:
@@ -59,7 +59,7 @@ class Item:
 
     @property
     def sent(self) -> Object:
-        """The document as a dry run sends it: the number of a killed command is ours to give up later."""
+        """The document as a dry run sends it; with the live number, if a killed command left that field to `rlctl`."""
         if self.count is None or self.count.whose != "unfinished":
             return self.document
         return replicas.with_replicas(self.document, self.count.value)
@@ -70,7 +70,7 @@ class Item:
 
     @property
     def scales(self) -> bool:
-        """Whether the number of replicas is to be written."""
+        """Whether the number of replicas has to be written."""
         if self.count is None:
             return self.key.kind in WORKLOADS
         return not self.kept and (self.count.value != self.replicas or self.count.whose == "unfinished")
@@ -78,16 +78,16 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Everything that an `up` has to know, and what it will do."""
+    """Everything that an `up` needs to know, and what it will do."""
 
     wanted: Wanted
     record: Record | None
-    previous: Wanted | None  # the revision that was applied last as a whole
+    previous: Wanted | None  # the revision last applied as a whole
     items: tuple[Item, ...]  # in the order in which they are sent
     unused: tuple[Key, ...]  # to be removed
     core: Object | None  # Secrets
     actor: Object | None
-    state: RunState  # as it is to be recorded in the end, but for the number of a new revision
+    state: RunState  # to be recorded in the end, except the number of a new revision
 
     @property
     def new_revision(self) -> bool:
@@ -100,7 +100,7 @@ class Survey:
 
     @property
     def tells(self) -> bool:
-        """Whether a manager that goes on running has to be told: of changed live fields, or that its run goes on."""
+        """Whether a manager that keeps running has to be notified: of changed live fields, or that its run resumes."""
         if self.record is None or (self.record.live_sent in ("", self.live_hash) and not self.was_given_back):
             return False
         return any(item.role == "manager" and item.key.kind == "StatefulSet" and item.live is not None
@@ -108,7 +108,7 @@ class Survey:
 
     @property
     def was_given_back(self) -> bool:
-        """Whether learners are wanted and there are none: the manager has given the pods of a run back that is over."""
+        """Whether learners are wanted and there are none: the manager has released the pods of a run that is over."""
         return any(
             item.role == "learner" and item.replicas > 0 and item.count is not None
             and (item.count.value, item.count.whose) == (0, "ours") for item in self.items
@@ -133,7 +133,7 @@ class Survey:
 
 
 def survey(session: Session, wanted: Wanted) -> Survey:
-    """Read everything.
+    """Read everything that an `up` needs.
 
     Raises:
         Conflict: the run, or one of its objects, has another owner.
@@ -197,11 +197,11 @@ def _item(
 
 
 def _still_denied(session: Session, item: Item) -> bool:
-    """Whether we still may not make it: the right may have been granted since. One dry run, which changes nothing."""
+    """Whether we still may not create an object: the right may have been granted since. One dry run changes nothing."""
     try:
         session.api.apply(item.document, manager=MANAGER, dry_run=True)
     except ApiError as error:
-        return error.status in (403, 404)  # 404: a RoleBinding whose Role we may not make
+        return error.status in (403, 404)  # 404: a RoleBinding whose Role we may not create
     return False
 
 
@@ -242,7 +242,7 @@ def _unused(record: Record | None, wanted: Wanted) -> list[Key]:
 
 
 def _read(session: Session, wanted: Wanted) -> dict[Key, Object | None]:
-    """Live objects of those that are wanted: a list for each kind, and what no list has is asked for by name."""
+    """Live objects of the wanted ones: a list for each kind, and a read by name for those in no list."""
     found: dict[Key, Object] = {}
     for kind in dict.fromkeys(key.kind for key in wanted.objects):
         if kind not in DISPENSABLE:

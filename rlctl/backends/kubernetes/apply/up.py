@@ -1,12 +1,12 @@
-"""`up`: make a namespace hold what is wanted of it.
+"""`up`: makes a namespace hold the wanted objects.
 
 Read everything, and when nothing differs, write nothing. Otherwise take the lock, read again, and write in this order:
-the record with every object that there may be from now on; keys; documents in waves, what others need first; then
-away with what is not wanted any more; the revision; to the manager what it has to know, and what it has meanwhile
-released of a run that now goes on; the record as it is now. The policy that a new run begins with goes to its manager
-then, without the lock; the learner waits for it. A kill after any of these writes leaves
-a state from which the same call goes on. The last actors come without the lock, because waiting for the first ones
-can take minutes.
+the record with every object that may exist from now on; keys; documents in waves, dependencies first; then remove
+objects that are not wanted any more; the revision; to the manager its changed live fields, and of a run that now
+resumes the replicas that the manager had released meanwhile; the record as it is now. Then the initial policy of a new
+run goes to its manager, without the lock; the learner waits for it. A kill after any of these writes leaves a state
+from which the same call resumes. The last actors are added without the lock, because waiting for the first ones can
+take minutes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS
 
 GONE_TIMEOUT_S: Final = 120.0
-"""For objects that a `down` of just now still removes: from the last of their pods that went."""
+"""Seconds without progress in the removal of objects by a recent `down`: since the last of their pods went."""
 
 _BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 
@@ -44,7 +44,7 @@ _BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 def apply(
     session: Session, wanted: Wanted, verb: str = "up", initial: Callable[[], Path] | None = None
 ) -> Iterator[Applied]:
-    """See KubernetesBackend.apply."""
+    """Apply the wanted objects; see KubernetesBackend.apply."""
     seen = survey(session, wanted)
     if seen.settled:
         for item in seen.items:
@@ -79,10 +79,10 @@ def apply(
 
 
 def _check_staying(seen: Survey) -> None:
-    """Check that no object that is wanted is being removed.
+    """Check that no wanted object is being removed.
 
     Raises:
-        Conflict: an object that is wanted is being removed.
+        Conflict: a wanted object is being removed.
     """
     if seen.terminating:
         raise Conflict(
@@ -105,7 +105,7 @@ class _Up:
         self._api, self._wanted = session.api, seen.wanted
         self._denied: list[Key] = []
         self._admitted: dict[Key, dict[str, str]] = {}
-        self._first_shard = next(iter(seen.wanted.workloads("actor")), None)  # the first actors come from here
+        self._first_shard = next(iter(seen.wanted.workloads("actor")), None)  # the first actors are added here
 
     def run(self) -> Iterator[Applied]:
         number = revisions.next_number(self._api, self._seen)
@@ -127,8 +127,8 @@ class _Up:
             yield told
 
     def _begin(self, number: int) -> Record:
-        """Record every object that there may be from now on, before there is one. What the manager was told last is
-        unknown until it has been told."""
+        """Record every object that may exist from now on, before any does. The live fields last sent to the manager are
+        unknown until it has answered."""
         seen = self._seen
         names = [*seen.wanted.objects, keys.core_key(seen.wanted.run), keys.actor_key(seen.wanted.run)]
         names.append(revision_key(seen.wanted.run, number))
@@ -186,7 +186,7 @@ class _Up:
             yield Applied(str(item.key), "changed", why or _count_words(item))
 
     def _document(self, item: Item) -> Object:
-        """Write one document, and the number of its replicas; what is already so is not written."""
+        """Write one document, and the number of its replicas; unchanged ones are not written."""
         writer, live = self._writer, item.live
         workload = item.key.kind in WORKLOADS
         if live is None:
@@ -206,11 +206,11 @@ class _Up:
             now = replicas.count(live)
             number = ramp.first(now.value, item.replicas, is_first=item.key == self._first_shard)
             if number == 0 and item.replicas and now.whose == "unfinished":
-                return live  # its turn comes, and the field changes hands then
+                return live  # its turn comes later, and the field changes its owner then
         if replicas.count(live) == replicas.Count(number, "ours"):
             return live
         live = self._writer.set_count(live, number, force=self._session.force)
-        if replicas.count(live).whose == "unfinished":  # both own an equal number: ours goes
+        if replicas.count(live).whose == "unfinished":  # both own an equal number: give ours up
             live = self._writer.apply(item.document, uid=live["metadata"]["uid"], force=self._session.force)
         return live
 
@@ -220,10 +220,10 @@ class _Up:
             self._writer.create(revision_document(self._wanted, number, at, self._session.me.by))
 
     def _tell(self) -> tuple[Applied | None, bool]:
-        """Tell a manager that goes on running of changed live fields; whether its run was over, and goes on now.
+        """Notify a manager that keeps running of changed live fields; returns also whether its finished run resumes.
 
         Raises:
-            PartlyApplied: it does not answer, or refuses; the same command tells it again.
+            PartlyApplied: it does not answer, or refuses; the same command notifies it again.
         """
         if not self._seen.tells:
             return None, False
@@ -242,7 +242,7 @@ class _Up:
         return Applied(manager, "reloaded" if why else "unchanged", ", and ".join(why)), goes_on
 
     def _bring_back(self) -> Iterator[Applied]:
-        """Scale up again what the manager of a finished run has scaled to 0 after we had looked: it does so no more."""
+        """Scale up workloads that the manager of a finished run has scaled to 0 after the survey; it no longer does."""
         for item in self._seen.items:
             live = self._api.get(item.key) if item.key.kind in WORKLOADS and item.replicas else None
             if live is None or not inventory.is_ours(live, self._wanted.run, self._wanted.uid):
@@ -277,10 +277,10 @@ class _Up:
 
 
 def _await_gone(session: Session, seen: Survey) -> None:
-    """Objects of ours that a `down` of just now is removing: let it, or we would change what vanishes.
+    """Wait until objects of ours that a recent `down` is removing are gone, so that no vanishing object is changed.
 
     Raises:
-        Conflict: they do not go.
+        Conflict: they are not removed.
     """
     for key in seen.terminating:
         patience, fewest = session.patience(GONE_TIMEOUT_S), inf
@@ -300,7 +300,7 @@ def _await_gone(session: Session, seen: Survey) -> None:
 
 
 def _said(live: Object) -> Object:
-    """An object without its status, and without the record of its writers."""
+    """An object without its status, and without bookkeeping of its writers."""
     metadata = {name: value for name, value in live["metadata"].items() if name not in _BOOKKEEPING}
     return {**{name: value for name, value in live.items() if name != "status"}, "metadata": metadata}
 

@@ -1,4 +1,4 @@
-"""Every write of a command: under its lock, counted, and refused in words."""
+"""Every write of a command: under its lock, counted, with refusals in words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def whole_or_partly(steps: Iterator[Applied]) -> Iterator[Applied]:
-    """The steps of a command that writes under several locks.
+    """Run the steps of a command that writes under several locks.
 
     Raises:
         PartlyApplied: the target refused or did not answer after a step that changed something.
@@ -37,11 +37,11 @@ def whole_or_partly(steps: Iterator[Applied]) -> Iterator[Applied]:
 
 
 class Writer:
-    """Writes while a lock is held.
+    """Writer of objects while a lock is held.
 
-    Every method raises RlctlError in words: Locked when the lock is lost, PartlyApplied when the server does not
-    answer and something was written before, Refusal or ApiError otherwise; a conflict over fields is the ApiError as
-    it came.
+    Every method raises RlctlError for the user: Locked when the lock is lost, PartlyApplied when the server does not
+    answer and something was written before, Refusal or ApiError otherwise; a conflict over fields is the original
+    ApiError.
     """
 
     def __init__(self, api: Api, hold: Hold) -> None:
@@ -58,10 +58,10 @@ class Writer:
         )
 
     def set_count(self, live: Object, replicas: int, *, force: bool = False) -> Object:
-        """Set the number of replicas of a live workload, as their owner.
+        """Set the number of replicas of a live workload, as owner of that field.
 
         Raises:
-            ApiError: with conflicts, when the number has another owner and differs.
+            ApiError: with conflicts, if the number has another owner and differs.
         """
         metadata = live["metadata"]
         document = {
@@ -75,7 +75,7 @@ class Writer:
         except ApiError as error:
             if not error.conflicts or any(each.owner not in (MANAGER, SCALE_MANAGER) for each in error.conflicts):
                 raise
-            # what we made ourselves, and what the manager of the run has released, is taken back
+            # take the field back: made by ourselves, or released by the manager of the run
             return self.apply(document, manager=SCALE_MANAGER, uid=metadata["uid"], force=True)
 
     def create(self, document: Object) -> Object:
@@ -94,14 +94,14 @@ class Writer:
         self, key: Key, run: str, uid: str, note: Say, *,
         propagation: Literal["Background", "Foreground"] = "Background", why: str = "",
     ) -> Iterator[Applied]:  # fmt: skip
-        """Remove an object of a run, if it is there; one that the run no longer owns stays, and `note` is told."""
+        """Remove an object of a run, if it exists; one that the run no longer owns stays, and `note` reports it."""
         live = self._api.get(key)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return
         if not inventory.is_ours(live, run, uid):
             note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
             return
-        grace_s = 0 if key.kind == "Pod" else None  # ours only ever removes files
+        grace_s = 0 if key.kind == "Pod" else None  # our own pods only remove or read files
         if self.delete(key, uid=live["metadata"]["uid"], propagation=propagation, grace_s=grace_s):
             yield Applied(str(key), "removed", why)
 
@@ -113,7 +113,7 @@ class Writer:
         except ApiError as error:
             if error.conflicts:
                 raise
-            if error.key is not None and error.key.kind == "Lease":  # of the lock, which could not be renewed
+            if error.key is not None and error.key.kind == "Lease":  # the lock, which could not be renewed
                 verb, key = "update", error.key
             raise in_words(error, verb, key, self._api, written=self.written > 0) from error
         finally:
@@ -122,7 +122,7 @@ class Writer:
         return found
 
     def _check(self) -> None:
-        fence = FENCE.set(None)  # renewing is repeated without asking itself
+        fence = FENCE.set(None)  # no fence while renewing: it would call itself
         try:
             self._hold.check()
         finally:

@@ -1,1 +1,1 @@
-"""Processes of a run as its objects show them, and the causes for which one does not run."""
+"""Processes of a run by its objects, and the causes for which one does not run."""

@@ -1,7 +1,7 @@
-"""The processes of a run out of what the API server says of its workloads and pods: pure, no request is made here.
+"""Processes of a run from the API server's data on its workloads and pods: pure, no request is made here.
 
-A pod that is well is only counted. Pods that are not are put together by cause: a thousand actors without an image
-are one entry that stands for a thousand.
+A healthy pod is only counted. Other pods are grouped by cause: a thousand actors without an image are one entry that
+covers a thousand.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from rlctl.spec.base import Role
 from rlctl.spec.words import duration
 
 _REMEMBERED_S: Final = 3600.0
-"""Pods that were evicted or preempted are told of for so long; others have taken their places."""
+"""Seconds for which evicted or preempted pods are reported; others have taken their places."""
 _LATELY_S: Final = 600.0
-"""The restart of a pod that is well again is told of for so long."""
+"""Seconds for which the restart of a pod that is healthy again is reported."""
 _ON_THEIR_WAY_OUT: Final = ("exited", "stopping")
 _MADE: Final = Cause("made", "is not made yet", "starting")
 _ASKED_LATER: Final = Cause(
@@ -51,14 +51,14 @@ _UNSEEN: Final = Cause(
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Pods that do not run for one cause."""
+    """Pods that do not run for the same cause."""
 
     cause: Cause
     pods: tuple[Object, ...]
 
 
 def of_pod(pod: Object, around: Around) -> Cause | None:
-    """Cause for which a pod does not take part; None when it does."""
+    """Cause for which a pod is not ready; None when it is."""
     found = nodes.ending(pod, around) or nodes.failed(pod)
     if found is not None or is_ready(pod):
         return found
@@ -79,15 +79,15 @@ def of_pod(pod: Object, around: Around) -> Cause | None:
 
 
 def of_workload(workload: Object, around: Around) -> Cause | None:
-    """Cause for which pods of a Deployment or StatefulSet were not made; None when nothing says so."""
+    """Cause for which pods of a Deployment or StatefulSet were not created; None when nothing says so."""
     return admission.cause(workload, around) or admission.progress(workload)
 
 
 def groups(pods: Sequence[Object], around: Around, workloads: Sequence[Object] = ()) -> list[Group]:
-    """Pods that do not take part, by cause, the most frequent first; those that ended long ago are left out.
+    """Groups of pods that are not ready, by cause, the most frequent first; without those that ended long ago.
 
     Args:
-        workloads: of the pods: what is wrong with a pod from before their last change no longer counts.
+        workloads: owners of the pods: the faults of a pod from before their last change no longer count.
     """
     found: dict[tuple[str, str], tuple[Cause, list[Object]]] = {}
     for pod in pods:
@@ -102,12 +102,12 @@ def groups(pods: Sequence[Object], around: Around, workloads: Sequence[Object] =
 
 
 def sentence(count: int, wanted: int, role: str, text: str) -> str:
-    """ "412 of 1000 actors: image x does not exist in the registry"; of one replica the text alone."""
+    """ "412 of 1000 actors: image x does not exist in the registry"; for one replica the text alone."""
     return text if count == 1 else f"{count} of {max(wanted, count)} {role}s: {text}"
 
 
 def stateful(role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], around: Around) -> list[Process]:
-    """One entry for each replica of a StatefulSet, by ordinal; those without a pod are one entry."""
+    """One entry for each replica of a StatefulSet, by ordinal; those without a pod share one."""
     if workload is None:
         return [_absent(role, wanted, "StatefulSet")] if wanted else []
     by_ordinal = {ordinal(pod): pod for pod in pods}
@@ -119,7 +119,7 @@ def stateful(role: Role, wanted: int, workload: Object | None, pods: Sequence[Ob
 
 
 def ordinal(pod: Object) -> int:
-    """The number at the end of the name of a StatefulSet's pod; 0 for another's."""
+    """Number at the end of the name of a StatefulSet's pod; 0 for any other pod."""
     last = name_of(pod).rpartition("-")[2]
     return int(last) if last.isascii() and last.isdigit() else 0
 
@@ -128,11 +128,11 @@ def elastic(
     role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: Around,
     pods: Sequence[Object] = (),
 ) -> list[Process]:  # fmt: skip
-    """Entries for the replicas of a role's Deployments: the well ones, then the others by cause.
+    """Entries for the replicas of a role's Deployments: the healthy ones, then the others by cause.
 
     Args:
-        found: of the pods that were read, which need not be all; the figures come from the workloads.
-        pods: those that were read.
+        found: groups of the pods that were read, which need not be all; the figures come from the workloads.
+        pods: pods that were read.
     """
     if not workloads:
         return [_absent(role, wanted, "Deployment")] if wanted else []
@@ -168,13 +168,13 @@ def elastic(
 
 
 def _counted(group: Group) -> bool:
-    """Whether the workload counts these pods: those that are over or on their way out have successors."""
+    """Whether the workload counts these pods: those that are over or ending have successors."""
     ending = (group.pods[0].get("metadata") or {}).get("deletionTimestamp")
     return group.cause.state not in _ON_THEIR_WAY_OUT and not ending
 
 
 def shared(total: int, seen: Sequence[int]) -> list[int]:
-    """Number of the `total` pods that have each cause, when the pods seen were only some of them.
+    """Number of the `total` pods that have each cause, if the pods seen were only a part of them.
 
     Example:
         412 not ready, of which 150 + 50 were seen: 309 + 103.
@@ -188,12 +188,12 @@ def shared(total: int, seen: Sequence[int]) -> list[int]:
 
 
 def counts(workloads: Sequence[Object], field: str) -> int:
-    """Sum of a figure of the workloads' status."""
+    """Sum of a figure in the workloads' status."""
     return sum(int((workload.get("status") or {}).get(field) or 0) for workload in workloads)
 
 
 def asked(workload: Object) -> int:
-    """Replicas that the workload itself asks for."""
+    """Replicas that the workload itself requests."""
     replicas = (workload.get("spec") or {}).get("replicas")
     return 1 if replicas is None else int(replicas)
 
@@ -212,7 +212,7 @@ def _single(role: Role, index: int, pod: Object, workload: Object, around: Aroun
 
 
 def lately(pods: Sequence[Object], around: Around) -> str:
-    """ "pong-learner-0 was restarted 4 min ago: exited 1: why", of pods that are well again; "": none was of late."""
+    """ "pong-learner-0 was restarted 4 min ago: exited 1: why", of pods that are healthy again; "" without one."""
     ended = sorted((ago_s, name_of(pod)) for pod in pods if (ago_s := _restarted_s(pod, around.now)) <= _LATELY_S)
     if not ended:
         return ""
@@ -224,7 +224,7 @@ def lately(pods: Sequence[Object], around: Around) -> str:
 
 
 def _restarted_s(pod: Object, now: datetime) -> float:
-    """Time since a container of a pod that is well ended last; infinity when none has."""
+    """Seconds since a container of a healthy pod last ended; infinity when none has."""
     if not is_ready(pod):
         return math.inf
     ended = [
@@ -236,7 +236,7 @@ def _restarted_s(pod: Object, now: datetime) -> float:
 
 
 def _life_before(pod: Object, around: Around) -> tuple[tuple[str, ...], str, datetime | None]:
-    """Cause for which a container that is well now was restarted: last lines, words; and since when it runs."""
+    """Last restart of a container that is healthy now: last log lines and cause; and the start of its present life."""
     lines: tuple[str, ...] = ()
     said, started = "", None
     for status, spec in container_statuses(pod):
@@ -268,7 +268,7 @@ def _lacks(cause: Cause) -> Literal["", "node", "readiness"]:
 
 
 def _waiting_for(*workloads: Object) -> Cause:
-    """Cause that holds for replicas from before the last change of workloads."""
+    """Cause of replicas from before the last change of workloads."""
     return _REPLACED if any(map(rollout.taken_up, workloads)) else _UNSEEN
 
 
@@ -284,7 +284,7 @@ def _replaced(role: Role, index: int, count: int, wanted: int, workloads: Sequen
 
 
 def _missing(role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: Around) -> Process:
-    """Replicas that are wanted and were not made."""
+    """Replicas that are wanted and were not created."""
     cause = next((found for workload in workloads if (found := of_workload(workload, around)) is not None), None)
     asked_for = sum(asked(workload) for workload in workloads)
     name = f"{workloads[0].get('kind')} {name_of(workloads[0])}"
@@ -305,7 +305,7 @@ def _absent(role: Role, wanted: int, kind: str) -> Process:
 
 
 def _ended_s(pod: Object, now: datetime) -> float:
-    """Time since a pod that is over ended; 0 when nothing says when."""
+    """Seconds since a pod that is over ended; 0 when nothing says when."""
     times = [str(each.get("lastTransitionTime")) for each in (pod.get("status") or {}).get("conditions") or ()]
     times += [
         str(((status.get("state") or {}).get("terminated") or {}).get("finishedAt"))
@@ -316,12 +316,12 @@ def _ended_s(pod: Object, now: datetime) -> float:
 
 
 def wants_events(cause: Cause) -> bool:
-    """Whether what happened to the pod may say more than its status does."""
+    """Whether events may say more than the status of the pod does."""
     told = ("creating", "not-ready", "image", "signal-9", "signal-15", "ends", "claim-pending")
     return cause.kind in told or cause.kind.startswith("unschedulable")
 
 
 def wants_log(cause: Cause) -> bool:
-    """Whether the end of the log of the life before is missing."""
+    """Whether the last log lines of the previous life are missing."""
     crashed = cause.kind in ("crash", "oom", "ends") or cause.kind.startswith("signal-")
     return crashed and not cause.lines

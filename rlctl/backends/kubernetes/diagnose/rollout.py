@@ -1,7 +1,7 @@
-"""Replicas of a workload that are still those from before its last change. Pure: no request is made here.
+"""Replicas of a workload from before its last change. Pure: no request is made here.
 
-Their controller replaces them by and by. Until then they are ready, and are not what was asked for: an `up` that waits
-must not take them for it, nor give up for what was wrong with them.
+Their controller replaces them step by step. Until then they are ready, but not what was requested: an `up` that waits
+must neither count them, nor give up for what was wrong with them.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes.base import condition, name_of
 
 REVISION: Final = "controller-revision-hash"
-"""Label of a StatefulSet's pod: the description that it was made from."""
+"""Label of a StatefulSet's pod: revision of the template that it was created from."""
 _NEWEST = re.compile(r'^(?:ReplicaSet|Created new replica set|Found new replica set) "([^"]+)"')
-"""Message of a Deployment's condition Progressing that names the ReplicaSet of its present description."""
+"""Message of a Deployment's condition Progressing that names the ReplicaSet of its present template."""
 
 
 def taken_up(workload: Object) -> bool:
-    """Whether the controller has seen the last change; before that its figures are of the description before."""
+    """Whether the controller has seen the last change; before that its figures describe the former template."""
     seen = (workload.get("status") or {}).get("observedGeneration") or 0
     return int(seen) >= int((workload.get("metadata") or {}).get("generation") or 0)
 
 
 def old_ready(deployment: Object) -> int:
-    """Ready replicas of a Deployment that may be old ones: all of them while it does not know of the change.
+    """Ready replicas of a Deployment that may be old ones: all of them while its controller has not seen the change.
 
-    It counts ready replicas and updated ones, and not those that are both: the old are taken to be the ready ones.
+    The status counts ready replicas and updated ones, not those that are both: the old are assumed to be ready.
     """
     status = deployment.get("status") or {}
     ready, existing = int(status.get("readyReplicas") or 0), int(status.get("replicas") or 0)
@@ -38,15 +38,15 @@ def old_ready(deployment: Object) -> int:
 
 
 def new_ready(deployment: Object) -> int:
-    """Ready replicas of a Deployment that surely are of its present description; at the end of a rollout: all."""
+    """Ready replicas of a Deployment that certainly have its present template; at the end of a rollout: all."""
     return int((deployment.get("status") or {}).get("readyReplicas") or 0) - old_ready(deployment)
 
 
 def is_old(pod: Object, workloads: Sequence[Object]) -> bool:
-    """Whether the pod waits to be replaced; False where nothing tells.
+    """Whether a pod waits for its replacement; False if nothing tells.
 
     Args:
-        workloads: those that it may be of.
+        workloads: workloads that may own the pod.
     """
     metadata = pod.get("metadata") or {}
     owners = metadata.get("ownerReferences") or ()

@@ -1,1 +1,1 @@
-"""Preflight: faults that can be known before anything is sent."""
+"""Preflight checks: faults that can be known before anything is sent."""

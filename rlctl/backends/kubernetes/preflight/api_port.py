@@ -1,4 +1,4 @@
-"""Whether a run's manager reaches the API server: its NetworkPolicy allows two ports, and a cluster may use another."""
+"""Check whether managers reach the API server: their NetworkPolicy allows two ports, a cluster may use another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import Api, ApiError
 
 ALLOWED: Final = (443, 6443)
-"""By templates/kubernetes/networkpolicy.yaml.j2; policies see the port behind the Service `kubernetes`."""
+"""Ports in templates/kubernetes/networkpolicy.yaml.j2; policies see the port behind the Service `kubernetes`."""
 SLICES: Final = (
     "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
     "?labelSelector=kubernetes.io%2Fservice-name%3Dkubernetes"
@@ -19,10 +19,10 @@ _NEXT: Final = "templates/manager.networkpolicy.patch.yaml beside the spec: docs
 
 
 def checks(api: Api) -> Iterator[Check]:
-    """One check, or none where only the address of the kubeconfig is known and its port is an allowed one."""
+    """One check, or none if only the address of the kubeconfig is known and its port is allowed."""
     try:
         slices = api.raw(SLICES).get("items") or ()
-    except ApiError:  # in another namespace: few users may look there
+    except ApiError:  # in another namespace, which few users may read
         slices = ()
     ports = sorted({int(port["port"]) for each in slices for port in each.get("ports") or () if port.get("port")})
     others = [str(port) for port in ports if port not in ALLOWED]

@@ -1,4 +1,4 @@
-"""Whether a cluster has room for a run: quota, model traffic, images, nodes, a queue."""
+"""Capacity of a cluster for a run: quota, model traffic, images, nodes, a queue."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from rlctl.spec.roles import serving
 POOL_MB_PER_S: Final = 1_000.0
 """MB/s that one core encrypts; less than a network of 10 Gbit/s carries."""
 REGISTRY_MB_PER_S: Final = 1_250.0
-"""A node with 10 Gbit/s."""
+"""MB/s of a node with 10 Gbit/s."""
 _REFRESH_S: Final = 30.0
 _PULL_S: Final = 300.0
 _NODES_READ: Final = 1_000
 _BY_NAME: Final = ("Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
-"""A quota may count them by the plural alone."""
+"""Kinds that a quota may count by their plural alone."""
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
 def quotas(api: Api, run: Fleet) -> Iterator[Check]:
-    """Need of the run of each quota, beside what is used and what is the most."""
+    """Need of the run for each quota, with its use and its limit."""
     found = api.list("ResourceQuota").items
     if not found:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
@@ -70,16 +70,16 @@ def _quota(api: Api, run: Fleet, quota: Object, there: set[Key]) -> Check:
 
 
 def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, float]:
-    """Amounts of a quota that a run asks for beyond what is used, by resource.
+    """Amounts of a quota that a run requests beyond those already used, by resource.
 
     Args:
-        there: what is counted as used already.
+        there: objects that are counted as used already.
     """
     total: dict[str, float] = {}
     for key, count in pods.items():
         for resource, value in fleet.asks(run.objects[key]).items():
             total[resource] = total.get(resource, 0.0) + count * value
-    if run.live:  # of a run that exists, its objects are counted as used already
+    if run.live:  # the objects of a run that exists are counted as used already
         return total
     for key in [*run.objects, *_unrendered(run)]:
         if key in there:
@@ -94,7 +94,7 @@ def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, f
 
 
 def _there(api: Api, run: Fleet) -> set[Key]:
-    """Objects that `down` has left of the run."""
+    """Objects of the run that `down` has left."""
     if run.live:
         return set()
     left = [key for key in run.objects if key.kind in inventory.STAYS]
@@ -102,7 +102,7 @@ def _there(api: Api, run: Fleet) -> set[Key]:
 
 
 def _unrendered(run: Fleet) -> list[Key]:
-    """Objects that a first `up` makes beside the documents."""
+    """Objects that a first `up` creates beside the documents."""
     name = run.wanted.run
     made = [Key("ConfigMap", names.state_name(name)), Key("Lease", names.lock_name(name))]
     made += [keys.core_key(name), keys.actor_key(name), wanted.revision_key(name, 1)]
@@ -110,7 +110,7 @@ def _unrendered(run: Fleet) -> list[Key]:
 
 
 def _counted(key: Key) -> list[str]:
-    """Names that a quota counts an object of that kind by: `count/` and resource.group, and for some an older name."""
+    """Names by which a quota counts an object of that kind: `count/` and resource.group, and for some an older name."""
     kind = KINDS[key.kind]
     group = kind.api_version.rpartition("/")[0]
     every = f"count/{kind.plural}.{group}" if group else f"count/{kind.plural}"
@@ -118,7 +118,7 @@ def _counted(key: Key) -> list[str]:
 
 
 def _unstated(api: Api, run: Fleet, rooms: Mapping[str, tuple[float, float]]) -> str:
-    """Resources that a quota counts and a container does not state: such a pod is refused."""
+    """Resources that a quota counts and a container does not state: such a pod is refused. "": none."""
     names = {"cpu": "requests.cpu", "memory": "requests.memory", "ephemeral-storage": "requests.ephemeral-storage"}
     counted = {names.get(name, name) for name in rooms} & {
         f"{side}.{name}" for side in ("requests", "limits") for name in names
@@ -135,7 +135,7 @@ def _given(api: Api) -> set[str]:
     try:
         ranges = api.raw(f"/api/v1/namespaces/{api.namespace}/limitranges").get("items") or ()
     except ApiError:
-        return {"requests.cpu", "requests.memory", "limits.cpu", "limits.memory"}  # may not look: no reason to stop
+        return {"requests.cpu", "requests.memory", "limits.cpu", "limits.memory"}  # may not be read: no reason to stop
     found: set[str] = set()
     for each in ranges:
         for limit in (each.get("spec") or {}).get("limits") or ():
@@ -146,7 +146,7 @@ def _given(api: Api) -> set[str]:
 
 
 def models(api: Api, run: Fleet) -> Iterator[Check]:
-    """Time that one refresh of all actors takes."""
+    """Time that one weight refresh of all actors takes."""
     actors, pools = run.of("actor"), max(1, run.of("modelpool"))
     serve = len(serving(pools))
     of_all = f"{serve} of {pools}" if pools > 1 else "1"
@@ -166,7 +166,7 @@ def models(api: Api, run: Fleet) -> Iterator[Check]:
 
 
 def nodes(api: Api, run: Fleet) -> Iterator[Check]:
-    """Bytes that all nodes together have to fetch, and whether each kind of pod fits on the largest."""
+    """Bytes that all nodes together have to pull, and whether each kind of pod fits on the largest node."""
     try:
         found = _nodes(api)
     except ApiError as error:
@@ -178,15 +178,15 @@ def nodes(api: Api, run: Fleet) -> Iterator[Check]:
 
 
 def not_read(name: str, error: ApiError) -> Check:
-    """A part that could not be looked at."""
+    """Result of a check whose data cannot be read."""
     return Check(name, "not checked", "forbidden" if error.status in (401, 403) else error.message)
 
 
 def _images(run: Fleet, nodes: Sequence[Object]) -> Check:
-    """Bytes of each image x nodes that lack it; of no node that can be seen, one for each pod at most.
+    """Bytes of each image x nodes that lack it; at most one node per pod if no nodes can be read.
 
     Args:
-        nodes: those that can be seen.
+        nodes: nodes that can be read.
     """
     pods: dict[str, int] = {}
     for key, count in run.pods.items():
@@ -211,12 +211,12 @@ def _images(run: Fleet, nodes: Sequence[Object]) -> Check:
         text += f": {total / 1e9:,.1f} GB, {seconds:,.0f} s from a registry with 10 Gbit/s"
     if unknown:
         text += f"{'; ' if told else ''}size not known, as no node has it and no registry says it: {', '.join(unknown)}"
-    slow = bool(nodes) and seconds > _PULL_S  # one node for each pod is a bound, and no reason to warn
+    slow = bool(nodes) and seconds > _PULL_S  # one node per pod is an upper bound, and no reason to warn
     return Check("images", "warning" if slow else "ok" if told else "not checked", text)
 
 
 def _held(nodes: Sequence[Object], image: str) -> list[float]:
-    """Its size on each node that has it."""
+    """Bytes of an image on each node that has it."""
     named = Reference.try_parse(image)
     digest = named.digest if named is not None and named.digest else image.partition("@")[2] or image
     return [size for node in nodes if (size := _size(node, digest)) is not None]
@@ -262,7 +262,7 @@ def _allocatable(node: Object, name: str) -> float:
 
 
 def gang(api: Api, run: Fleet) -> Iterator[Check]:
-    """Whether Kueue is there to hold back pods that are to start together."""
+    """Whether Kueue is installed, to hold back pods that are to start together."""
     named = ((run.objects[key]["metadata"].get("labels") or {}).get(_QUEUE) for key in run.pods)
     queues = {str(queue) for queue in named if queue}
     if not queues:

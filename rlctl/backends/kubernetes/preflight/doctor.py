@@ -1,4 +1,4 @@
-"""Whether a namespace of a cluster can be used: is it there, may we, is there room, does it have what runs need."""
+"""Checks of a namespace of a cluster: whether it exists, rights, capacity, and what runs need."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from rlctl.spec.names import MANAGER
 
 OLDEST: Final = (1, 30)
 NEWEST: Final = (1, 37)
-"""Kubernetes versions whose schemas the templates are held against."""
+"""Kubernetes versions against whose schemas the templates are checked."""
 CLOCK_OFF_S: Final = 30.0
-"""Log times and ages mislead beyond this."""
+"""Seconds of clock difference beyond which log times and ages mislead."""
 _NEARLY: Final = 0.9
 _OF_EVERY_RUN: Final = frozenset({
     "pods", "count/pods", "cpu", "memory", "ephemeral-storage", "requests.cpu", "requests.memory",
@@ -29,13 +29,13 @@ _OF_EVERY_RUN: Final = frozenset({
     "count/serviceaccounts", "count/deployments.apps", "count/statefulsets.apps", "count/leases.coordination.k8s.io",
     "count/networkpolicies.networking.k8s.io", "count/poddisruptionbudgets.policy",
 })  # fmt: skip
-"""Resources of a quota without which no run can be; of any other, such as GPUs or node ports, it may need none."""
+"""Resources of a quota that every run needs; of any other, such as GPUs or node ports, a run may need none."""
 _WRITE: Final = ("get", "list", "create", "patch", "delete")
 _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("", "configmaps", (*_WRITE, "update")),
     ("", "secrets", ("get", "create", "delete")),
     ("", "services", _WRITE),
-    ("", "serviceaccounts", _WRITE),  # without its account the manager's pod is not made
+    ("", "serviceaccounts", _WRITE),  # without its account the manager's pod is not created
     ("", "persistentvolumeclaims", _WRITE),
     ("", "pods", ("get", "list")),
     ("", "pods/log", ("get",)),
@@ -63,7 +63,7 @@ _EXTRAS: Final[Mapping[str, str]] = {
 
 
 def checks(api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> list[Check]:
-    """Everything, whatever fails on the way; a cluster that does not answer is one problem and ends it."""
+    """All checks, whatever fails in between; a cluster that does not answer is one problem and ends them."""
     reached = _reached(api)
     if reached[-1].verdict == "problem":
         return reached
@@ -113,7 +113,7 @@ def _namespace(api: Api) -> Iterator[Check]:
 
 
 def psa_level(api: Api) -> tuple[str, str]:
-    """The Pod Security level that the namespace enforces, and why that is not known: "missing", "forbidden", ..."""
+    """Pod Security level that the namespace enforces, and why it is unknown: "missing", "forbidden", ...; "": known."""
     try:
         found = api.raw(f"/api/v1/namespaces/{api.namespace}")
     except ApiError as error:
@@ -241,7 +241,7 @@ def api_groups(api: Api) -> set[str] | None:
 
 
 def _clock(api: Api, now: Callable[[], datetime]) -> Iterator[Check]:
-    """The server stamps what it is sent, even when it keeps none of it."""
+    """Check of the clock: the server stamps an object even in a dry run."""
     name = f"rlctl-doctor-{secrets.token_hex(4)}"
     document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}}
     before = now()
@@ -255,7 +255,7 @@ def _clock(api: Api, now: Callable[[], datetime]) -> Iterator[Check]:
         yield Check("clock", "not checked", "the server does not say its time")
         return
     after = now()
-    off_s = max((before - there).total_seconds() - 1.0, (there - after).total_seconds(), 0.0)  # whole seconds there
+    off_s = max((before - there).total_seconds() - 1.0, (there - after).total_seconds(), 0.0)  # in whole seconds
     if off_s > CLOCK_OFF_S:
         ahead = "behind" if there > after else "ahead of"
         text = f"the clock of this machine is {off_s:.0f} s {ahead} the cluster's: ages and --since mislead"

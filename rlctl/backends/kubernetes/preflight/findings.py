@@ -1,6 +1,6 @@
-"""Faults that can be known before anything is sent, in numbers, each with its arithmetic.
+"""Preflight findings: faults that can be known before anything is sent, in figures, each with its arithmetic.
 
-A problem stops `up`: it cannot work. A lack of room that other users could still make is a warning.
+A problem stops `up`: it cannot work. A lack of capacity that other users may still free is a warning.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from rlctl.plan import Document, Plan
 from rlctl.spec.words import duration
 
 STRING_BYTES: Final = 131_072
-"""Linux: one argument or variable, with its end."""
+"""Linux: bytes of one argument or variable, its end included."""
 START_BYTES: Final = 2_097_152
-"""Linux: all arguments and variables of a process, a quarter of its stack."""
+"""Linux: bytes of all arguments and variables of a process, a quarter of its stack."""
 REQUEST_BYTES: Final = 1_572_864
-"""etcd: one object, 1.5 MiB."""
+"""etcd: bytes of one object, 1.5 MiB."""
 DATA_BYTES: Final = 1_048_576
-"""Kubernetes: data of a ConfigMap or Secret, 1 MiB."""
+"""Kubernetes: bytes of data of a ConfigMap or Secret, 1 MiB."""
 ANNOTATIONS_BYTES: Final = 262_144
-"""Kubernetes: all annotations of an object."""
+"""Kubernetes: bytes of all annotations of an object."""
 PODS_IN_NAMESPACE: Final = 3_000
 ENDPOINTS: Final = 250
 SERVICES_IN_NAMESPACE: Final = 5_000
-"""Up to these, Kubernetes is tested by its scalability group; beyond, it works and slows down."""
+"""Kubernetes is tested up to these limits by its scalability group; beyond, it works and slows down."""
 CREATED_PER_S: Final = 20.0
-"""Default of the controllers' client, for all workloads of the cluster together."""
+"""Pods created per second: default of the controllers' client, for all workloads of the cluster together."""
 BOUND_PER_S: Final = 50.0
-"""Default of the scheduler's client."""
+"""Pods bound per second: default of the scheduler's client."""
 _LINK_BYTES: Final = 7 * 60
-"""Seven variables for each Service of the namespace, unless enableServiceLinks is false."""
+"""Bytes of the seven variables for each Service of the namespace, unless enableServiceLinks is false."""
 _SLOW_S: Final = 60.0
 
 
 def checks(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_sizes) -> list[Check]:
-    """Everything; a part that may not be read is "not checked".
+    """All checks; one whose data may not be read is "not checked".
 
     Args:
-        sizes: asks registries for images that no node is known to have.
+        sizes: queries registries for images that no node is known to have.
 
     Raises:
         RlctlError: a document is no object of this run.
-        ApiError: not even workloads may be read.
+        ApiError: workloads may not be read.
     """
     run = fleet.of(api, plan, documents, sizes)
     found: list[Check] = []
@@ -94,7 +94,7 @@ def _environment(api: Api, run: Fleet) -> Iterator[Check]:
 
 
 def _strings(run: Fleet, container: Object) -> Iterator[tuple[str, int]]:
-    """Each argument and variable with its bytes, the end included; of a reference what the run itself defines."""
+    """Each argument and variable with its bytes, the end included; for a reference, by what the run itself defines."""
     for part in [*(container.get("command") or ()), *(container.get("args") or ())]:
         yield f"argument {str(part)[:24]}", len(str(part).encode()) + 1
     for variable in container.get("env") or ():

@@ -1,4 +1,4 @@
-"""Fleet of a plan on a cluster: its objects, the number of pods of each kind, and what each asks for."""
+"""Fleet of a plan on a cluster: its objects, the number of pods of each kind, and their requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlctl.plan import Document, Plan
 from rlctl.spec import names
 
 MODEL_MB: Final = 10.0
-"""Weights that traffic is reckoned with: their size is unknown before a learner has made them."""
+"""MB of weights assumed for traffic: the size is unknown before a learner has created them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +47,10 @@ class Fleet:
 
 
 def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_sizes) -> Fleet:
-    """Pods and objects of a run, as planned and as they live.
+    """Pods and objects of a run, as planned and as live.
 
     Args:
-        sizes: asks registries.
+        sizes: queries registries for image sizes.
 
     Raises:
         RlctlError: a document is no object of this run.
@@ -71,14 +71,14 @@ def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_si
 
 
 def template(workload: Object) -> dict[str, Any]:
-    """The pod template."""
+    """Pod template of a workload."""
     return dict((workload.get("spec") or {}).get("template") or {})
 
 
 def asks(workload: Object) -> dict[str, float]:
     """Amounts that one pod counts for in a quota: "requests.cpu" -> 4, "limits.memory" -> bytes, "pods" -> 1.
 
-    The larger of the containers that run and of any one that runs before them, as the scheduler has it.
+    The maximum of the sum over containers and of each init container, as in the scheduler.
     """
     spec = template(workload).get("spec") or {}
     found: dict[str, float] = {"pods": 1.0}
@@ -91,7 +91,7 @@ def asks(workload: Object) -> dict[str, float]:
             for name, value in _resources(each, side).items():
                 total[name] = max(total.get(name, 0.0), amount(value))
         found |= {f"{side}.{name}": value for name, value in total.items()}
-    for name in ("cpu", "memory", "ephemeral-storage"):  # a quota may leave the side out
+    for name in ("cpu", "memory", "ephemeral-storage"):  # a quota may leave out the side
         if f"requests.{name}" in found:
             found[name] = found[f"requests.{name}"]
     return found

@@ -1,4 +1,4 @@
-"""Whether the Pod Security level of a namespace lets the pods of a run in, whatever patches have made of them."""
+"""Check whether the Pod Security level of a namespace admits the pods of a run, patches included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rlctl.backends.kubernetes.run_state.inventory import role_of
 
 
 def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
-    """Whether the namespace's level lets the pods in, patches included."""
+    """Whether the namespace's level admits the pods, patches included."""
     level, why = doctor.psa_level(api)
     if why:
         yield Check("pod security", "not checked", f"the level of namespace {api.namespace}: {why}")
@@ -30,7 +30,7 @@ def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
 
 
 def _unrestricted(workload: Object) -> Iterator[str]:
-    """Settings that a patch could bring in and the level `restricted` forbids."""
+    """Settings that a patch could add and the level `restricted` forbids."""
     spec: dict[str, Any] = fleet.template(workload).get("spec") or {}
     pod = spec.get("securityContext") or {}
     yield from (name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))

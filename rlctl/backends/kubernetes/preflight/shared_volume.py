@@ -1,4 +1,4 @@
-"""The volume of a run before it is made: can all nodes mount it, and how fast is it."""
+"""Volume of a run before it is created: whether all nodes can mount it, and its speed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SLOW_S: Final = 30.0
 
 
 def volume(api: Api, run: Fleet) -> Iterator[Check]:
-    """Whether the volume can be there for all nodes, and how long they take to read a model from it."""
+    """Whether all nodes can mount the volume, and how long they take to read a model from it."""
     known = storage_classes.read(api)
     own = {key.name: thing for key, thing in run.objects.items() if key.kind == "PersistentVolumeClaim"}
     mounted = dict.fromkeys(name for key in run.pods for name in claims_of(fleet.template(run.objects[key])))

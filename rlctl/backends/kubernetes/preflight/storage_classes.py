@@ -1,4 +1,4 @@
-"""Storage classes: which of them can give a volume to several nodes at once. The API does not say; provisioners do."""
+"""Storage classes, and whether several nodes can mount their volumes at once: provisioners tell, the API does not."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ MIB_PER_S: Final[Mapping[str, float]] = {
     "com.tencent.cloud.csi.cfs": 300.0, "com.tencent.cloud.csi.cfsturbo": 1024.0, "efs.csi.aws.com": 500.0,
     "filestore.csi.storage.gke.io": 480.0, "nfs.csi.k8s.io": 100.0,
 }  # fmt: skip
-"""Speed of one file system of the usual tier, MiB/s; `UNKNOWN_MIB_PER_S` for others."""
+"""MiB/s of one file system of the usual tier; `UNKNOWN_MIB_PER_S` for others."""
 UNKNOWN_MIB_PER_S: Final = 100.0
 
 
 @dataclass(frozen=True, slots=True)
 class StorageClass:
-    """One class of the cluster."""
+    """One storage class of the cluster."""
 
     name: str
     provisioner: str
@@ -58,7 +58,7 @@ class StorageClass:
 
 
 def read(api: Api) -> list[StorageClass] | str:
-    """All of them by name, or why they are not known."""
+    """All classes by name, or why they are not known."""
     try:
         found = api.raw("/apis/storage.k8s.io/v1/storageclasses")
     except ApiError as error:

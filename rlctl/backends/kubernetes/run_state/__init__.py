@@ -1,1 +1,1 @@
-"""Record of a run in its namespace: plan, revisions, keys, lock."""
+"""Record of a run in its namespace: state, revisions, keys, lock."""

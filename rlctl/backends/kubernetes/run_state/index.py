@@ -1,7 +1,7 @@
-"""Entries of runs on clusters in the index of runs of this user: in which cluster and namespace a run was started.
+"""Entries of runs on clusters in this user's index: the cluster and namespace in which each was started.
 
-It is what keeps a command from reaching a run of the same name on another cluster because the current context has
-changed meanwhile.
+They keep a command from reaching a run of the same name on another cluster because the current context has changed
+meanwhile.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from rlctl.spec.runs.run_index import IndexEntry, Torn
 
 
 def check(run: str, context: str, namespace: str, server: str, *, explicit: bool) -> IndexEntry | None:
-    """The entry of the run, unless it says that the run is somewhere else.
+    """Index entry of a run, if it is in this namespace of this cluster; else None.
 
     Args:
-        explicit: the user has named context or namespace: what they say holds.
+        explicit: the user has named context or namespace, which take precedence.
 
     Raises:
-        Conflict: the run was started on another cluster or in another namespace.
+        Conflict: the run was started on another cluster or in another namespace, and not `explicit`.
         Torn: the entry cannot be read.
     """
     entry = run_index.read(run)
@@ -57,7 +57,7 @@ def check_free(run: str) -> None:
 
 
 def record(entry: IndexEntry) -> bool:
-    """Note where the run is; says whether that wrote. A home that cannot be written is no reason to stop."""
+    """Record the place of a run; returns whether that wrote. A home that cannot be written is no reason to stop."""
     path = run_index.path(entry.run)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def record(entry: IndexEntry) -> bool:
 
 
 def forget(run: str, uid: str) -> None:
-    """Remove the entry, if it is this run's."""
+    """Remove the entry of a run, if it has this uid."""
     with suppress(OSError, Torn):
         entry = run_index.read(run)
         if entry is not None and entry.target == "kubernetes" and entry.uid == uid:

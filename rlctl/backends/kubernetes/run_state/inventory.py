@@ -1,7 +1,7 @@
-"""Inventory: the objects that a run may have, those that may go, and their order.
+"""Inventory: the objects that a run may have, and those that may be removed.
 
-The inventory names every object that this run may own: it is written before the first of them is made and shrinks
-only after they are gone. So whatever a killed command leaves behind, the next one finds.
+The inventory names every object that this run may own: it is written before the first of them is created and shrinks
+only after they are gone. So the next command finds whatever a killed one leaves behind.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.spec.names import COMPONENT, INSTANCE, MANAGED_BY, MANAGER, UID, state_name
 
 STAYS: Final = ("PersistentVolumeClaim", "Secret")
-"""Kinds that no `up` removes, and `down` only when the user says so."""
+"""Kinds that no `up` removes, and `down` only with `--volumes`."""
 
 
 def role_of(thing: Object) -> str:
-    """The role that an object belongs to, by its label; "" for none."""
+    """Role of an object, by its label; "" for none."""
     return str((thing["metadata"].get("labels") or {}).get(COMPONENT, ""))
 
 
@@ -49,7 +49,7 @@ def unused(inventory: Iterable[Key], wanted: Iterable[Key], kept: Callable[[Key]
     """Objects that `up` removes: no document names them, and nothing that stays needs them.
 
     Args:
-        kept: of other objects than documents: revisions, and run files that they name.
+        kept: whether an object that is no document stays: a revision, or a run file that one needs.
     """
     named = set(wanted)
     return [key for key in inventory if key not in named and not _always(key, run) and not kept(key)]

@@ -1,8 +1,8 @@
-"""The CURVE keys of a run: two Secrets, made once, outside of everything that is rendered or compared.
+"""CURVE keys of a run: two Secrets, created once, outside of everything that is rendered or compared.
 
-A CURVE key pair is an X25519 pair in Z85. Three pairs: the servers' (that listen), `core` and `actor` (that call).
-The actor's secret key is derived from the servers', so that a command killed between the two Secrets makes the second
-one again as it would have been.
+A CURVE key pair is an X25519 pair in Z85. Three pairs: the servers' (that listen), `core` and `actor` (that connect).
+The actor's secret key is derived from the servers', so that after a command is killed between the two Secrets, the next
+one creates the same second Secret.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def from_z85(text: str) -> bytes:
     """Decode Z85 (ZeroMQ RFC 32).
 
     Raises:
-        ValueError: it is no Z85.
+        ValueError: the text is no Z85.
     """
     if len(text) % 5:
         raise ValueError(f"must be a multiple of 5 characters, got {len(text)}")
@@ -62,7 +62,7 @@ def from_z85(text: str) -> bytes:
 
 
 def public_of(secret: bytes) -> bytes:
-    """The public half of an X25519 key of 32 bytes; what zmq.curve_public computes.
+    """Public half of an X25519 secret key of 32 bytes; equals zmq.curve_public.
 
     Raises:
         BackendUnreachable: the package `cryptography` is not installed.
@@ -78,7 +78,7 @@ def public_of(secret: bytes) -> bytes:
 
 
 def make(run: str, uid: str, random: Callable[[int], bytes] = secrets.token_bytes) -> Object:
-    """The Secret of class core with fresh keys."""
+    """The Secret of class core with new keys."""
     server, core = random(32), random(32)
     data = {
         "server.key": to_z85(server),
@@ -91,13 +91,13 @@ def make(run: str, uid: str, random: Callable[[int], bytes] = secrets.token_byte
 
 
 def derived(core: Object, run: str, uid: str, kubectl: str = "kubectl") -> Object:
-    """The Secret of class actor that belongs to this one of class core.
+    """The Secret of class actor that belongs to a Secret of class core.
 
     Args:
-        kubectl: the beginning of a command that leads to them.
+        kubectl: beginning of a command for their namespace.
 
     Raises:
-        Conflict: the latter holds no such keys.
+        Conflict: the Secret of class core holds no such keys.
     """
     try:
         data = core["data"]
@@ -119,13 +119,13 @@ def derived(core: Object, run: str, uid: str, kubectl: str = "kubectl") -> Objec
 
 
 def check_not_lost(run: str, there: Iterable[Object]) -> None:
-    """Check before a Secret of class core is made.
+    """Check that a Secret of class core may be created.
 
     Args:
-        there: workloads of the run that are there; their pods hold the keys of a Secret that was there before them.
+        there: live workloads of the run; their pods hold the keys of an earlier Secret.
 
     Raises:
-        Conflict: new keys would part pods that start from now on from those that run.
+        Conflict: new keys would separate new pods from those that run.
     """
     alive = [thing for thing in there if not thing["metadata"].get("deletionTimestamp")]
     if alive:

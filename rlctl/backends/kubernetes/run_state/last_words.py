@@ -1,4 +1,4 @@
-"""Last status of a manager, as the record of its run can hold it: plain JSON of a bounded size."""
+"""Last status of a manager, as the record of its run stores it: plain JSON of a bounded size."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import math
 from typing import Any, Final
 
 MOST_BYTES: Final = 256 * 1024
-"""Bytes, of the 1 MiB that a ConfigMap may hold; the spec and the inventory lie beside it."""
+"""Bytes of a stored status, at most, of the 1 MiB of a ConfigMap; the spec and the inventory need room too."""
 
 
 def kept(said: object) -> tuple[dict[str, Any], list[str]] | None:
-    """The part of a status that is kept, and the entries that are left out: the largest, until the rest fits.
+    """The part of a status to store, and the names of entries left out: the largest, until the rest fits.
 
-    A number that is not finite becomes null, and a sign that no file can hold a question mark. None: it is no status.
+    A number that is not finite becomes null, a character that UTF-8 cannot encode becomes `?`. None: it is no status.
     """
     try:
         status = _plain(said)
@@ -42,5 +42,5 @@ def _plain(value: Any) -> Any:
 
 
 def _bytes(value: object) -> int:
-    """As the record writes it."""
+    """Bytes of a value as the record writes it."""
     return len(json.dumps(value, indent=1, ensure_ascii=False).encode())

@@ -1,7 +1,7 @@
-"""One command at a time writes to a run: a Lease in its namespace, held while writing and never while watching.
+"""Lock of a run, for one writing command at a time: a Lease in its namespace, held while writing, never while watching.
 
-A Lease object is one holding: taking it makes the object, giving it back removes exactly that object (by its uid), so
-no command ends the holding of a successor. One that is not renewed for its whole duration, by the clock of the command
+A Lease object is one holding: acquiring creates the object, releasing deletes exactly that object (by its uid), so no
+command ends the holding of a successor. A Lease that is not renewed for its whole duration, by the clock of the command
 that wants it, is dead and is replaced; clocks of two machines are never compared.
 """
 
@@ -29,7 +29,7 @@ from rlctl.waiting import Waiting, steady
 DURATION_S: Final = 30
 RENEW_S: Final = 7.0
 FRESH_S: Final = 10.0
-"""Time after a renewal in which a write may begin: it may take 20 s to land (connect and read time-outs)."""
+"""Seconds after a renewal in which a write may begin: it may take 20 s to land (connect and read timeouts)."""
 _LOOK_S: Final = 2.0
 _VERB: Final = f"{DOMAIN}/verb"
 _PROCESS: Final = f"{DOMAIN}/process"
@@ -37,12 +37,12 @@ _PROCESS: Final = f"{DOMAIN}/process"
 
 @dataclass(frozen=True, slots=True)
 class Me:
-    """Identity of this command, for others."""
+    """Identity of this command, as others see it."""
 
     user: str
     host: str
     pid: int
-    process: str = ""  # names this process on this machine, so that its death can be seen from there; "": cannot
+    process: str = ""  # identifies this process on its machine, which can then detect its death; "": unknown
 
     @property
     def by(self) -> str:
@@ -61,19 +61,19 @@ class Hold:
     ) -> None:  # fmt: skip
         self._api, self._run, self._lease = api, run, lease
         self._clock, self._now = clock, now
-        self._renewed = taken  # or a little later: its answer may have been long on the way
+        self._renewed = taken  # or a little later: the reply may have taken long
         self._lost = ""
         self._failed: RlctlError | None = None
         self._renewing = threading.Lock()
 
     def check(self) -> None:
-        """Before every write, and before each repeat of it.
+        """Check that the lock is held, renewing it if needed: before every write, and before each retry of it.
 
-        A renewal that succeeds shows that no command has taken the lock over meanwhile, however late it is.
+        A renewal that succeeds proves that no command has taken the lock over meanwhile, however late it is.
 
         Raises:
-            Locked: the lock is not ours any more.
-            RlctlError: the server does not let us find out.
+            Locked: the lock is lost.
+            RlctlError: the lock could not be renewed in time.
         """
         for _ in range(2):  # the first may have taken long, or waited for that of the other thread
             if not self._lost and self._late_s() > FRESH_S:
@@ -94,9 +94,9 @@ class Hold:
         return self._clock() - self._renewed
 
     def renew(self) -> None:
-        """Renew the lock; a failure is seen by the next `check`."""
+        """Renew the lock; the next `check` reports a failure."""
         with self._renewing:
-            began = self._clock()  # not when the answer came: a waiting command has seen it before
+            began = self._clock()  # not at the reply: a waiting command may have seen the renewal before
             try:
                 spec = {**self._lease["spec"], "renewTime": _micro(self._now())}
                 self._lease = self._api.replace({**self._lease, "spec": spec})
@@ -107,17 +107,17 @@ class Hold:
                     self._lost = "another command has taken it over"
 
     def give_back(self) -> None:
-        with suppress(RlctlError):  # it ends by itself
+        with suppress(RlctlError):  # it expires by itself
             self._api.delete(_key(self._run), uid=self._lease["metadata"]["uid"])
 
 
 class Lock:
-    """The lock of one run, for one command.
+    """Lock of one run, for one command.
 
     Args:
-        verb: what the command does, for a command that has to wait.
-        clock: seconds, monotonic; it has to count while the machine sleeps.
-        waiting: told that we wait, and for which holder.
+        verb: command that holds the lock, shown to a command that waits.
+        clock: monotonic seconds that also count while the machine sleeps.
+        waiting: called with a line that says for which holder we wait.
     """
 
     def __init__(
@@ -130,19 +130,19 @@ class Lock:
         self._clock, self._sleep, self._now, self._waiting = clock, sleep, now, waiting
 
     def sweep(self) -> None:
-        """Remove what a command of this machine has left that was killed with its last write to do."""
+        """Delete the Lease of a command of this machine that was killed before its last write."""
         found = self._api.get(_key(self._run))
         if found is not None and is_of(found, self._run) and _has_died(found, self._me):
-            with suppress(RlctlError):  # another command was quicker, or it ends by itself
+            with suppress(RlctlError):  # another command was faster, or it expires by itself
                 self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
     @contextmanager
     def held(self) -> Iterator[Hold]:
-        """Hold it for the block.
+        """Hold the lock for the block.
 
         Raises:
-            Locked: another command holds it; with its holder, host and age.
-            ApiError: we may not write Leases, or the server does not answer.
+            Locked: another command holds it; the message has holder, host and age.
+            ApiError: Leases may not be written, or the server does not answer.
         """
         began = self._clock()
         hold = Hold(self._api, self._run, self._take(), self._clock, self._now, began)
@@ -172,7 +172,7 @@ class Lock:
             if found is not None and not is_of(found, self._run):
                 raise self._foreign(found)
             if found is not None and self._outlived(found):
-                with suppress(ApiError):  # another command was quicker
+                with suppress(ApiError):  # another command was faster
                     self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
     def _foreign(self, lease: Object) -> Conflict:
@@ -184,10 +184,10 @@ class Lock:
         )
 
     def _outlived(self, lease: Object) -> bool:
-        """Whether that holding is dead, or has ended meanwhile.
+        """Whether a holding is dead, or has ended meanwhile.
 
         Raises:
-            Locked: its holder lives.
+            Locked: its holder is alive.
         """
         if _has_died(lease, self._me):
             return True
@@ -228,7 +228,7 @@ def _renew(hold: Hold, done: threading.Event) -> None:
 
 
 def _unanswered(error: BaseException | None) -> bool:
-    """Whether the server is out of reach: there is no point in giving the lock back, and it expires."""
+    """Whether the server is unreachable: the lock cannot be released then, and expires."""
     while error is not None:
         if isinstance(error, ApiError) and error.status == 0:
             return True
@@ -241,7 +241,7 @@ def _key(run: str) -> Key:
 
 
 def _holder(lease: Object, now: datetime) -> str:
-    """The holder and for how long it has held the lock, as far as the object says."""
+    """Holder of the lock and for how long it has held it, as far as the object tells."""
     spec: dict[str, Any] = lease.get("spec") or {}
     who, _, pid = str(spec.get("holderIdentity") or "another command").partition(" ")
     verb = (lease["metadata"].get("annotations") or {}).get(_VERB, "")
@@ -254,13 +254,13 @@ def _holder(lease: Object, now: datetime) -> str:
 
 
 def is_of(lease: Object, run: str) -> bool:
-    """Whether it is a lock that a command took, and not another program's Lease that has its name."""
+    """Whether a Lease is the lock of a run, and not another program's of the same name."""
     found = lease["metadata"].get("labels") or {}
     return (found.get(MANAGED_BY), found.get(INSTANCE)) == (MANAGER, run)
 
 
 def _has_died(lease: Object, me: Me) -> bool:
-    """Whether its holder was a process of this machine that is gone: no need to wait."""
+    """Whether the holder was a process of this machine that is gone: no need to wait."""
     process = (lease["metadata"].get("annotations") or {}).get(_PROCESS, "")
     machine, _, rest = process.rpartition("/")
     mine = me.process.rpartition("/")[0]
@@ -271,7 +271,7 @@ def _has_died(lease: Object, me: Me) -> bool:
 
 
 def _process(pid: int) -> str:
-    """`boot/namespace/pid-start` of a process of this machine; "" when it is not there."""
+    """`boot/namespace/pid-start` of a process of this machine; "" if it does not exist."""
     try:
         boot = _read("/proc/sys/kernel/random/boot_id").strip()
         space = os.readlink("/proc/self/ns/pid")
@@ -287,5 +287,5 @@ def _read(path: str) -> str:
 
 
 def _micro(moment: datetime) -> str:
-    """As Kubernetes writes a time with microseconds."""
+    """Time with microseconds, as Kubernetes writes it."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

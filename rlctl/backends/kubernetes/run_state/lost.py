@@ -1,4 +1,4 @@
-"""A run whose record cannot be read: the objects that are there all the same, found by their labels."""
+"""Runs whose record cannot be read: their objects, found by their labels."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlctl.errors import Unreadable
 from rlctl.spec.names import UID, selector, state_name, volume_name
 
 _NOT_OURS: Final = ("Pod", "Event", "ResourceQuota", "ReplicaSet", "Lease")
-"""Kinds that controllers make, or that no inventory names."""
+"""Kinds that controllers create, or that no inventory names."""
 _MOST: Final = 5000
 
 
 def find(api: Api, run: str) -> Record | None:
-    """The record of the run; where it cannot be read, one that names what is there. None: there is no such run."""
+    """The record of a run; if it cannot be read, a stand-in with the objects that exist. None: there is no such run."""
     try:
         return records.find(api, run)
     except Unreadable as error:
@@ -30,7 +30,7 @@ def find(api: Api, run: str) -> Record | None:
 
 
 def state(api: Api, run: str, error: Unreadable) -> RunState | None:
-    """As much of the state as needs no reading."""
+    """State of a run whose record is unreadable, as far as its objects tell. None: there is no such run."""
     found = api.get(Key("ConfigMap", state_name(run)))
     return None if found is None else _state(run, found, error.storage)
 
@@ -61,7 +61,7 @@ def _stand_in(api: Api, run: str, found: Object, storage: str) -> Record:
 
 
 def _by_name(run: str, kind: str) -> list[Key]:
-    """Secrets may often be read, and not be listed."""
+    """Keys of Secrets, which may often be read but not listed."""
     return [keys.core_key(run), keys.actor_key(run)] if kind == "Secret" else []
 
 

@@ -1,4 +1,4 @@
-"""Owner of a run: checked before a command changes or removes what another user has started."""
+"""Owner of a run, checked before a command changes or removes it."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _DOES: Final = {"down": "take it down", "scale": "scale it", "restart": "restart
 
 
 def check_owner(session: Session, record: Record, verb: str, *, uid: str | None = None) -> None:
-    """The rule of every command that writes: a run is changed by the user who has started it, or by force.
+    """Check that this user may change a run: only the user who has started it may, or by force.
 
-    It is ours when the index of this user names its uid, or when it was started by this user on this machine and the
-    index names no other run of that name here.
+    It is ours if this user's index has its uid, or if this user started it on this machine and the index has no other
+    run of that name here.
 
     Args:
-        uid: of the run that the command is about; None: whatever runs under that name.
+        uid: uid of the run that the command is about; None: whatever runs under that name.
 
     Raises:
-        Conflict: it is another user's, or another run than the one that was started from here.
+        Conflict: another user owns it, or it is not the run that was started from here.
     """
     known = record.state.uid
     same_run = uid in (None, known)
@@ -50,10 +50,10 @@ def _way_out(run: str, verb: str, *, same_run: bool) -> str:
 
 
 def check_ours(live: Object, run: str, uid: str, namespace: str) -> None:
-    """Check an object that was found by its name, before a write to it.
+    """Check that an object found by name belongs to a run, before a write to it.
 
     Raises:
-        Conflict: it is not of this run.
+        Conflict: it does not.
     """
     if inventory.is_ours(live, run, uid):
         return

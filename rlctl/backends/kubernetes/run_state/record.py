@@ -1,7 +1,7 @@
 """Record of a run in its namespace: one ConfigMap, the first object written and the last removed.
 
 It holds the state, the inventory (every object of the run that may exist, so that nothing is ever lost), and the
-manager's last words. It is written back whole with the resourceVersion that was read, so a command that has lost its
+manager's last status. It is written back whole with the resourceVersion that was read, so a command that has lost its
 lock without knowing cannot overwrite what its successor wrote.
 """
 
@@ -21,28 +21,28 @@ from rlctl.errors import Conflict, Unreadable
 from rlctl.spec.names import DOMAIN, UID, labels, state_name
 
 BY: Final = f"{DOMAIN}/by"
-"""Annotation: the user who made the object, user@host."""
+"""Annotation: the user who created the object, user@host."""
 LIVE_SENT: Final = f"{DOMAIN}/live-sent"
-"""Annotation of the record: hash of the live fields that the manager was last told."""
+"""Annotation of the record: hash of the live fields last sent to the manager."""
 UNKNOWN: Final = "unknown"
-"""In place of that hash while the manager is being told: the next command after a kill or a refusal tells it again."""
+"""Value of that annotation while the manager is notified: after a kill or a refusal, the next command notifies it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """The record of one run, as it is or is to be."""
+    """Record of one run, stored or to be stored."""
 
     state: RunState
     inventory: tuple[Key, ...]
     by: str  # the user who started the run, user@host
     final: Mapping[str, Any] | None = None  # the manager's status when the run was taken down
-    live_sent: str = ""  # hash of the live fields that the manager was last told
-    denied: tuple[Key, ...] = ()  # objects that we may not make, and can do without
-    kept: tuple[Key, ...] = ()  # of the inventory: what no document names but an old revision needs
+    live_sent: str = ""  # hash of the live fields last sent to the manager
+    denied: tuple[Key, ...] = ()  # objects that we may not create, and can do without
+    kept: tuple[Key, ...] = ()  # objects of the inventory that no document names but an old revision needs
     admitted: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
     """Changes that the cluster made to fields that we sent, by object; see drift.admitted."""
     version: str = ""  # resourceVersion; "": not written yet
-    readable: bool = True  # False: it stands for one that cannot be read, and is never written
+    readable: bool = True  # False: a stand-in for a record that cannot be read; never written
 
     @property
     def key(self) -> Key:
@@ -50,7 +50,7 @@ class Record:
 
 
 def find(api: Api, run: str) -> Record | None:
-    """The record of the run of that name, or None: one request.
+    """The record of the run of that name, or None, in one request.
 
     Raises:
         Unreadable: it is torn or foreign.
@@ -66,10 +66,10 @@ def find(api: Api, run: str) -> Record | None:
 
 
 def of(found: Object, api: Api) -> Record:
-    """The record that a state ConfigMap holds.
+    """Read the record in a state ConfigMap.
 
     Raises:
-        Unreadable: it is torn, foreign, or of a format that this rlctl does not know.
+        Unreadable: it is torn, foreign, or has a format that this rlctl does not know.
     """
     name = found["metadata"]["name"]
     notes = found["metadata"].get("annotations") or {}
@@ -102,17 +102,17 @@ def of(found: Object, api: Api) -> Record:
 
 
 def _storage(found: Object) -> str:
-    """Storage of the run's data, as far as a torn record says."""
+    """Storage of the run's data, as far as a torn record tells."""
     text = str((found.get("data") or {}).get("state.json", ""))
     match = re.search(r'"storage": "(claim [^"]*)"', text)
     return match[1] if match else ""
 
 
 def save(api: Api, record: Record) -> Record:
-    """Write it; returns it with its new version.
+    """Write a record; returns it with its new version.
 
     Raises:
-        Conflict: it has changed since it was read, or another command has made it meanwhile.
+        Conflict: it has changed since it was read, or another command has created it meanwhile.
     """
     document = document_of(record)
     try:
@@ -129,7 +129,7 @@ def save(api: Api, record: Record) -> Record:
 
 
 def document_of(record: Record) -> Object:
-    """The ConfigMap as it is sent."""
+    """The record as the ConfigMap to send."""
     state = record.state
     data = {"state.json": _json(to_stored(state)), "inventory.json": written_keys(record.inventory)}
     if record.final is not None:
@@ -152,7 +152,7 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     """Read a JSON list of keys.
 
     Raises:
-        ValueError: no JSON list of "Kind/name".
+        ValueError, TypeError: the text is no JSON list of "Kind/name".
     """
     keys = [Key(*str(each).split("/", 1)) for each in json.loads(text)]
     return tuple(keys)

@@ -1,7 +1,7 @@
 """Owner of a workload's number of replicas: `rlctl-scale`, unless another field manager has set another number.
 
-A workload is made with no replicas by `rlctl`; then `rlctl-scale` takes the field over and sets the number. From then
-on `rlctl` does not name it, so no `up` resets it. What an autoscaler, kubectl or a person has set stays theirs.
+A workload is created with no replicas by `rlctl`; then `rlctl-scale` takes the field over and sets the number. From
+then on `rlctl` does not name it, so no `up` resets it. A number set by an autoscaler, kubectl or a person stays theirs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Count:
     """Replicas of a workload, and the owner of that number."""
 
     value: int
-    whose: Literal["ours", "unfinished", "foreign"]  # unfinished: it was made, and then we were killed
+    whose: Literal["ours", "unfinished", "foreign"]  # unfinished: created, then we were killed
     by: str = ""  # the field managers, when foreign
 
 
@@ -37,10 +37,10 @@ def count(live: Object) -> Count:
 
 
 def with_replicas(document: Object, number: int = 0) -> Object:
-    """The document with a number; without one nothing of it runs until another owner sets one."""
+    """A document with a number of replicas; at 0 nothing of it runs until another owner sets one."""
     return {**document, "spec": {**document["spec"], "replicas": number}}
 
 
 def row(key: Key, found: Count, ours: int) -> Row:
-    """The number as a conflict."""
+    """The number as a row of a conflict."""
     return Row(str(key), REPLICAS_FIELD, found.by, str(found.value), str(ours))

@@ -1,4 +1,4 @@
-"""Session of one command on a cluster: the API, clocks, the user who asks, and where messages go."""
+"""Session of one command on a cluster: API, clocks, identity of the user, and sinks of messages."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from rlctl.waiting import Waiting, quiet, steady
 
 @dataclass
 class Session:
-    """One command.
+    """One command on a cluster.
 
     Args:
-        note: told what is worth a line, and is no error.
-        waiting: told a line for every ten seconds that we wait for something.
-        trouble: the processes of a run that do not run; asked while we wait for the first actors.
-        ask: GET `path`, or POST it with a body, from the manager of a run.
-        force: take fields over that belong to other field managers.
-        at_home: the run is in the index of this user.
+        note: called with a sentence that is worth a line and no error.
+        waiting: called with a line for every ten seconds of a wait.
+        trouble: returns the processes of a run that do not run; called while waiting for the first actors.
+        ask: GET `path` from the manager of a run, or POST it with a body.
+        force: take over fields of other field managers.
+        at_home: whether the run is in the index of this user.
         take_over: change a run that another user has started.
         locking: called before the lock is taken, so before the first write.
         recorded: uid of the run of that name and place in the index of this user; "": none.

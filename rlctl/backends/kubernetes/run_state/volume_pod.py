@@ -1,4 +1,4 @@
-"""A pod of ours beside the volume of a run, because only pods reach it: it starts where the run's manager did."""
+"""Pod of ours with the volume of a run, which only pods reach: it is scheduled like the run's manager."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ _TAKEN: Final = (
     "securityContext", "tolerations", "nodeSelector", "affinity", "imagePullSecrets", "volumes", "priorityClassName",
     "runtimeClassName",
 )  # fmt: skip
-"""Fields of the manager's pods that are taken over: they let a pod start there, and use that volume."""
+"""Fields copied from the manager's pods: they let a pod be scheduled there, and use that volume."""
 
 
 def folder_of(wanted: Wanted) -> str:
-    """The run's folder as its pods see it: VOLUME/runs/<run>-<uid8>."""
+    """Folder of the run as its pods see it: VOLUME/runs/<run>-<uid8>."""
     return str(Layout.of(Path(VOLUME), wanted.run, wanted.uid).root)
 
 
 def manager_of(wanted: Wanted) -> Object | None:
-    """Spec of the pods of the run's manager; None: the run has no manager."""
+    """Pod spec of the run's manager; None: the run has no manager."""
     key = next(iter(wanted.workloads("manager")), None)
     return None if key is None else dict(wanted.objects[key]["spec"]["template"]["spec"])
 
@@ -33,14 +33,14 @@ def pod_of(
     wanted: Wanted, name: str, component: str, command: Sequence[str], *, read_only: bool = False,
     container: Mapping[str, Any] | None = None, **spec: Any,
 ) -> Object | None:  # fmt: skip
-    """A pod with the volume and nothing else of the run; None: the run has no manager to take after.
+    """Manifest of a pod with the volume and nothing else of the run; None: the run has no manager to copy.
 
     Args:
         wanted: the run as it was applied, patches included.
         component: label, and name of its container.
-        command: its program and arguments.
-        read_only: how the volume is mounted.
-        container, spec: fields over those of the manager's container and pod.
+        command: program and arguments.
+        read_only: mount the volume read-only.
+        container, spec: fields that override those of the manager's container and pod.
     """
     theirs = manager_of(wanted)
     if theirs is None:

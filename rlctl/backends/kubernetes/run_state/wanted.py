@@ -1,4 +1,4 @@
-"""The objects that one `up` or `rollback` wants in a namespace, and how they are stored as a revision."""
+"""Objects that one `up` or `rollback` wants in a namespace, and their storage as a revision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LABEL: Final = "revision"
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Everything that a revision is."""
+    """Desired state of a run in its namespace: what one `up` or `rollback` applies, stored as a revision."""
 
     run: str
     uid: str
@@ -45,23 +45,23 @@ class Wanted:
     note: str = ""
 
     def live_with(self, replicas: Mapping[str, int]) -> dict[str, Any]:
-        """The manager's live fields, with numbers of replicas that are others than the spec's by now."""
+        """The manager's live fields with the current numbers of replicas, which may differ from the spec's."""
         return live_with(self.live, replicas)
 
     def patches(self, key: Key) -> tuple[str, ...]:
-        """Files of the patches that are laid over an object."""
+        """Files of the patches of an object."""
         name = f"{key.kind}-{key.name}.yaml".lower()
         origins = [document.origin for document in self.documents if document.name == name]
         return tuple(path for origin in origins for path in origin.split(PATCHED_BY)[1:])
 
     def workloads(self, role: str | None = None) -> list[Key]:
-        """Deployments and StatefulSets, of one role or all; shards in order."""
+        """Deployments and StatefulSets, of one role or of all; shards in order."""
         found = [key for key in self.objects if key.kind in WORKLOADS and role in (None, role_of(self.objects[key]))]
         return sorted(found, key=_shard)
 
 
 def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Wanted:
-    """Objects of a plan and its documents.
+    """Desired state from a plan and its documents.
 
     Raises:
         RlctlError: a document is no object of this run.
@@ -75,7 +75,7 @@ def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) 
         documents=documents,
         objects=objects,
         texts=texts,
-        spec=json.loads(json.dumps(spec)),  # as it reads when it comes back
+        spec=json.loads(json.dumps(spec)),  # equal to what is read back
         hashes={role.role: role.hash for role in plan.roles},
         spec_replicas={role.role: role.replicas for role in plan.roles},
         live=json.loads(json.dumps(plan.live)),
@@ -86,7 +86,7 @@ def shares(workloads: Iterable[Key], replicas: int) -> dict[Key, int]:
     """Replicas of each workload of one role: shards are filled in order.
 
     Raises:
-        RlctlError: they cannot hold so many.
+        RlctlError: the workloads cannot hold so many.
     """
     workloads = list(workloads)
     if len(workloads) == 1:
@@ -100,7 +100,7 @@ def shares(workloads: Iterable[Key], replicas: int) -> dict[Key, int]:
 
 
 def revision_document(wanted: Wanted, number: int, at: datetime, by: str) -> Object:
-    """The ConfigMap that keeps this revision: immutable, its documents compressed, because shards repeat each other."""
+    """ConfigMap of a revision: immutable, with compressed documents, as shards repeat each other."""
     described: dict[str, Any] = {
         "format": 1,
         "number": number,
@@ -134,14 +134,14 @@ def revision_key(run: str, number: int) -> Key:
 
 
 def number_of(key: Key, run: str) -> int | None:
-    """Number of the revision that a ConfigMap of this name holds; None: it holds none."""
+    """Number of the revision in a ConfigMap of this name; None: it holds none."""
     prefix = revision_name(run, 0)[:-1]
     digits = key.name.removeprefix(prefix)
     return int(digits) if key.kind == "ConfigMap" and key.name.startswith(prefix) and digits.isdecimal() else None
 
 
 def of_revision(found: Object, run: str, uid: str) -> Wanted:
-    """The revision that a ConfigMap holds.
+    """Desired state from the ConfigMap of a revision.
 
     Raises:
         BackendUnreachable: the object is torn or foreign.
@@ -172,7 +172,7 @@ def of_revision(found: Object, run: str, uid: str) -> Wanted:
 
 
 def described(found: Object) -> Revision:
-    """A revision as `history` shows it.
+    """A revision as `history` displays it.
 
     Raises:
         BackendUnreachable: the object is torn or foreign.
@@ -193,7 +193,7 @@ def described(found: Object) -> Revision:
 
 
 def same(one: Wanted, other: Wanted) -> bool:
-    """Whether two revisions want the same; their author and note do not count."""
+    """Whether two revisions have the same content; author and note do not count."""
     return (
         [(document.name, document.text) for document in one.documents]
         == [(document.name, document.text) for document in other.documents]
@@ -219,7 +219,7 @@ def _objects(documents: Iterable[Document], uid: str) -> tuple[dict[Key, Object]
 
 @lru_cache(maxsize=4096)
 def _loaded(text: str) -> Object:
-    """One object; the same text is read once a command, and no caller changes the result."""
+    """One object; the same text is parsed once per command, and no caller changes the result."""
     thing: Object = yaml.load(text, Loader=_LOADER)
     return thing
 

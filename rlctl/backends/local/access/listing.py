@@ -83,7 +83,7 @@ def _trouble(watched: Mapping[str, Any]) -> str:
 
 
 def _how_it_ended(child: Child) -> str:
-    """How a process ended, by the supervisor; the watch, which knows more, has not seen it yet."""
+    """End of a process as the supervisor reports it; the watch, which knows more, has not seen it yet."""
     if child.state != "EXITED":
         return f"could not be started: {child.error}"
     return "was killed by a signal" if child.exit_status == -1 else f"exited {child.exit_status}"

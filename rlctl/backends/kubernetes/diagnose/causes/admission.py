@@ -1,4 +1,4 @@
-"""Pods that were never made: their controller asked for them and was refused."""
+"""Causes of pods that were never created: the API server refused them to their controller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
 )
 
 _FORGOTTEN_S = 300.0
-"""A refusal this old has been overcome, or would have been repeated."""
+"""Seconds after which a refusal no longer counts: it is overcome, or would have been repeated."""
 
 
 def cause(workload: Object, around: Around) -> Cause | None:
@@ -44,7 +44,7 @@ def cause(workload: Object, around: Around) -> Cause | None:
 
 
 def refusal(workload: Object, reason: str, message: str) -> Cause:
-    """Cause in a message with which the API server refused a pod."""
+    """Cause in the message with which the API server refused a pod."""
     said, ns = evidence(reason, message), namespaced(workload)
     if "exceeded quota" in message:
         return _quota(workload, message, said)
@@ -92,7 +92,8 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
 
 
 def _quota(workload: Object, message: str, said: str) -> Cause:
-    """`exceeded quota: team, requested: cpu=4,pods=1, used: cpu=45,pods=9, limited: cpu=48,pods=50`."""
+    """Cause in a message such as
+    `exceeded quota: team, requested: cpu=4,pods=1, used: cpu=45,pods=9, limited: cpu=48,pods=50`."""
     found = QUOTA.search(message)
     again = f"kubectl{namespaced(workload)} describe quota  (or rlctl scale to fewer replicas)"
     if found is None:
@@ -120,7 +121,7 @@ def room(quota: Object) -> dict[str, tuple[float, float]]:
 
 
 def progress(workload: Object) -> Cause | None:
-    """A rollout that the cluster has given up waiting for; says least, so it is asked last."""
+    """A rollout that exceeded its deadline; it says least, so it is checked last."""
     found = condition(workload, "Progressing")
     if found.get("status") != "False" or found.get("reason") != "ProgressDeadlineExceeded":
         return None
@@ -131,7 +132,7 @@ def progress(workload: Object) -> Cause | None:
 
 
 def _without_details(text: str) -> str:
-    """The rules of a Pod Security message without what it explains in brackets."""
+    """The rules of a Pod Security message without the explanations in brackets."""
     return re.sub(r"\s*\((?:[^()]|\([^()]*\))*\)", "", text).strip()
 
 
@@ -145,5 +146,5 @@ def _describe(workload: Object) -> str:
 
 
 def shown(name: str, value: float) -> str:
-    """A quantity of a quota as a person reads it."""
+    """Quantity of a quota in readable form."""
     return written(value, memory="memory" in name or "storage" in name)

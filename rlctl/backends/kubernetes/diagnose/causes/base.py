@@ -1,4 +1,4 @@
-"""Causes, the objects around a pod that tell of them, and the few ways to read objects that every classifier shares."""
+"""Causes, the related objects that tell of them, and the readers of objects that all classifiers share."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.spec.names import COMPONENT, INSTANCE
 
 State = Literal["starting", "backoff", "stopping", "exited", "failed"]
-"""starting: on its way, nothing is wrong yet; backoff: wrong, the cluster tries again; failed: wrong for good."""
+"""starting: on its way, nothing is wrong yet; backoff: at fault, the cluster retries; failed: at fault for good."""
 
 SETTLED_S = 5.0
-"""An object that a pod refers to may be written so long after it."""
+"""Seconds after a pod within which an object that it refers to may still be written."""
 GRACE_S = 60.0
-"""Time for which a pod may wait for a node, or for its first answer, before that counts as a problem."""
+"""Seconds for which a pod may wait for a node, or for its first ready probe, before that counts as a problem."""
 _LONGEST_EVIDENCE = 600
 
 
@@ -28,11 +28,11 @@ class Cause:
     kind: str  # one word for machines: "image-not-found"
     text: str  # plain words; nothing in it that differs between pods of one template
     state: State
-    evidence: str = ""  # what the cluster said, word for word
-    next: str = ""  # the command that helps
-    permanent: bool = False  # it stays so until a person changes something
-    lines: tuple[str, ...] = ()  # last log lines of the life before
-    key: str = ""  # pods with the same kind and key have the same cause; empty: the text
+    evidence: str = ""  # the cluster's message, word for word
+    next: str = ""  # command that helps
+    permanent: bool = False  # it stays until a person changes something
+    lines: tuple[str, ...] = ()  # last log lines of the previous life
+    key: str = ""  # pods with the same kind and key have the same cause; "": the text is the key
 
     @property
     def group(self) -> tuple[str, str]:
@@ -41,12 +41,12 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Objects that were read beside the pods."""
+    """Related objects that were read beside the pods."""
 
     now: datetime
     events: Mapping[tuple[str, str], Sequence[Object]] = field(default_factory=dict)  # (kind, name) -> newest first
     claims: Mapping[str, Object] = field(default_factory=dict)  # name -> PersistentVolumeClaim
-    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # pod -> last lines of the life before
+    logs: Mapping[str, Sequence[str]] = field(default_factory=dict)  # pod -> last log lines of the previous life
 
     def of(self, kind: str, name: str, *reasons: str) -> list[Object]:
         """Events of an object, newest first; only those of the reasons given, if any."""
@@ -55,7 +55,7 @@ class Around:
 
 
 def indexed(events: Iterable[Object]) -> dict[tuple[str, str], list[Object]]:
-    """Events by the object that they are about, newest first; as Around wants them."""
+    """Events by the object that they are about, newest first; as in Around.events."""
     found: dict[tuple[str, str], list[Object]] = {}
     for event in events:
         about = event.get("involvedObject") or {}
@@ -66,7 +66,7 @@ def indexed(events: Iterable[Object]) -> dict[tuple[str, str], list[Object]]:
 
 
 def event_time(event: Object) -> datetime:
-    """Time at which an event happened last."""
+    """Time of the last occurrence of an event."""
     series = event.get("series") or {}
     times = (series.get("lastObservedTime"), event.get("lastTimestamp"), event.get("eventTime"))
     created = (event.get("metadata") or {}).get("creationTimestamp")
@@ -75,7 +75,7 @@ def event_time(event: Object) -> datetime:
 
 
 def moment(text: Any) -> datetime | None:
-    """A time as the API server writes it; None for anything else."""
+    """Time as the API server writes it; None for anything else."""
     if not isinstance(text, str):
         return None
     try:
@@ -86,7 +86,7 @@ def moment(text: Any) -> datetime | None:
 
 
 def age_s(since: Any, now: datetime) -> float:
-    """Seconds since a time of the API server, never negative: clocks differ. 0 when there is no time."""
+    """Seconds since a time of the API server, at least 0, as clocks differ. 0 when there is no time."""
     begun = moment(since)
     return 0.0 if begun is None else max(0.0, (now - begun).total_seconds())
 
@@ -96,25 +96,25 @@ def name_of(thing: Object) -> str:
 
 
 def namespaced(thing: Object) -> str:
-    """The option that makes kubectl look where the object is."""
+    """kubectl option for the namespace of an object."""
     namespace = (thing.get("metadata") or {}).get("namespace", "")
     return f" -n {namespace}" if namespace else ""
 
 
 def describe(pod: Object, kind: str = "pod") -> str:
-    """The command that shows all that the cluster knows of it."""
+    """Command that shows all that the cluster knows of an object."""
     return f"kubectl{namespaced(pod)} describe {kind} {name_of(pod)}"
 
 
 def said_by(pod: Object, *options: str) -> str:
-    """The command that shows what it has said."""
+    """Command that shows the log of a pod."""
     labels = (pod.get("metadata") or {}).get("labels") or {}
     words = ("rlctl logs", labels.get(COMPONENT, ""), f"--run {labels.get(INSTANCE, 'RUN')}", *options)
     return " ".join(str(word) for word in words if word)
 
 
 def condition(thing: Object, kind: str) -> Object:
-    """The condition of that type; empty when there is none."""
+    """Condition of that type; empty when there is none."""
     for found in (thing.get("status") or {}).get("conditions") or ():
         if found.get("type") == kind:
             return dict(found)
@@ -122,7 +122,7 @@ def condition(thing: Object, kind: str) -> Object:
 
 
 def containers(pod: Object) -> list[Object]:
-    """Specs of all containers, those of the start first."""
+    """Specs of all containers, init containers first."""
     spec = pod.get("spec") or {}
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
@@ -137,14 +137,14 @@ def container_statuses(pod: Object) -> Iterator[tuple[Object, Object]]:
 
 
 def settled(pod: Object, around: Around, found: Cause) -> Cause:
-    """The cause once it is no longer likely that what is missing is written a moment after the pod."""
+    """The cause; `starting` while a missing object may still be written, just after the pod."""
     if age_s((pod.get("metadata") or {}).get("creationTimestamp"), around.now) >= SETTLED_S:
         return found
     return replace(found, state="starting", permanent=False)
 
 
 def is_ready(pod: Object) -> bool:
-    """It takes part: running, ready and not on its way out."""
+    """Whether a pod is ready and not being deleted."""
     ending = (pod.get("metadata") or {}).get("deletionTimestamp")
     return not ending and condition(pod, "Ready").get("status") == "True"
 

@@ -1,4 +1,4 @@
-"""A container that cannot be made, does not stay up, or does not answer."""
+"""Causes of a container that cannot be created, does not stay up, or does not answer."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from rlctl.spec.words import duration
 
 LAST_LINES: Final = 5
 _RECENT_S: Final = 120.0
-"""Time after a restart in which a container is still judged by its last life."""
+"""Seconds after a restart in which a container is still judged by its previous life."""
 _KEPT_BYTES: Final = 2000
-"""Of a log, Kubernetes keeps the last 2048 bytes."""
+"""Bytes of a log at which it counts as cut: Kubernetes keeps the last 2048."""
 _SIGNALS: Final = {**SIGNALS, 15: "SIGTERM: it was told to end"}
 _TOLD_TO_END: Final = (0, 137, 143)
-"""Exit codes of containers that were told to end: 0 when one did as it was told."""
+"""Exit codes of containers that were told to end: 0 when one obeyed."""
 _NOT_RUN = re.compile(r"exec \S+: |exec user process caused|standard_init_linux")
 _NO_COMMAND = re.compile(
     r'exec:? \\?"?([^"\\:\s]+)\\?"?: (executable file not found|(?:stat .*)?no such file|permission denied)'
@@ -41,7 +41,7 @@ _NO_COMMAND = re.compile(
 
 
 def config(pod: Object, status: Object, around: Around) -> Cause | None:
-    """Cause for which a container cannot be made from its description; None when that is not the matter."""
+    """Cause for which a container cannot be created from its spec; None for any other reason."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
     if reason == "CreateContainerConfigError":
@@ -71,7 +71,7 @@ def _config(pod: Object, said: str, message: str) -> Cause:
 
 
 def start(pod: Object, reason: str, message: str) -> Cause:
-    """A container that was made and could not be started."""
+    """Cause for which a container was created and could not be started."""
     said = evidence(reason, message)
     if "argument list too long" in message:
         text = "its arguments and environment are larger than the kernel takes"
@@ -90,7 +90,7 @@ def start(pod: Object, reason: str, message: str) -> Cause:
 
 
 def crash(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
-    """Cause for which a container does not stay up; None when it has not ended, or did so in good order or long ago."""
+    """Cause for which a container does not stay up; None when it has not ended, or ended in good order or long ago."""
     state, last = status.get("state") or {}, status.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
@@ -104,7 +104,7 @@ def crash(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
     reason, message = str(ended.get("reason", "")), str(ended.get("message", ""))
     if reason in ("StartError", "ContainerCannotRun"):
         return _again(start(pod, reason, message), looping)
-    if raw and _NOT_RUN.match(raw[-1]):  # the runtime could make the container, and then not become the program
+    if raw and _NOT_RUN.match(raw[-1]):  # the runtime could create the container, and then not execute the program
         return _again(start(pod, reason, raw[-1]), looping)
     said = evidence(str(waiting.get("reason", "")), str(waiting.get("message", ""))) if looping else ""
     death = _Death(
@@ -131,14 +131,14 @@ def crash(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
 
 @dataclass(frozen=True, slots=True)
 class _Death:
-    """The end of a container's life."""
+    """Last end of a container."""
 
     code: int
     restarts: int
-    looping: bool  # Kubernetes waits before it starts it again
+    looping: bool  # Kubernetes waits before the next restart
     said: str
     next: str
-    fault: str  # the last error of its log
+    fault: str  # last error of its log
     lines: tuple[str, ...]
 
     def cause(self, kind: str, text: str, *, said: str = "", again: str = "", key: str = "") -> Cause:
@@ -148,7 +148,7 @@ class _Death:
 
 
 def _first(pod: Object) -> list[str]:
-    """Containers that are to end before the others start."""
+    """Names of init containers, which are to end before the others start."""
     return [str(each.get("name")) for each in (pod.get("spec") or {}).get("initContainers") or ()]
 
 
@@ -174,7 +174,7 @@ def _memory(death: _Death, spec: Object) -> Cause:
 
 
 def _probe_that_killed(pod: Object, around: Around) -> str | None:
-    """Words of the kubelet about the probe because of which it ended a container."""
+    """Message of the kubelet about the probe because of which it killed a container."""
     killed = [
         event
         for event in around.of("Pod", name_of(pod), "Killing")
@@ -190,14 +190,14 @@ def _probe_that_killed(pod: Object, around: Around) -> str | None:
 
 
 def creating(pod: Object, around: Around) -> Cause:
-    """Cause for which a pod that has a node has no container yet."""
+    """Cause for which a scheduled pod has no container yet."""
     if (mounted := volumes.mount(pod, around)) is not None:
         return mounted
     show = describe(pod)
     for event in around.of("Pod", name_of(pod), "FailedCreatePodSandBox", "NetworkNotReady", "FailedPodSandBoxStatus"):
         said = evidence(str(event.get("reason")), str(event.get("message", "")))
         if around.of("Pod", name_of(pod), "Pulling", "Created", "Started"):
-            break  # it has got past that
+            break  # it has got past that stage
         text = "its node cannot give it a network"
         return Cause("sandbox", text, volumes.still(pod, around), said, show, key="sandbox")
     if (fetched := images.pulling(pod, around)) is not None:
@@ -230,7 +230,7 @@ def unready(pod: Object, around: Around) -> Cause | None:
 
 
 def _probe_words(message: str) -> str:
-    """ "its readiness probe is answered with 503" of what the kubelet writes."""
+    """ "its readiness probe is answered with 503", from the kubelet's message."""
     probe = found[1].lower() if (found := re.match(r"(?:Container \S+ failed )?(\w+) probe", message)) else "health"
     if code := re.search(r"statuscode: (\d+)", message):
         return f"its {probe} probe is answered with {code[1]}"
@@ -242,7 +242,7 @@ def _probe_words(message: str) -> str:
 
 
 def _lines(pod: Object, ended: Object, around: Around) -> list[str]:
-    """The end of the log of the life before: Kubernetes keeps it as the message of a container that failed."""
+    """Last log lines of the previous life: Kubernetes keeps them as the message of a container that failed."""
     told = around.logs.get(name_of(pod))
     if told is None:
         kept = str(ended.get("message", ""))

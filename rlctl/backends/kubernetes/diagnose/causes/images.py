@@ -1,4 +1,4 @@
-"""An image that does not come."""
+"""Causes of an image that cannot be pulled."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ _SORTS = (
 
 
 def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
-    """Cause for which the image of a waiting container is not there; None when that is not what it waits for."""
+    """Cause for which the image of a waiting container is missing; None when it waits for something else."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
     if reason not in REASONS:
@@ -106,7 +106,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
         text = f"image {image} does not exist in the registry that the nodes use for {registry}"
         return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", True)
     low = message.lower()
-    for part in (image, registry, repository):  # a name such as team/404-denied must not decide
+    for part in (image, registry, repository):  # a name such as team/404-denied must not match
         low = low.replace(part.lower(), "…")
     for sort in _SORTS:
         if re.search(sort.signs, low):
@@ -118,7 +118,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
 
 
 def _message(pod: Object, image: str, message: str, around: Around) -> str:
-    """Words of the registry: while the kubelet waits between two tries, older ones say it in an event only."""
+    """Message of the registry: while the kubelet waits between two attempts, an older one has it in an event only."""
     if message and not re.fullmatch(r"Back-off pulling image \S+", message):
         return message
     for event in around.of("Pod", name_of(pod), "Failed", "InspectFailed"):
@@ -129,16 +129,16 @@ def _message(pod: Object, image: str, message: str, around: Around) -> str:
 
 
 def _not_mirrored(registry: str, message: str) -> bool:
-    """Whether an image named after a registry on the node itself is missing in its mirror. Mirrors are asked first, and
-    one without the image is passed over without a word; what is reported is that nothing listens under the name itself.
+    """Whether an image named after a registry on the node itself is missing in its mirror. Mirrors come first, and
+    one without the image is skipped silently; the error reported is that nothing listens under the name itself.
     """
     where = re.escape(registry)
     return loopback(registry) and re.search(rf"https?://{where}/.*connection refused", message) is not None
 
 
 def _parts(image: str) -> tuple[str, str]:
-    """Registry and repository of an image. A patch may name one that is no name here, as with a registry by IPv6: then
-    what stands before the first slash is taken for the registry if it looks like one.
+    """Registry and repository of an image. A patch may have a name that is invalid here (IPv6 registry): then
+    the part before the first slash is the registry if it looks like one.
     """
     named = Reference.try_parse(image)
     if named is not None:
@@ -150,7 +150,7 @@ def _parts(image: str) -> tuple[str, str]:
 
 
 def pulling(pod: Object, around: Around) -> tuple[str, Object] | None:
-    """The image that is being fetched and the event that said so; None when none is."""
+    """Image that is being pulled, and the event that says so; None when none is."""
     for event in around.of("Pod", name_of(pod), "Pulling", "Pulled", "Created", "Started"):
         if event.get("reason") != "Pulling":
             return None

@@ -1,4 +1,4 @@
-"""A pod whose node left it, or that had to leave its node."""
+"""Causes of a pod whose node failed, or that had to leave its node."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
 from rlctl.spec.words import duration
 
 _OVERDUE_S = 30.0
-"""After its grace a pod that still exists is not ending but stuck."""
+"""Seconds after the end of its grace period for which a deleted pod counts as ending, not as stuck."""
 _DISK_LIMIT = re.compile(
     r'exceed(?:s the|ed its)(?: total| local ephemeral storage)? limit (?:of containers )?"?([0-9]\w*)'
 )
 
 
 def failed(pod: Object) -> Cause | None:
-    """Cause for which a pod is over for good: another takes its place. None when it is not."""
+    """Cause for which a pod is over for good, and another replaces it. None when it is not."""
     status = pod.get("status") or {}
     if status.get("phase") not in ("Failed", "Succeeded"):
         return None
@@ -75,7 +75,7 @@ def _evicted(pod: Object, message: str, said: str) -> Cause:
 
 
 def lost(pod: Object, around: Around) -> Cause | None:
-    """Its node does not answer; None when nothing says so."""
+    """Cause of a pod whose node does not answer; None when nothing says so."""
     node = str((pod.get("spec") or {}).get("nodeName", ""))
     ready = condition(pod, "Ready")
     events = around.of("Pod", name_of(pod), "NodeNotReady", "TaintManagerEviction")
@@ -88,12 +88,12 @@ def lost(pod: Object, around: Around) -> Cause | None:
 
 
 def ending(pod: Object, around: Around) -> Cause | None:
-    """It is on its way out, or stuck there; None when it is not being deleted."""
+    """Cause of a pod that is being deleted, or is stuck in that; None when it is not being deleted."""
     metadata = pod.get("metadata") or {}
     deleted = metadata.get("deletionTimestamp")
     if not deleted:
         return None
-    overdue_s = age_s(deleted, around.now)  # the time already holds the grace
+    overdue_s = age_s(deleted, around.now)  # the timestamp includes the grace period
     if overdue_s < _OVERDUE_S:
         return Cause("ending", "is ending", "stopping")
     node, ns = str((pod.get("spec") or {}).get("nodeName", "")), namespaced(pod)

@@ -1,4 +1,4 @@
-"""A pod that no node takes."""
+"""Causes of a pod that no node takes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NODES = re.compile(r"(\d+)/(\d+) nodes are available:? ?(.*)", re.DOTALL)
 _PART = re.compile(r"(\d+) (.+?)(?=, \d+ |\.(?:\s|$)|$)", re.DOTALL)
 _QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _RANKS: Final = ("resource", "volume", "affinity", "taint", "other")
-"""Of two reasons that hold for equally many nodes, the one that a user can do more about."""
+"""Order of reasons that hold for equally many nodes: first the one that a user can do more about."""
 
 
 def cause(pod: Object, around: Around) -> Cause | None:
@@ -90,7 +90,7 @@ def _scale_up(pod: Object, around: Around) -> Cause | None:
 
 
 def _reasons(pod: Object, message: str) -> Mapping[str, tuple[int, str]]:
-    """kind -> for how many nodes, in words; empty when the message has another form."""
+    """kind -> number of nodes, and words; empty when the message has another form."""
     found = _NODES.search(message)
     if found is None:
         return {}
@@ -146,7 +146,7 @@ def _rank(kind: str) -> str:
 
 
 def _asked(pod: Object, resource: str) -> str:
-    """Resources that the containers of the pod ask for, as written; several are joined by +."""
+    """Resources that the containers of a pod request, as written; several joined by +."""
     asked = []
     for each in (pod.get("spec") or {}).get("containers") or ():
         resources = each.get("resources") or {}

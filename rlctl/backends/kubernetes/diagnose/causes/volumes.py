@@ -1,4 +1,4 @@
-"""A volume that is not there, not bound, or not mounted."""
+"""Causes of a volume that does not exist, or is not bound or not mounted."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
 
 FIRST_TRIES_S = 30.0
 _BOUND_SOON_S = 30.0
-"""A provisioner makes a volume within this."""
+"""Seconds within which a provisioner creates a volume."""
 
 
 def claims_of(pod: Object) -> list[str]:
-    """Names of the claims that the pod mounts."""
+    """Names of the claims that a pod mounts."""
     volumes = (pod.get("spec") or {}).get("volumes") or ()
     found = [(volume.get("persistentVolumeClaim") or {}).get("claimName") for volume in volumes]
     return [str(name) for name in found if name]
 
 
 def unbound(pod: Object, message: str, around: Around) -> Cause | None:
-    """Words of the scheduler about claims: missing, or not bound; None when it says something else."""
+    """Cause in the scheduler's message about claims: missing, or not bound; None when it is about something else."""
     if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
         return settled(pod, around, Cause(
             "claim-missing", f"there is no PersistentVolumeClaim {missing[1]}", "failed",
@@ -90,11 +90,11 @@ def claim(found: Object, around: Around) -> Cause | None:
 
 
 def mount(pod: Object, around: Around) -> Cause | None:
-    """Cause for which a volume of a pod that has a node is not mounted; None when nothing is said of one."""
+    """Cause for which a volume of a scheduled pod is not mounted; None when no event says so."""
     for event in around.of("Pod", name_of(pod), "FailedMount", "FailedAttachVolume", "FailedMapVolume"):
         reason, message = str(event.get("reason")), str(event.get("message", ""))
         if "failed to sync" in message:
-            continue  # a node that has just been told of the pod, and not yet of what it mounts
+            continue  # a node that has just been assigned the pod, and does not know its objects yet
         if "timed out waiting for the condition" in message and len(around.of("Pod", name_of(pod), reason)) > 1:
             continue  # sums up the others, and says less
         return _mount(pod, around, reason, message)
@@ -136,5 +136,5 @@ def _mount(pod: Object, around: Around, reason: str, message: str) -> Cause:
 
 
 def still(pod: Object, around: Around) -> State:
-    """Starting for a while, then backoff: a first try on a node often fails, and that is not worth telling."""
+    """`starting` for a while, then `backoff`: a first attempt on a node often fails, and that is not worth a report."""
     return "starting" if age_s((pod.get("status") or {}).get("startTime"), around.now) < FIRST_TRIES_S else "backoff"
