@@ -181,7 +181,7 @@ class _Down:
                 for thing in readers:
                     yield from self._remove(writer, key_of(thing))
         claims = [key for key in self._record.inventory if key.kind == "PersistentVolumeClaim"]
-        if not claims and self._wrote:
+        if not claims and self._wrote and not self._record.emptied:
             yield from self._clean()
         with self._locked() as writer:
             others = [keys.core_key(self._run), keys.actor_key(self._run), *self._record.inventory]
@@ -205,13 +205,15 @@ class _Down:
                 objects=(self._run,),
             )
         with self._locked() as writer:
-            if key not in self._record.inventory:
+            if self._record.readable and key not in self._record.inventory:
                 names = (*self._record.inventory, key)
                 self._record = writer.save(replace(self._record, inventory=names))
             live = self._api.get(key) or writer.create(document)
         clean.await_end(self._session, key, str(live["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
             yield from self._remove(writer, key)
+            if self._record.readable:  # the revision, which shows how the volume is reached, goes before the record
+                self._record = writer.save(replace(self._record, emptied=True))
         yield Applied(storage, "removed")
 
     def _way_out(self) -> str:

@@ -140,6 +140,7 @@ class _Up:
             state=replace(seen.record.state, phase="running"),
             inventory=inventory.union(seen.record.inventory, names),
             live_sent=records.UNKNOWN if seen.tells else seen.record.live_sent,
+            emptied=False,
         )
         return planned if planned == seen.record else self._writer.save(planned)
 

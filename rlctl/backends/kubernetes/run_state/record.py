@@ -41,6 +41,7 @@ class Record:
     kept: tuple[Key, ...] = ()  # objects of the inventory that no document names but an old revision needs
     admitted: Mapping[Key, Mapping[str, str]] = field(default_factory=dict)
     """Changes that the cluster made to fields that we sent, by object; see drift.admitted."""
+    emptied: bool = False  # `down --volumes` has removed its folder from a volume that is not ours
     version: str = ""  # resourceVersion; "": not written yet
     readable: bool = True  # False: a stand-in for a record that cannot be read; never written
 
@@ -87,6 +88,7 @@ def of(found: Object, api: Api) -> Record:
             denied=parse_keys(data.get("denied.json", "[]")),
             kept=parse_keys(data.get("kept.json", "[]")),
             admitted=_admitted(json.loads(data.get("admitted.json", "{}"))),
+            emptied=json.loads(data.get("emptied.json", "false")) is True,
             version=found["metadata"].get("resourceVersion", ""),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -142,6 +144,8 @@ def document_of(record: Record) -> Object:
             data[name] = written_keys(keys)
     if record.admitted:
         data["admitted.json"] = _json({f"{key.kind}/{key.name}": marks for key, marks in record.admitted.items()})
+    if record.emptied:
+        data["emptied.json"] = "true\n"
     metadata: dict[str, Any] = {"name": state_name(state.run), "labels": labels(state.run), "annotations": notes}
     if record.version:
         metadata["resourceVersion"] = record.version

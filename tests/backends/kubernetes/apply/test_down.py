@@ -238,6 +238,26 @@ def test_on_a_foreign_volume_only_the_folder_of_the_run_is_removed(lab: Lab) -> 
     assert lab.there() == {"PersistentVolumeClaim shared"}
 
 
+def test_a_run_that_comes_back_after_a_killed_down_has_its_folder_removed_again(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
+    lab.up(storage={"claim": "shared"})
+    folder = f"claim shared:/runs/pong-{UID[:8]}"
+
+    def kill() -> None:
+        if Key("Secret", "pong-keys-core") not in lab.api.objects:
+            raise KeyboardInterrupt
+
+    lab.api.on_write = kill
+    with pytest.raises(KeyboardInterrupt):
+        lab.down(volumes=True)
+    lab.api.on_write = lambda: None
+    lab.api.seconds += 60  # its lock is over
+    assert folder not in [each.object for each in lab.down()]
+    lab.up(storage={"claim": "shared"})
+    assert folder in [each.object for each in lab.down(volumes=True)]
+    assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
 def killed_first_up(lab: Lab, at: str) -> None:
     """One on a foreign volume that is killed when this object is there, before its revision is stored."""
     claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}}
