@@ -32,7 +32,7 @@ from benchmarks.shared.store import Row
 from rlctl.spec.roles import FAN_OUT, serving
 from rlctl_agents.roles.modelpool import ModelServer
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.types.control import Channels, GetModel, PutModel, Said
+from rlctl_agents.types.control import Channels, GetModel, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import client
 from rlctl_agents.weights.client import Follower, Model
@@ -212,7 +212,7 @@ def put(client: BulkClient, version: int, size: int) -> float:
     sha256 = hashlib.sha256(data).hexdigest()
     began = time.monotonic()
     client.ask(PutModel(ModelRef("main", 1, version), 1, sha256), in_pieces(data))
-    said, _ = client.answer(Said, DEADLINE_S)
+    said, _ = client.answer(Reply, DEADLINE_S)
     if not said.ok:
         raise RuntimeError(said.why)
     return began

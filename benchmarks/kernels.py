@@ -26,7 +26,7 @@ from benchmarks.shared.store import Row
 from rlctl.spec.schema import Spec
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env
 from rlctl_agents.models import torso
-from rlctl_agents.training import pieces
+from rlctl_agents.training import micro_batches
 from rlctl_agents.training.trainer import Trainer
 
 TITLE = "Other kernels for images"
@@ -49,11 +49,11 @@ def _channels_first() -> None:
 
 
 def _one_piece() -> None:
-    pieces.PIECE_BYTES = 1 << 40
+    micro_batches.MICRO_BATCH_BYTES = 1 << 40
 
 
 def _small_pieces() -> None:
-    pieces.PIECE_BYTES //= 4
+    micro_batches.MICRO_BATCH_BYTES //= 4
 
 
 def _compiled_loss() -> None:

@@ -231,7 +231,7 @@ def code(algorithm: str, named: frozenset[Path] = frozenset(), *, bf16: bool = F
     digest = hashlib.sha256()
     for path in sorted(set(_sources(algorithm, named)) - (set() if bf16 else {AGENTS / PRECISION})):
         name = path.relative_to(AGENTS if path.is_relative_to(AGENTS) else REPOSITORY)
-        digest.update(f"{name}\0{_carried_from(str(name), file_digest(path))}\0".encode())
+        digest.update("{}\0{}\0".format(*_carried_from(str(name), file_digest(path))).encode())
     return digest.hexdigest()
 
 
@@ -240,13 +240,13 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(_syntax(path.read_text()).encode()).hexdigest()[:12]
 
 
-def _carried_from(name: str, digest: str) -> str:
-    """Digest of a file before all changes that stored seeds outlive."""
+def _carried_from(name: str, digest: str) -> tuple[str, str]:
+    """Name and digest of a file before all changes that stored seeds outlive."""
     passed = {digest}
     while (earlier := carried().get((name, digest))) and earlier["before"] not in passed:
-        digest = earlier["before"]
+        name, digest = earlier.get("was", name), earlier["before"]
         passed.add(digest)
-    return digest
+    return name, digest
 
 
 @lru_cache(1)

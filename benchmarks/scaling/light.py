@@ -24,7 +24,7 @@ from safetensors.numpy import load
 
 from rlctl_agents import envs
 from rlctl_agents.experience.segment_writer import FinishedBlock, SegmentWriter
-from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot, SnapshotRequest
 from rlctl_agents.runtime.process import Process, open_wire, run_role
 from rlctl_agents.types.control import Channels, Experience, GetModel, GotModel
 from rlctl_agents.types.experience import Arrays, ModelRef
@@ -90,7 +90,7 @@ class LightActor:
 
     def __init__(self, process: Process, experience: Experience, counter: NDArray[np.int64]) -> None:
         self._process, self._experience, self._counter = process, experience, counter
-        self._asked = Asked(Snapshot())
+        self._asked = SnapshotRequest(Snapshot())
 
     def run(self) -> None:
         """Act until asked to stop."""
@@ -100,7 +100,7 @@ class LightActor:
             stack.callback(wire.close)
             count = spec.roles.actor.envs
             env = envs.make(spec.env.id, envs=count, seeds=[0] * count, kwargs=spec.env.kwargs)
-            member = Member(process, wire, streams=count)
+            member = ManagerSession(process, wire, streams=count)
             lease = member.join(self._experience)
             if lease is None:
                 return

@@ -56,7 +56,7 @@ Connect = Callable[[], AbstractContextManager[socket.socket]]
 Peer = tuple[str, int]
 
 
-class Asked(NamedTuple):
+class RequestHead(NamedTuple):
     """Head of a request."""
 
     method: str
@@ -105,7 +105,7 @@ class Access:
         pairs = (pair.strip().partition("=") for pair in headers.get("Cookie", "").split(";"))
         return any(name == COOKIE and _equal(value, self._cookie) for name, _, value in pairs)
 
-    def decide(self, asked: Asked, user: Callable[[], int | None]) -> Verdict:
+    def decide(self, asked: RequestHead, user: Callable[[], int | None]) -> Verdict:
         """Decide on a request; has no effect but spending the token.
 
         Args:
@@ -295,7 +295,7 @@ class _Page:
         self._connect, self._stack = connect, stack
         self._connection: http.client.HTTPConnection | None = None
 
-    def ask(self, asked: Asked, target: str, body: bytes) -> http.client.HTTPResponse:
+    def ask(self, asked: RequestHead, target: str, body: bytes) -> http.client.HTTPResponse:
         """Send a request; returns the response before its body. If a reused connection was closed, use a new one.
 
         Raises:
@@ -313,7 +313,7 @@ class _Page:
         return self._try(self._connection, asked, target, body)
 
     def _try(
-        self, connection: http.client.HTTPConnection, asked: Asked, target: str, body: bytes
+        self, connection: http.client.HTTPConnection, asked: RequestHead, target: str, body: bytes
     ) -> http.client.HTTPResponse:
         connection.putrequest(asked.method, target, skip_accept_encoding=True)
         for name, value in asked.headers.items():
@@ -325,7 +325,7 @@ class _Page:
         return connection.getresponse()
 
 
-def read_head(file: BufferedReader) -> Asked | None:
+def read_head(file: BufferedReader) -> RequestHead | None:
     """Read the head of the next request; None at the end of the stream.
 
     Raises:
@@ -344,11 +344,11 @@ def read_head(file: BufferedReader) -> Asked | None:
     if len(words) != 3 or words[2] not in ("HTTP/1.0", "HTTP/1.1") or not words[1].startswith("/"):
         raise ValueError("no request")
     method, target, version = words
-    return Asked(method, target, version, http.client.parse_headers(BytesIO(b"".join(lines[1:]))))
+    return RequestHead(method, target, version, http.client.parse_headers(BytesIO(b"".join(lines[1:]))))
 
 
 def _pass_on(
-    answer: http.client.HTTPResponse, near: socket.socket, asked: Asked, *, stays: bool, path: str
+    answer: http.client.HTTPResponse, near: socket.socket, asked: RequestHead, *, stays: bool, path: str
 ) -> bool:  # fmt: skip
     """Stream a response to the browser; returns whether its end was delimited, so that the connection is kept."""
     bare = asked.method == "HEAD" or answer.status in (204, 304)
@@ -370,7 +370,7 @@ def _pass_on(
     return bare or chunked or whole
 
 
-def _answer(verdict: Verdict, asked: Asked) -> bytes:
+def _answer(verdict: Verdict, asked: RequestHead) -> bytes:
     body, kind = verdict.text.encode(), "html" if verdict.text.startswith("<!") else "plain"
     headers = [
         ("Content-Type", f"text/{kind}; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"),

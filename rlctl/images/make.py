@@ -23,7 +23,7 @@ CODE_IN: Final[tuple[Name, ...]] = ("actor", "learner")
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class BuildOptions:
     """Build options common to all images."""
 
     registry: str | None  # host[:port][/path]; None: the images stay on this machine
@@ -59,7 +59,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class BuiltImage:
     """One image that exists now."""
 
     name: Name
@@ -73,7 +73,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Maker:
+class ImageMaker:
     """Builds and pushes images with one builder.
 
     Args:
@@ -89,14 +89,14 @@ class Maker:
 
     builder: Builder
     registry: Registry
-    wish: Wish
+    wish: BuildOptions
     workspace: Path
     push: bool
     say: Callable[[str], object]
     check: Callable[[Reference], object] = lambda _: None
     artifacts: bool = False
 
-    def own(self, names: Sequence[Name]) -> Iterator[Made]:
+    def own(self, names: Sequence[Name]) -> Iterator[BuiltImage]:
         """Build our own images.
 
         Raises:
@@ -129,7 +129,7 @@ class Maker:
 
     def with_code(
         self, code: CodeArchive, published: Mapping[str, str | None], names: Sequence[Name]
-    ) -> Iterator[Made]:
+    ) -> Iterator[BuiltImage]:
         """Build images of the user's code over published ones; none is built or pushed where it exists already.
 
         Args:
@@ -150,7 +150,7 @@ class Maker:
                 self.say(f"{reference} is there already")
                 listed = self._listed(reference, manifest.digest)
                 pushed = reference.by_digest(manifest.digest)
-                yield Made(name, pushed, reference.tag, "there", "", manifest, str(base), listed)
+                yield BuiltImage(name, pushed, reference.tag, "there", "", manifest, str(base), listed)
                 continue
             config = self.builder.find(str(reference))
             if config is None:
@@ -160,7 +160,7 @@ class Maker:
                 config = self._built(self.wish.build(reference, folder, file, None, {}, base.registry))
             elif not self.push:
                 self.say(f"{reference} is here already")
-                yield Made(name, reference, reference.tag, "there", config, None, str(base))
+                yield BuiltImage(name, reference, reference.tag, "there", config, None, str(base))
                 continue
             yield self._finish(name, reference, config, str(base))
 
@@ -207,9 +207,9 @@ class Maker:
         self.say(f"{self.builder.name} builds {build.tag}")
         return self.builder.build(build, self.say)
 
-    def _finish(self, name: Name, reference: Reference, config: str, base: str) -> Made:
+    def _finish(self, name: Name, reference: Reference, config: str, base: str) -> BuiltImage:
         if not self.push:
-            return Made(name, reference, reference.tag, "built", config, None, base)
+            return BuiltImage(name, reference, reference.tag, "built", config, None, base)
         self.say(f"{self.builder.name} pushes {reference}")
         digest = self.builder.push(str(reference), verify=self.wish.verifies(reference.registry), say=self.say)
         pushed = reference.by_digest(digest)
@@ -218,7 +218,7 @@ class Maker:
         except BackendUnreachable:
             manifest = None  # it is pushed, only its size is not known
         listed = self._listed(reference, digest)
-        return Made(name, pushed, reference.tag, "pushed", config, manifest, base, listed)
+        return BuiltImage(name, pushed, reference.tag, "pushed", config, manifest, base, listed)
 
     def _listed(self, reference: Reference, digest: str) -> str:
         """Store the list of packages (SBOM) of a pushed image beside it; returns its name, or "" with a note."""

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 from rlctl.spec.schema import Network
-from rlctl_agents.acting.episodes import Played, play, shares
+from rlctl_agents.acting.episodes import EpisodeResults, play, shares
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.algorithms.impala import Impala
@@ -24,7 +24,9 @@ from rlctl_agents.types.experience import Decisions
 from tests.support.chain import make_env, settings
 
 
-def played(name: str, envs: int, episodes: int, *, greedy: bool = True, seed: int = 1, **kwargs: int) -> Played | None:
+def played(
+    name: str, envs: int, episodes: int, *, greedy: bool = True, seed: int = 1, **kwargs: int
+) -> EpisodeResults | None:
     env = make_env(name, envs, **kwargs)
     table = Table.of_seats(env.spaces, envs, [list(range(env.spaces.seats))])
     player = NetworkPolicy(

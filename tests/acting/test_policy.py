@@ -11,7 +11,7 @@ import torch
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.policy import Chosen, Policy, Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
-from rlctl_agents.acting.rollout import Rollout, Seated
+from rlctl_agents.acting.rollout import Rollout, SeatedPolicy
 from rlctl_agents.algorithms.base import Act, ActInputs
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
@@ -107,9 +107,9 @@ def test_every_slot_has_an_owner_of_its_own() -> None:
             pass
 
     bots = Bot(0), Bot(1)
-    learns = Seated(player, follower, table.slots[0])
+    learns = SeatedPolicy(player, follower, table.slots[0])
     learns.writer, learns.sender = SegmentWriter(schema_of(settings(), MLP, env.spaces), 4), Sender()
-    seated = [learns, *(Seated(bot, None, slots) for bot, slots in zip(bots, table.slots[1:], strict=True))]
+    seated = [learns, *(SeatedPolicy(bot, None, slots) for bot, slots in zip(bots, table.slots[1:], strict=True))]
     rollout = Rollout(env, [1, 2, 3], table, seated, metrics=Metrics(), keep_going=lambda: True)
     for _ in range(20):
         rollout.step()

@@ -18,20 +18,20 @@ from urllib.parse import urlsplit
 import pytest
 
 from rlctl.backends import gate
-from rlctl.backends.gate import CONNECTIONS, HEAD_BYTES, Access, Asked, Gate, Headers, Verdict, read_head, user_of
+from rlctl.backends.gate import CONNECTIONS, HEAD_BYTES, Access, Gate, Headers, RequestHead, Verdict, read_head, user_of
 from rlctl.errors import BackendUnreachable
 
 COMMAND = "rlctl open status one"
 
 
-def asked(target: str, method: str = "GET", host: str = "127.0.0.1:4711", **headers: str) -> Asked:
+def asked(target: str, method: str = "GET", host: str = "127.0.0.1:4711", **headers: str) -> RequestHead:
     found = Headers()
     for name, value in {"Host": host, **headers}.items():
         found[name.replace("_", "-")] = value
-    return Asked(method, target, "HTTP/1.1", found)
+    return RequestHead(method, target, "HTTP/1.1", found)
 
 
-def decide(access: Access, one: Asked, user: int | None = None) -> Verdict:
+def decide(access: Access, one: RequestHead, user: int | None = None) -> Verdict:
     return access.decide(one, lambda: user)
 
 

@@ -17,7 +17,7 @@ import yaml
 
 from rlctl.errors import BackendUnreachable
 from rlctl_ci.config.settings import load
-from rlctl_ci.core.cleaning import Waste, remove
+from rlctl_ci.core.cleaning import UnusedArtifact, remove
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.web.app import make
@@ -283,7 +283,7 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     assert "1 could go, and 1 builds" in listed.err
     assert (code / sha(1)).is_dir(), "nothing goes without --yes"
     assert live.service.log(1).exists()
-    again = [Waste("pole", str(code / sha(1)), 0)]
+    again = [UnusedArtifact("pole", str(code / sha(1)), 0)]
     assert remove(live.service.config, again, code, listed=0.0) == 0, "a build has made it again since it was listed"
     assert (code / sha(1)).is_dir()
     done = ci("clean", "--keep", "1", "--days", "0", "--yes", "-o", "json").json

@@ -14,7 +14,7 @@ from rlctl.errors import WorkloadFailed
 from rlctl_ci.builders.source import Contents, Part, contents
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.core.work import Hands, Job, Live, Work
+from rlctl_ci.core.work import Adapters, BuildAttempt, Job, Live
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
@@ -144,12 +144,12 @@ class Outside:
         return len(self.history)
 
 
-def hands(outside: Outside) -> Hands:
+def hands(outside: Outside) -> Adapters:
     """Repository, builder and target of every project, which act upon the world."""
-    return Hands(_Fetcher(outside), _Maker(outside), outside)
+    return Adapters(_Fetcher(outside), _Maker(outside), outside)
 
 
-def no_hands(project: Project, service: object) -> Hands:
+def no_hands(project: Project, service: object) -> Adapters:
     """For a service that works on nothing."""
     raise AssertionError("nothing is to be built")
 
@@ -198,8 +198,10 @@ class Service:
         push = Push(ref, sha(number), "ana", f"commit {number}")
         return self.queue.accept(name, push, recipe="r", delivery=delivery or f"d-{ref}-{number}").build
 
-    def work(self) -> Work:
-        return Work(self.queue, self.reading, self.owner, *hands(self.outside), sleep=self._slept, beat_every_s=3600.0)
+    def work(self) -> BuildAttempt:
+        return BuildAttempt(
+            self.queue, self.reading, self.owner, *hands(self.outside), sleep=self._slept, beat_every_s=3600.0
+        )
 
     def _slept(self, seconds: float) -> None:
         self.clock.s += seconds

@@ -14,7 +14,7 @@ from typing import Any
 
 from rlctl.backends.base import Applied, Backend, Document, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
-from rlctl.backends.kubernetes.run_state.lock import Me
+from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.backends.local import LocalBackend
 from rlctl.errors import BackendUnreachable
 from rlctl.plan import Plan, make
@@ -178,7 +178,7 @@ class Pretended(Namespace):
     def __init__(self, folder: Path) -> None:
         self.api = FakeApi()
         self.api.manager = lambda method, path, body: (200, {"phase": "running"})
-        me = Me("alice", "desk", 1)
+        me = LockHolder("alice", "desk", 1)
         times = {"clock": self.api.clock, "sleep": self.api.sleep, "now": self.api.now}
         super().__init__(KubernetesBackend(api=self.api, me=me, **times), folder)  # type: ignore[arg-type]
 

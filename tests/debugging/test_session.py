@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from rlctl.spec.schema import Spec
-from rlctl_agents.acting.rollout import NotTogether
+from rlctl_agents.acting.rollout import LockStepBroken
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.debugging.session import DebugSession, OwnTorch, arranged, evaluation_seed
@@ -100,7 +100,7 @@ def test_seats_that_act_in_turn_cannot_be_in_lock_step_and_are_debugged_without(
 ) -> None:
     followed = arranged(spec_of("Turns", algorithm={"name": "impala", "unroll_length": 5, "batch_size": 80}))
     session = DebugSession(followed)
-    with pytest.raises(NotTogether):
+    with pytest.raises(LockStepBroken):
         session.update()
     session.close()
     seen = versions(monkeypatch)

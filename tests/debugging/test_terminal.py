@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.debugging.terminal import Telling, go_to
+from rlctl_agents.debugging.terminal import DebugOutput, go_to
 
 LOOK = "import json, sys\nprint(json.dumps(sys.path))\n"
 GO = """
 import sys
 from pathlib import Path
-from rlctl_agents.debugging.terminal import Telling, go_to
-go_to(Path(sys.argv[1]), Telling(sys.stdout, False, True))
+from rlctl_agents.debugging.terminal import DebugOutput, go_to
+go_to(Path(sys.argv[1]), DebugOutput(sys.stdout, False, True))
 """
 
 
@@ -59,7 +59,7 @@ def test_folders_that_are_left_out_are_noted_and_those_of_installed_packages_sta
     monkeypatch.chdir(other)
     monkeypatch.setattr(sys, "path", [str(other), str(code), str(other), installed])
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(code), str(other), installed]))
-    go_to(code, Telling(io.StringIO(), False, False))
+    go_to(code, DebugOutput(io.StringIO(), False, False))
     assert sys.path == [str(code), installed]
     assert (os.environ["PYTHONPATH"], Path.cwd()) == (str(code), code)
     note = "note: as in a run, code.path is in the place of PYTHONPATH:"
@@ -71,5 +71,5 @@ def test_without_code_the_path_of_the_shell_counts(folders: tuple[Path, Path], m
     monkeypatch.chdir(other)
     monkeypatch.setattr(sys, "path", [str(other), str(other), "x"])
     monkeypatch.setenv("PYTHONPATH", str(other))
-    go_to(None, Telling(io.StringIO(), False, False))
+    go_to(None, DebugOutput(io.StringIO(), False, False))
     assert (sys.path, os.environ["PYTHONPATH"]) == ([str(other), "x"], str(other))

@@ -11,7 +11,7 @@ import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.roles import actor, learner
-from rlctl_agents.runtime.manager_session import Member
+from rlctl_agents.runtime.manager_session import ManagerSession
 from rlctl_agents.runtime.process import Process, open_wire
 from rlctl_agents.types.control import Account, Match
 from rlctl_agents.types.experience import ModelRef, Schema
@@ -65,7 +65,7 @@ class BadActor:
     def __init__(self, manager: Manager, change: Callable[[dict[str, Any]], object]) -> None:
         self.process: Process = process_of("actor", manager, SPEC, name="actor-1")
         self.wire = open_wire(self.process.arguments)
-        member = Member(self.process, self.wire)
+        member = ManagerSession(self.process, self.wire)
         lease = member.join()
         assert lease is not None
         assert lease.experience is not None

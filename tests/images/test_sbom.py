@@ -17,14 +17,14 @@ from jsonschema import Draft7Validator
 from referencing.jsonschema import DRAFT7
 
 from rlctl.image_names import Reference
-from rlctl.images.make import Maker, Wish
+from rlctl.images.make import BuildOptions, ImageMaker
 from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Registry as Client
 from rlctl.images.registry.client import sha256
 from rlctl.images.sbom import FILE, document, main, of_image
 from rlctl_ci.builders.append import Append
 from rlctl_ci.config.settings import Config
-from rlctl_ci.core.cleaning import Waste, remove
+from rlctl_ci.core.cleaning import UnusedArtifact, remove
 from tests.ci.builders.test_builders import job_for
 from tests.ci.oci import Registry, elsewhere, registry
 
@@ -177,7 +177,7 @@ def test_images_of_a_commit_have_the_list_of_their_base_and_take_it_with_them(
         manifest, _ = artifact(registry, Reference(image.registry, image.repository, listed))
         assert manifest["subject"]["digest"] == image.digest
     config = Config.model_construct(projects={"pole": job.project})
-    remove(config, [Waste("pole", one.reference, 1) for one in made], tmp_path, listed=0.0)
+    remove(config, [UnusedArtifact("pole", one.reference, 1) for one in made], tmp_path, listed=0.0)
     assert not [name for repository, name in registry.manifests if repository.startswith("team/")]
 
 
@@ -195,6 +195,6 @@ def test_a_list_with_holes_is_not_read_to_its_end(registry: Registry) -> None:
 def test_a_push_goes_on_without_a_registry_that_takes_the_list(tmp_path: Path) -> None:
     said: list[str] = []
     unused: Any = None
-    maker = Maker(unused, Client(), Wish("127.0.0.1:1"), tmp_path, True, said.append, artifacts=True)
+    maker = ImageMaker(unused, Client(), BuildOptions("127.0.0.1:1"), tmp_path, True, said.append, artifacts=True)
     assert maker._listed(Reference("127.0.0.1:1", "rlctl-core", "1"), "sha256:" + "0" * 64) == ""
     assert "no SBOM beside 127.0.0.1:1/rlctl-core:1" in said[0]

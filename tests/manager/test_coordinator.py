@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rlctl_agents.manager.timing import EXPIRES_S
-from rlctl_agents.types.control import EvalResult, Hello, Said
+from rlctl_agents.types.control import EvalResult, Hello, Reply
 from tests.manager.world import (
     ACTOR,
     JUDGE,
@@ -127,7 +127,7 @@ def test_an_evaluation_is_of_a_model_that_the_pool_holds_and_counts_its_steps(ru
     match = order_evaluation(run, 40)
     assert match is not None
     assert match.seats == {0: ref(40)}
-    assert evaluate(run, 40, 10.0, 30.0) == Said(True)
+    assert evaluate(run, 40, 10.0, 30.0) == Reply(True)
     newest = status(run)["evaluation"]
     assert (newest["mean"], newest["steps"], newest["episodes"]) == (20, 4000, 2)
     stored = json.loads((run.layout.results / "evaluations.jsonl").read_text())

@@ -8,7 +8,7 @@ import pytest
 
 from rlctl_agents.manager import episodes
 from rlctl_agents.manager.episodes import AT_ONCE_S, KEPT, Episodes
-from rlctl_agents.types.control import Recorded, Said
+from rlctl_agents.types.control import Recorded, Reply
 from tests.manager.world import ACTOR, JUDGE, Run, Time, boot, everybody
 
 
@@ -19,13 +19,13 @@ def crash(body: bytes = b"body", number: int = ACTOR, kind: str = "crash") -> Re
 def test_a_crash_is_kept_on_the_volume_and_told_with_the_command_that_plays_it_again(run: Run) -> None:
     everybody(run)
     said = run.manager.recorded(crash())
-    assert said == Said(True, "actor/0@1")
+    assert said == Reply(True, "actor/0@1")
     assert (run.layout.episodes / "actor-0-1-crash.episode").read_bytes() == b'{"format":1}\nbody'
     (event,) = [one for one in run.manager.events.since(0)[0] if one["kind"] == "episode"]
     assert event["text"].endswith("its environment failed: rlctl repro r actor/0@1")
     again = run.manager.recorded(crash())
-    assert again == Said(False, "this process has told its crash already"), "it would push out those of others"
-    assert run.manager.recorded(crash(number=JUDGE, kind="best")) == Said(True, "evaluator/0@2")
+    assert again == Reply(False, "this process has told its crash already"), "it would push out those of others"
+    assert run.manager.recorded(crash(number=JUDGE, kind="best")) == Reply(True, "evaluator/0@2")
     assert [one["kind"] for one in run.manager.events.since(0)[0]].count("episode") == 1
 
 
@@ -33,9 +33,9 @@ def test_nobody_has_episodes_kept_that_are_not_theirs(run: Run) -> None:
     everybody(run)
     for recorded in (crash(kind="best"), crash(number=77), crash(number=1)):
         why = f"process {recorded.boot} has no role that records {recorded.kind} episodes"
-        assert run.manager.recorded(recorded) == Said(False, why)
+        assert run.manager.recorded(recorded) == Reply(False, why)
     odd = Recorded(boot(ACTOR), "crash", b"two\nlines", b"")
-    assert run.manager.recorded(odd) == Said(False, "the description of an episode must be one line")
+    assert run.manager.recorded(odd) == Reply(False, "the description of an episode must be one line")
     assert not list(run.layout.episodes.glob("*.episode"))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Report, Said
+from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Reply, Report
 from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
@@ -158,7 +158,7 @@ def test_an_actors_key_may_do_what_actors_do_and_nothing_else(pod: Pod, peers: P
     with pytest.raises(RemoteError, match="may not be asked"):
         peers.call("actor", Hello("learner", boot(5), 0, UID), Lease)
     with pytest.raises(RemoteError, match="may not be asked"):
-        peers.call("actor", EvalResult(1, ref(1), "greedy", [1e9], [1], 1.0), Said)
+        peers.call("actor", EvalResult(1, ref(1), "greedy", [1e9], [1], 1.0), Reply)
     forged = Report("actor", 0, boot(4), lease.term, gauges={"stopping": 1.0}, counters={"consumed_steps": 1e9})
     assert not peers.call("actor", forged, Orders).known, "it does not speak for the learner"
     assert peers.call("evaluator", Report("learner", 2, boot(4), lease.term), Orders).known
@@ -179,7 +179,7 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
     file = "main-000001-learner-0123456789ab.safetensors"
     (pod.root / "run" / "checkpoints" / file).write_bytes(b"weights")
     saved = Generation(1, "main", term, ref(50), 5000, 1.7e9, {"learner": file}, {"learner": "ab"})
-    assert peers.call("evaluator", Commit(saved, boot(4)), Said).ok
+    assert peers.call("evaluator", Commit(saved, boot(4)), Reply).ok
     stopping = Report("actor", 0, boot(3), term, gauges={"stopping": 1.0})
     wait_until(lambda: peers.call("actor", stopping, Orders).stop, "the end, which the learner has gone before")
     wait_until(lambda: pod.status()["phase"] == "finished", "the manager that stays")

@@ -28,8 +28,8 @@ from rlctl_agents.types.control import (
     Lease,
     Match,
     Orders,
+    Reply,
     Report,
-    Said,
 )
 from rlctl_agents.types.experience import Field, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -147,7 +147,7 @@ def commit(
     made: int = 0,
     version: int | None = None,
     lineage: int = 1,
-) -> Said:
+) -> Reply:
     """A learner writes a generation and says so."""
     file = part(run, number, made=made)
     model = ref(number * 10 if version is None else version, lineage)
@@ -163,7 +163,7 @@ def order_evaluation(run: Run, version: int, *, judge: int = JUDGE) -> Match | N
     return run.report("evaluator", judge).match
 
 
-def play(run: Run, match: Match | None, *returns: float) -> Said:
+def play(run: Run, match: Match | None, *returns: float) -> Reply:
     """The evaluator has played a match."""
     assert match is not None
     assert match.quota is not None
@@ -193,7 +193,7 @@ def described(of: ModelRef) -> bytes:
     return pack_policy(describe(of, 100 * of.version, made.spaces, made.schema, {}, {}))
 
 
-def evaluate(run: Run, version: int, *returns: float) -> Said:
+def evaluate(run: Run, version: int, *returns: float) -> Reply:
     """The evaluator measures what the modelpool holds."""
     return play(run, order_evaluation(run, version), *returns)
 

@@ -13,7 +13,7 @@ import torch
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents import envs
-from rlctl_agents.acting.episodes import Played
+from rlctl_agents.acting.episodes import EpisodeResults
 from rlctl_agents.algorithms import find
 from rlctl_agents.algorithms.apex_dqn import ApexDqn
 from rlctl_agents.policies import evaluate
@@ -23,7 +23,7 @@ from tests.training.test_stored_policy import IDS, KINDS, chosen
 
 
 def test_figures_are_those_of_the_episodes() -> None:
-    found = evaluate.figures(Played([1.0, 2.0, 3.0, 6.0], [10, 10, 10, 30], {"score": 2.0}), seed=1)
+    found = evaluate.figures(EpisodeResults([1.0, 2.0, 3.0, 6.0], [10, 10, 10, 30], {"score": 2.0}), seed=1)
     assert (found["mean"], found["min"], found["max"], found["length"], found["episodes"]) == (3.0, 1.0, 6.0, 15.0, 4)
     low, high = found["interval"]
     assert 1.0 <= low < 3.0 < high <= 6.0

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlctl_agents.debugging.terminal import Telling
+from rlctl_agents.debugging.terminal import DebugOutput
 from rlctl_agents.repro import playing, record, recording
 from rlctl_agents.repro.playing import Outcome, play
 from rlctl_agents.repro.provenance import differences
@@ -23,7 +23,7 @@ def again(header: Header, chunks: list[Chunk]) -> tuple[Outcome, str]:
     """Outcome by way of its file, and what is said meanwhile."""
     said = io.StringIO()
 
-    class Quiet(Telling):
+    class Quiet(DebugOutput):
         def note(self, text: str) -> None:
             print(text, file=said)
 

@@ -10,7 +10,7 @@ import pytest
 from rlctl_agents.envs.base import EnvError
 from rlctl_agents.repro.record import unpack
 from rlctl_agents.repro.sending import told_crash
-from rlctl_agents.types.control import Recorded, Said
+from rlctl_agents.types.control import Recorded, Reply
 from rlctl_agents.types.experience import ModelRef
 from tests.repro.worlds import HERE, drive, recorder
 
@@ -20,10 +20,10 @@ PROCESS: Any = SimpleNamespace(run="lamps", boot="b", identity=SimpleNamespace(i
 class Member:
     """A manager that answers so."""
 
-    def __init__(self, said: Said | Exception) -> None:
+    def __init__(self, said: Reply | Exception) -> None:
         self.said, self.kept = said, list[Recorded]()
 
-    def call(self, recorded: Recorded, *_: Any, **__: Any) -> Said:
+    def call(self, recorded: Recorded, *_: Any, **__: Any) -> Reply:
         self.kept.append(recorded)
         if isinstance(self.said, Exception):
             raise self.said
@@ -39,7 +39,7 @@ def failed(member: Any) -> str:
 
 
 def test_a_failure_names_the_command_that_plays_its_episode_again() -> None:
-    member = Member(Said(True, "actor/0@3"))
+    member = Member(Reply(True, "actor/0@3"))
     said = failed(member)
     assert said.startswith("step raised AssertionError: too bright (")
     assert said.endswith("; play it again: rlctl repro lamps actor/0@3")
@@ -54,12 +54,12 @@ def test_a_failure_names_the_command_that_plays_its_episode_again() -> None:
 @pytest.mark.parametrize(
     ("answer", "why"),
     [
-        (Said(False, "No space left on device"), "No space left on device"),
+        (Reply(False, "No space left on device"), "No space left on device"),
         (TimeoutError("no answer"), "the manager does not take it: no answer"),
     ],
     ids=["refused", "silent"],
 )
-def test_a_manager_that_does_not_keep_it_hides_no_failure(answer: Said | Exception, why: str) -> None:
+def test_a_manager_that_does_not_keep_it_hides_no_failure(answer: Reply | Exception, why: str) -> None:
     member = Member(answer)
     said = failed(member)
     assert said.startswith("step raised AssertionError: too bright (")

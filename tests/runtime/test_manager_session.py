@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from rlctl.spec.schema import Env, Spec
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import Process
 from rlctl_agents.types.control import Account, Experience, Match, Origin, Sampling
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
@@ -41,8 +41,8 @@ def process(folder: Path) -> Process:
     return process_of("actor", Manager(folder), SPEC, name="actor-3")
 
 
-def joined(process: Process, wire: Wire, snapshot: Snapshot = Snapshot()) -> Member:  # noqa: B008
-    member = Member(process, wire, streams=4)
+def joined(process: Process, wire: Wire, snapshot: Snapshot = Snapshot()) -> ManagerSession:  # noqa: B008
+    member = ManagerSession(process, wire, streams=4)
     assert member.join(SEEN) is not None
     member.start(lambda: snapshot)
     return member
@@ -203,7 +203,7 @@ def test_numbers_of_numpy_are_reported_as_any_other(folder: Path, wire: Wire, pr
 def test_a_learner_waits_until_somebody_says_what_the_environment_looks_like(folder: Path, wire: Wire) -> None:
     with Manager(folder) as manager:
         process = process_of("learner", manager, SPEC)
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
 
         class Stop:
             """The wait between two hellos, in which an actor appears."""
@@ -236,7 +236,7 @@ def test_a_process_that_has_to_wait_is_ready_and_asks_again(folder: Path, wire: 
                 return False
 
         process.stop = Stop()
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
         lease = member.join(SEEN)
         assert (lease is not None and lease.wait, len(manager.hellos)) == ("", 2)
         member.close()
@@ -253,7 +253,7 @@ def test_a_process_that_lost_its_lease_and_may_not_come_back_ends(folder: Path, 
 
 def test_joining_ends_when_the_process_is_asked_to_stop(folder: Path, wire: Wire, process: Process) -> None:
     process.stop.set()
-    assert Member(process, wire).join() is None
+    assert ManagerSession(process, wire).join() is None
 
 
 def test_a_process_that_is_asked_looks_at_itself_once_and_tells_the_manager(

@@ -19,7 +19,7 @@ from rlctl_agents import algorithms, envs
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
-from rlctl_agents.acting.rollout import Rollout, Seated
+from rlctl_agents.acting.rollout import Rollout, SeatedPolicy
 from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
@@ -144,7 +144,7 @@ def make_rollout(
         player = NetworkPolicy(algorithm, streams, seed=seed, rows=config.unroll_length, spaces=spaces)
         follower = Follower(player.load, "main", source)
         assert follower.wait_for_any(keep_going, sleep)
-        one = Seated(player, follower, streams, lag=config.lock_step_lag)
+        one = SeatedPolicy(player, follower, streams, lag=config.lock_step_lag)
         if number == 0:
             one.writer, one.sender = SegmentWriter(schema, slots.size), sender
         seated.append(one)

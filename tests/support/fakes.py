@@ -31,8 +31,8 @@ from rlctl_agents.types.control import (
     Peers,
     PutModel,
     Recorded,
+    Reply,
     Report,
-    Said,
     Sampled,
     Sampling,
 )
@@ -163,25 +163,25 @@ class Manager:
         )
         return orders, ()
 
-    def _commit(self, commit: Commit, _: Buffers) -> tuple[Said, Buffers]:
+    def _commit(self, commit: Commit, _: Buffers) -> tuple[Reply, Buffers]:
         self.asked, self.again = self.asked + 1, self.again - 1
         if self.again >= 0:
-            return Said(False, "it waits for the parts of others", again=True), ()
+            return Reply(False, "it waits for the parts of others", again=True), ()
         self.commits.append(commit)
         self.generations = (commit.generation, *self.generations)
-        return Said(ok=True), ()
+        return Reply(ok=True), ()
 
-    def _sampled(self, sampled: Sampled, _: Buffers) -> tuple[Said, Buffers]:
+    def _sampled(self, sampled: Sampled, _: Buffers) -> tuple[Reply, Buffers]:
         self.profiles.append(sampled)
-        return Said(ok=True), ()
+        return Reply(ok=True), ()
 
-    def _recorded(self, recorded: Recorded, _: Buffers) -> tuple[Said, Buffers]:
+    def _recorded(self, recorded: Recorded, _: Buffers) -> tuple[Reply, Buffers]:
         self.episodes.append(recorded)
-        return Said(True, f"{recorded.kind}/0@{len(self.episodes)}"), ()
+        return Reply(True, f"{recorded.kind}/0@{len(self.episodes)}"), ()
 
-    def _result(self, result: EvalResult, _: Buffers) -> tuple[Said, Buffers]:
+    def _result(self, result: EvalResult, _: Buffers) -> tuple[Reply, Buffers]:
         self.results.append(result)
-        return Said(ok=True), ()
+        return Reply(ok=True), ()
 
 
 class Pool:
@@ -206,12 +206,12 @@ class Pool:
         assert self._served is not None
         self._served.close()  # its thread first, then every socket, that of the notices too
 
-    def _put(self, put: PutModel, buffers: Buffers) -> tuple[Said, Buffers]:
+    def _put(self, put: PutModel, buffers: Buffers) -> tuple[Reply, Buffers]:
         self.puts.append(put)
         self.models[put.ref] = (put.sha256, b"".join(buffers))
         self.newest = put.ref
         self._notices.publish(put.ref)
-        return Said(ok=True), ()
+        return Reply(ok=True), ()
 
     def _get(self, get: GetModel, _: Buffers) -> tuple[GotModel, Sequence[bytes]]:
         ref = self.newest

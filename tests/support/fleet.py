@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rlctl_agents.manager.accounting.outliers import SLICE_S, ActorEpisodes, Outliers, Told
+from rlctl_agents.manager.accounting.outliers import SLICE_S, ActorEpisodes, OutlierReport, Outliers
 from rlctl_agents.types.control import Origin
 from rlctl_agents.types.figures import Moments
 from tests.manager.world import Time
@@ -100,7 +100,7 @@ def told(
     seed: int = 0,
     slices: int = 16,
     skill: Callable[[float], float] = plateau,
-) -> list[list[Told]]:
+) -> list[list[OutlierReport]]:
     """Findings at the end of every slice."""
     rng, time = np.random.default_rng(seed), Time()
     outliers = Outliers(time)

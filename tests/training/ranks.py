@@ -26,7 +26,7 @@ from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.group_store import GroupStore
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.types.control import Enlist, GroupPlace, Note, StoreReply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.rpc.client import RpcClient
@@ -88,14 +88,14 @@ class DoubleAppo(Appo):
         return super().prepare(batch and doubled(batch), all_reduce)
 
 
-def fresh(seed: int = 1, piece_rows: int | None = None, *, name: str = "impala") -> Trainer:
+def fresh(seed: int = 1, micro_batch_rows: int | None = None, *, name: str = "impala") -> Trainer:
     kinds = {"impala": Double, "value": Double, "ppo": DoublePpo, "appo": DoubleAppo, "ppo_mlp": Ppo, "appo_mlp": Appo}
     config = VALUE if name == "value" else CLIPPED.get(name, CONFIG)
     network = Network(hidden=[16]) if name == "value" or name.endswith("_mlp") else NETWORK
     algorithm = kinds[name](config, network, SPACES, seed=seed)
     if not name.endswith("_mlp"):
         in_fp64(algorithm)
-    return Trainer(algorithm, policy="main", lineage=3, device=CPU, piece_rows=piece_rows)
+    return Trainer(algorithm, policy="main", lineage=3, device=CPU, micro_batch_rows=micro_batch_rows)
 
 
 def recorded(step: int, learning: Trainer, first: int = 0, count: int = STREAMS) -> Batch:
@@ -148,7 +148,7 @@ def parts(world: int) -> list[tuple[int, int]]:
     return [(sum(counts[:rank]), count) for rank, count in enumerate(counts)]
 
 
-def run_rank(rank: int, world: int, address: str, folder: Path, name: str, piece_rows: int | None) -> None:
+def run_rank(rank: int, world: int, address: str, folder: Path, name: str, micro_batch_rows: int | None) -> None:
     """One rank: seeded by the last one; after ten steps one more, for which rank 0 has no batch.
 
     Args:
@@ -157,10 +157,10 @@ def run_rank(rank: int, world: int, address: str, folder: Path, name: str, piece
     line = RpcClient(Wire(), address, boot(rank))
     place = enlisted(line, rank, world)
     assert (place.rank, place.world, place.seed) == (rank, world, world - 1)
-    store = GroupStore(lambda note: line.call(note, Noted, deadline_s=20)[0], boot(rank), place.number, wait_s=60)
+    store = GroupStore(lambda note: line.call(note, StoreReply, deadline_s=20)[0], boot(rank), place.number, wait_s=60)
     collective = Collective(place, store, CPU, one_machine=True)
-    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, piece_rows=piece_rows, name=name)
-    data = collective.share(learning.capture().pack() if rank == world - 1 else None, world - 1)
+    learning = fresh(seed=1 if rank == world - 1 else 100 + rank, micro_batch_rows=micro_batch_rows, name=name)
+    data = collective.broadcast(learning.capture().pack() if rank == world - 1 else None, world - 1)
     if rank != world - 1:
         learning.take_over(data)
     learning.join(collective)
@@ -192,11 +192,11 @@ def run_rank(rank: int, world: int, address: str, folder: Path, name: str, piece
     collective.close()
 
 
-def enlisted(line: RpcClient, rank: int, world: int) -> Place:
+def enlisted(line: RpcClient, rank: int, world: int) -> GroupPlace:
     """A place in the first group; the last rank has weights."""
     while True:
         ask = Enlist(boot(rank), 0 if rank == world - 1 else -1, rank == world - 1, ModelRef("main", 3, 0))
-        place = line.call(ask, Place, deadline_s=20)[0]
+        place = line.call(ask, GroupPlace, deadline_s=20)[0]
         if place.number:
             return place
 
@@ -221,7 +221,7 @@ def serve(children: list[int], world: int, address: str) -> int:
     return failed
 
 
-def main(world: int, folder: Path, name: str = "impala", piece_rows: int | None = None) -> int:
+def main(world: int, folder: Path, name: str = "impala", micro_batch_rows: int | None = None) -> int:
     """All ranks, as processes that share what was imported, and a manager's answers; the exit code: how many failed."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="rlctl-", dir="/tmp") as short:
@@ -231,7 +231,7 @@ def main(world: int, folder: Path, name: str = "impala", piece_rows: int | None 
             if child == 0:
                 code = 1
                 try:
-                    run_rank(rank, world, address, folder, name, piece_rows)
+                    run_rank(rank, world, address, folder, name, micro_batch_rows)
                     code = 0
                 except Exception:
                     traceback.print_exc()

@@ -13,7 +13,7 @@ from torch import distributed
 
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.control import Place
+from rlctl_agents.types.control import GroupPlace
 from tests.algorithms import test_q_learning, test_twin_critics
 
 CPU = torch.device("cpu")
@@ -27,7 +27,7 @@ def run_rank(rank: int, name: str, folder: Path) -> None:
     one, memory = making.made("sac", test_q_learning.MASKED) if options else making.made(name, making.PLAIN)
     torch.manual_seed(rank)
     memory.random = np.random.default_rng(rank)
-    place = Place(1, rank, WORLD, key="of this test")
+    place = GroupPlace(1, rank, WORLD, key="of this test")
     store = distributed.FileStore(str(folder / "store"), WORLD)
     collective = Collective(place, store, CPU, one_machine=True)  # type: ignore[arg-type]
     trainer = Trainer(one, policy="main", lineage=1, device=CPU)

@@ -24,9 +24,9 @@ from msgspec import Struct
 
 from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.training.collective import Broken, Collective
+from rlctl_agents.training.collective import Collective, GroupBroken
 from rlctl_agents.training.group_store import GroupStore
-from rlctl_agents.types.control import Enlist, Note, Noted
+from rlctl_agents.types.control import Enlist, Note, StoreReply
 from rlctl_agents.wire.rpc.client import RpcClient
 from rlctl_agents.wire.rpc.server import Handler, RpcServer
 from rlctl_agents.wire.sockets import Wire
@@ -66,7 +66,7 @@ def run_rank(rank: int, address: str) -> dict[str, object]:
     """Meet, then add up gradients."""
     line = RpcClient(Wire(), address, boot(rank))
     place = enlisted(line, rank, WORLD)
-    store = GroupStore(lambda note: line.call(note, Noted, deadline_s=20)[0], boot(rank), place.number, wait_s=20)
+    store = GroupStore(lambda note: line.call(note, StoreReply, deadline_s=20)[0], boot(rank), place.number, wait_s=20)
     try:
         collective = Collective(place, store, CPU, one_machine=True, meet_s=3, step_s=6)
         Path(address.removeprefix("ipc://")).with_name(f"met-{rank}").touch()
@@ -75,7 +75,7 @@ def run_rank(rank: int, address: str) -> dict[str, object]:
             right &= collective.sums([GRADIENT] * 1000) == [WORLD * GRADIENT] * 1000
             time.sleep(0.02)
         collective.close()
-    except Broken as error:
+    except GroupBroken as error:
         return {"broken": str(error)}
     return {"right": right}
 
@@ -98,7 +98,7 @@ def main(when: str, folder: Path) -> int:
         groups = Groups(time.monotonic, lambda *_, **__: None)
         live = [Holder("learner", rank, boot(rank), 0.0, 0.0) for rank in range(WORLD)]
 
-        def note(asked: Note) -> Noted:
+        def note(asked: Note) -> StoreReply:
             found = re.search(rb"\x02\x00(..)\x7f\x00\x00\x01", asked.value, re.DOTALL)
             if found:  # a rank tells where it listens; others find that in /proc/net/tcp
                 ports.append(int.from_bytes(found[1], "big"))

@@ -11,10 +11,10 @@ import pytest
 from rlctl_agents.checkpoint.state import StateError, unpack_state
 from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job, NothingReadable, resume
 from rlctl_agents.training.learner_state import LearnerState
-from rlctl_agents.types.control import Commit, Generation, Said
+from rlctl_agents.types.control import Commit, Generation, Reply
 from rlctl_agents.types.experience import ModelRef
 
-ANSWER = Said(ok=True)
+ANSWER = Reply(ok=True)
 
 
 def job(number: int) -> Job:
@@ -26,7 +26,7 @@ def saved(folder: Path, *numbers: int) -> tuple[Generation, ...]:
     """Newest first."""
     commits: list[Commit] = []
 
-    def commit(one: Commit) -> Said:
+    def commit(one: Commit) -> Reply:
         commits.append(one)
         return ANSWER
 
@@ -96,7 +96,7 @@ def test_a_full_disk_costs_a_generation_and_nothing_else(tmp_path: Path, caplog:
 
 
 def test_the_thread_outlives_an_error_of_any_kind(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def commit(one: Commit) -> Said:
+    def commit(one: Commit) -> Reply:
         if one.generation.number == 1:
             raise MemoryError
         return ANSWER
@@ -114,7 +114,7 @@ def test_the_thread_outlives_an_error_of_any_kind(tmp_path: Path, caplog: pytest
 def test_a_thread_writes_the_newest_order_while_the_learner_goes_on(tmp_path: Path) -> None:
     numbers: list[int] = []
 
-    def commit(one: Commit) -> Said:
+    def commit(one: Commit) -> Reply:
         numbers.append(one.generation.number)
         return ANSWER
 

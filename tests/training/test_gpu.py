@@ -33,7 +33,7 @@ from rlctl_agents.experience.replay.source import ReplaySource
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.control import Place
+from rlctl_agents.types.control import GroupPlace
 from rlctl_agents.types.experience import ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from tests.experience.replay.shards import Run
@@ -81,7 +81,7 @@ def learning_on(device: torch.device, name: str) -> Trainer:
     """As on a GPU: a CPU copies its batches, and learns from them whole."""
     space, network = NETWORKS[name]
     algorithm = Impala(CONFIG, network, Spaces(space, Discrete(3)), seed=1)
-    return Trainer(algorithm, policy="main", lineage=1, device=device, piece_rows=10**6)
+    return Trainer(algorithm, policy="main", lineage=1, device=device, micro_batch_rows=10**6)
 
 
 def filled(columns: BatchMemory, seed: int = 0) -> BatchMemory:
@@ -277,9 +277,9 @@ def test_a_group_of_one_makes_the_updates_of_a_learner_alone(
         monkeypatch.setenv(variable, "lo" if "IFNAME" in variable else "1")  # what a group sets is gone afterwards
     monkeypatch.setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", "0")
     found, expected = learning_on(device, "mlp"), learning_on(CPU, "mlp")
-    collective = Collective(Place(1, 0, 1, 0, ModelRef("main", 1, 0)), HashStore(), device, one_machine=True)
+    collective = Collective(GroupPlace(1, 0, 1, 0, ModelRef("main", 1, 0)), HashStore(), device, one_machine=True)
     try:
-        found.take_over(collective.share(found.capture().pack(), 0))
+        found.take_over(collective.broadcast(found.capture().pack(), 0))
         found.join(collective)
         assert collective.agree(ready=True, held=False, starved=False).update
         for got, wanted in zip(learn(found, "mlp"), learn(expected, "mlp"), strict=True):

@@ -12,7 +12,7 @@ from rlctl_agents.manager.membership.learner_groups import Groups
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.training.collective import proof
 from rlctl_agents.training.group_store import GroupStore
-from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.types.control import Enlist, GroupPlace, Note, StoreReply
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.manager.world import Time, boot, ref
 
@@ -28,7 +28,7 @@ class Group:
             self.groups.enlist(Enlist(boot(number), -1, False, ref(0)), live, 2)
         self.meanwhile: Callable[[], None] = lambda: None
 
-    def call(self, note: Note) -> Noted:
+    def call(self, note: Note) -> StoreReply:
         self.asked += 1
         if self.gone:
             raise TimeoutError("ipc:///m: no answer to Note in time")
@@ -96,8 +96,11 @@ def test_a_watchdog_that_looks_into_it_never_fails() -> None:
 
 
 def test_a_proof_is_of_one_rank_to_one_other_in_one_group() -> None:
-    place = Place(3, 0, 3, 0, None, "ab" * 32)
+    place = GroupPlace(3, 0, 3, 0, None, "ab" * 32)
     proofs = {proof(place, sender, to) for sender in range(3) for to in range(3)}
-    proofs |= {proof(Place(4, 0, 3, 0, None, "ab" * 32), 0, 1), proof(Place(3, 0, 3, 0, None, "cd" * 32), 0, 1)}
+    proofs |= {
+        proof(GroupPlace(4, 0, 3, 0, None, "ab" * 32), 0, 1),
+        proof(GroupPlace(3, 0, 3, 0, None, "cd" * 32), 0, 1),
+    }
     assert len(proofs) == 11
     assert {len(one) for one in proofs} == {32}

@@ -11,10 +11,10 @@ import torch
 
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.training.collective import Broken
+from rlctl_agents.training.collective import GroupBroken
 from rlctl_agents.training.device import choose_device
 from rlctl_agents.training.ranks import VAIN, Ranks
-from rlctl_agents.types.control import Place
+from rlctl_agents.types.control import GroupPlace
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.manager.world import boot, ref, spec
 
@@ -36,10 +36,10 @@ class Member:
         self.lease = SimpleNamespace(learners=2)
         self.group, self._number, self._called = 0, 0, called
 
-    def call(self, ask: object, kind: object, *, deadline_s: float) -> Place:
+    def call(self, ask: object, kind: object, *, deadline_s: float) -> GroupPlace:
         self._number += 1
         self.group = self._number + self._called
-        return Place(self._number, 0, 2, 0, ref(0))
+        return GroupPlace(self._number, 0, 2, 0, ref(0))
 
     def line(self) -> Line:
         return Line()
@@ -54,7 +54,7 @@ def test_groups_that_cannot_be_formed_end_the_process_with_the_cause() -> None:
     ranks = ranks_of(Member(called=False))
     for _ in range(VAIN - 1):
         assert not ranks.find_place()
-    with pytest.raises(Broken, match=rf"^{VAIN} groups of learners in a row .*nowhere"):
+    with pytest.raises(GroupBroken, match=rf"^{VAIN} groups of learners in a row .*nowhere"):
         ranks.find_place()
 
 
@@ -66,12 +66,12 @@ def test_a_group_that_is_left_for_a_newer_one_while_it_forms_is_not_held_against
 def test_failures_to_form_and_in_an_update_count_together_until_an_update_is_made() -> None:
     ranks = ranks_of(Member(called=False))
     for _ in range(VAIN - 1):
-        ranks.broken(Broken("reset by peer"), updating=True)
+        ranks.broken(GroupBroken("reset by peer"), updating=True)
     ranks.made_update()
     for _ in range(VAIN - 1):
-        ranks.broken(Broken("reset by peer"), updating=True)
-    ranks.broken(Broken("no segments, and a peer died"))
-    with pytest.raises(Broken, match="nowhere"):
+        ranks.broken(GroupBroken("reset by peer"), updating=True)
+    ranks.broken(GroupBroken("no segments, and a peer died"))
+    with pytest.raises(GroupBroken, match="nowhere"):
         ranks.find_place()
 
 
@@ -81,7 +81,7 @@ def test_at_the_end_one_saves_unless_another_surely_does() -> None:
     assert ranks.saves, "who leads may not have begun"
     ranks.made_update()
     assert not ranks.saves
-    ranks.broken(Broken("reset by peer"))
+    ranks.broken(GroupBroken("reset by peer"))
     assert ranks.saves, "who led may be dead"
 
 

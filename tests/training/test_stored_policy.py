@@ -19,7 +19,7 @@ from rlctl_agents.models.weights import digest, pack
 from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job
 from rlctl_agents.training.stored_policy import load_kept, load_policy, read_policy
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.control import Commit, Generation, Said
+from rlctl_agents.types.control import Commit, Generation, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Spaces, Tuple, leaf_array, leaves
 from rlctl_agents.weights.client import Model
@@ -57,9 +57,9 @@ def saved(folder: Path, config: Any, network: Network, spaces: Spaces) -> tuple[
     trainer.version, trainer.consumed_steps = 17, 1234
     commits: list[Commit] = []
 
-    def commit(one: Commit) -> Said:
+    def commit(one: Commit) -> Reply:
         commits.append(one)
-        return Said(ok=True)
+        return Reply(ok=True)
 
     schema = kind.schema(config, network, spaces)
     sections = network.model_dump(mode="json"), config.model_dump(mode="json")

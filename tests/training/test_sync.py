@@ -19,7 +19,7 @@ import torch
 
 from rlctl.spec.algorithms import ActorCritic, Appo, Ppo
 from rlctl.spec.schema import Network
-from rlctl_agents.acting.rollout import NotTogether
+from rlctl_agents.acting.rollout import LockStepBroken
 from rlctl_agents.experience.batching import LockStep
 from rlctl_agents.experience.on_policy import OnPolicySource
 from rlctl_agents.experience.staging import Staging
@@ -177,7 +177,7 @@ def test_lock_step_refuses_seats_that_act_in_turn() -> None:
     env = make_env("Turns", 2)
     store.put(ModelRef("main", 1, 0), weights_of(CONFIG, MLP, env.spaces, seed=1))
     rollout = make_rollout(env, CONFIG, MLP, store, sender=None, lock_step=True)
-    with pytest.raises(NotTogether, match="sync: true needs"):
+    with pytest.raises(LockStepBroken, match="sync: true needs"):
         rollout.step()
 
 

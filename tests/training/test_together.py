@@ -28,9 +28,9 @@ def test_learners_on_recorded_segments_are_one_learner_to_1e9_in_fp64_over_ten_s
 
 
 def test_the_same_when_each_learns_in_pieces_and_not_in_equally_many(tmp_path: Path) -> None:
-    piece_rows = 2 * SCHEMA.unroll_length
+    micro_batch_rows = 2 * SCHEMA.unroll_length
     assert {-(-count // 2) for _, count in parts(5)} == {1, 2}, "pieces of a rank"
-    compare(5, run_ranks(5, tmp_path, "impala", str(piece_rows)))
+    compare(5, run_ranks(5, tmp_path, "impala", str(micro_batch_rows)))
 
 
 @pytest.mark.parametrize("name", ["ppo", "appo", "ppo_mlp", "appo_mlp"])
@@ -48,7 +48,7 @@ def test_the_pass_that_moves_the_value_alone_is_that_of_one_learner(tmp_path: Pa
 
 
 def test_one_learner_learns_in_pieces_what_it_learns_from_the_whole() -> None:
-    whole, pieces = fresh(), fresh(piece_rows=SCHEMA.unroll_length)
+    whole, pieces = fresh(), fresh(micro_batch_rows=SCHEMA.unroll_length)
     for step in range(STEPS):
         whole.update(recorded(step, whole))
         pieces.update(recorded(step, pieces))

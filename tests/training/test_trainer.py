@@ -17,7 +17,7 @@ from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.experience.batching import BatchMemory
 from rlctl_agents.roles.learner import streams_of
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.training.collective import Broken
+from rlctl_agents.training.collective import GroupBroken
 from rlctl_agents.training.trainer import NONFINITE_IN_A_ROW, Diverged, Trainer, _mean, _Step, _Steps
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
@@ -74,11 +74,11 @@ def test_a_batch_that_a_death_breaks_off_counts_when_it_is_learned_from_anew() -
         nonlocal steps
         steps += 1
         if steps == 2:
-            raise Broken("reset by peer")
+            raise GroupBroken("reset by peer")
         return whole(parts, rows, taken)
 
     learning._gradient = breaking
-    with pytest.raises(Broken):
+    with pytest.raises(GroupBroken):
         learning.update(batch(batch_for(learning)))
     assert (learning.optimizer_steps, learning.consumed_steps, learning.taken_rows, learning.version) == (1, 0, 0, 0)
     learning.update(batch(batch_for(learning)))

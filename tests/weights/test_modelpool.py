@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rlctl_agents.checkpoint.policy import unpack_policy
 from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, ModelServer, serve
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.types.control import GetModel, GotModel, KeepModel, Kept, PutModel, Said
+from rlctl_agents.types.control import GetModel, GotModel, KeepModel, KeepReply, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import disk_store
 from rlctl_agents.weights.client import Model
@@ -53,13 +53,13 @@ class World:
             metrics=self.metrics, clock=self.time,
         )  # fmt: skip
 
-    def put(self, version: int, lineage: int = 1, *, term: int = 1, sha256: str = "", data: bytes = b"") -> Said:
+    def put(self, version: int, lineage: int = 1, *, term: int = 1, sha256: str = "", data: bytes = b"") -> Reply:
         data = data or weights(version)
         digest = sha256 or hashlib.sha256(data).hexdigest()
         said, _ = self.pool.put(PutModel(ref(version, lineage), term, digest), [memoryview(data)])
         return said
 
-    def keep(self, version: int, data: bytes = b"") -> Kept:
+    def keep(self, version: int, data: bytes = b"") -> KeepReply:
         digest = hashlib.sha256(weights(version)).hexdigest()
         asked = KeepModel(ref(version), digest, described(ref(version)))
         return self.pool.keep(asked, [memoryview(data or weights(version))])[0]
@@ -387,7 +387,7 @@ def test_models_travel_over_the_wire(tmp_path: Path) -> None:
             client = RpcClient(wire, server.address, "learner")
             data = bytes(range(256)) * 20_000  # 5 MB
             put = PutModel(ref(7), 1, hashlib.sha256(data).hexdigest())
-            assert client.call(put, Said, [data], deadline_s=60)[0].ok
+            assert client.call(put, Reply, [data], deadline_s=60)[0].ok
             got, pieces = client.call(GetModel("main"), GotModel, deadline_s=60)
             assert got.ref == ref(7)
             assert hashlib.sha256(b"".join(pieces)).hexdigest() == got.sha256

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.types.control import Channels, PutModel, Said
+from rlctl_agents.types.control import Channels, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.publisher import MOST_BYTES, Publisher, require_size
 from tests.support.chain import opened_wire, private_folder
@@ -174,10 +174,10 @@ def test_a_publisher_that_is_dead_says_so(folder: Path) -> None:
 def test_a_put_into_a_pool_that_is_not_named_any_more_is_given_up(folder: Path) -> None:
     deaf, taken = threading.Event(), list[bool]()
 
-    def never(put: PutModel, buffers: object) -> tuple[Said, list[bytes]]:
+    def never(put: PutModel, buffers: object) -> tuple[Reply, list[bytes]]:
         taken.append(True)
         deaf.wait(60.0)
-        return Said(True), []
+        return Reply(True), []
 
     served = Served(f"ipc://{folder}/deaf", "deaf", {PutModel: never})
     served.start()

@@ -24,12 +24,12 @@ from rlctl_agents.types.control import (
     GotModel,
     Hello,
     KeepModel,
-    Kept,
+    KeepReply,
     Lease,
     Orders,
     PutModel,
+    Reply,
     Report,
-    Said,
 )
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import client
@@ -96,10 +96,10 @@ class World:
         if life is not None:
             life.__exit__(None, None, None)
 
-    def put(self, version: int, lineage: int = 1, *, policy: str = "main", at: int = 0) -> Said:
+    def put(self, version: int, lineage: int = 1, *, policy: str = "main", at: int = 0) -> Reply:
         data = weights(version, lineage, policy)
         put = PutModel(ModelRef(policy, lineage, version), 1, hashlib.sha256(data).hexdigest())
-        return self._client(at).call(put, Said, [data], deadline_s=60)[0]
+        return self._client(at).call(put, Reply, [data], deadline_s=60)[0]
 
     def get(
         self, at: int, policy: str = "main", version: int | None = None, lineage: int = 0
@@ -111,7 +111,7 @@ class World:
         assert hashlib.sha256(buffers[0]).hexdigest() == got.sha256
         return got.ref, bytes(buffers[0])
 
-    def ask(self, at: int, request: KeepModel, reply: type[Kept], buffers: list[bytes]) -> Kept:
+    def ask(self, at: int, request: KeepModel, reply: type[KeepReply], buffers: list[bytes]) -> KeepReply:
         return self._client(at).call(request, reply, buffers, deadline_s=60)[0]
 
     def reaches(self, at: int, version: int, lineage: int = 1, policy: str = "main") -> None:
@@ -228,7 +228,7 @@ def test_what_the_first_pool_keeps_for_good_can_be_had_from_a_relay(world: World
     world.put(1)
     data = weights(1)
     kept = KeepModel(ref(1), hashlib.sha256(data).hexdigest(), described(ref(1)))
-    assert world.ask(0, kept, Kept, [data]).file
+    assert world.ask(0, kept, KeepReply, [data]).file
     last = 3 * (VERSIONS + PINNED)
     for version in range(2, last + 1):
         world.put(version)

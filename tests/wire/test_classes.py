@@ -22,8 +22,8 @@ from rlctl_agents.types.control import (
     Hello,
     Note,
     PutModel,
+    Reply,
     Report,
-    Said,
 )
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.classes import ALL, MANAGER, MODELPOOL, Classes, refusal
@@ -43,17 +43,17 @@ class Pool:
     def __init__(self) -> None:
         self.asked: list[msgspec.Struct] = []
 
-    def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Said, Sequence[bytes]]:
+    def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Reply, Sequence[bytes]]:
         self.asked.append(request)
-        return Said(True), ()
+        return Reply(True), ()
 
     def get(self, request: GetModel, buffers: Sequence[memoryview]) -> tuple[GotModel, Sequence[bytes]]:
         self.asked.append(request)
         return GotModel("missing", "pool"), ()
 
-    def say(self, request: Any, buffers: Sequence[memoryview]) -> tuple[Said, Sequence[bytes]]:
+    def say(self, request: Any, buffers: Sequence[memoryview]) -> tuple[Reply, Sequence[bytes]]:
         self.asked.append(request)
-        return Said(True), ()
+        return Reply(True), ()
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def test_an_actor_that_publishes_weights_is_refused_and_counted_and_may_still_pu
     ):
         for _ in range(3):
             with pytest.raises(RemoteError, match="PutModel may not be asked with the key of class actor"):
-                actor.call(PutModel(REF, 1, "0" * 64), Said, [b"weights"], deadline_s=60.0)
+                actor.call(PutModel(REF, 1, "0" * 64), Reply, [b"weights"], deadline_s=60.0)
         assert actor.call(GetModel("main"), GotModel, deadline_s=60.0)[0].state == "missing"
     assert server.rejected == {"forbidden": 3}
     assert [type(one) for one in pool.asked] == [GetModel]
@@ -117,8 +117,8 @@ def test_whoever_holds_the_core_key_may_do_everything(ring: Keyring, role: str) 
         serving(ring, {PutModel: pool.put, Hello: pool.say}, {**MODELPOOL, **MANAGER}) as server,
         client(ring, role, server) as core,
     ):
-        core.call(PutModel(REF, 1, "0" * 64), Said, [b"weights"], deadline_s=60.0)
-        core.call(Hello("learner", "a7"), Said, deadline_s=60.0)
+        core.call(PutModel(REF, 1, "0" * 64), Reply, [b"weights"], deadline_s=60.0)
+        core.call(Hello("learner", "a7"), Reply, deadline_s=60.0)
     assert server.rejected == {}
     assert len(pool.asked) == 2
 
@@ -130,9 +130,9 @@ def test_an_actors_key_speaks_for_actors_only(ring: Keyring) -> None:
             with pytest.raises(
                 RemoteError, match=f"{type(request).__name__} as '(learner|evaluator)' may not be asked"
             ):
-                actor.call(request, Said, deadline_s=60.0)
-        actor.call(Hello("actor", "a7"), Said, deadline_s=60.0)
-        actor.call(Report("actor", 0, "a7", 1), Said, deadline_s=60.0)
+                actor.call(request, Reply, deadline_s=60.0)
+        actor.call(Hello("actor", "a7"), Reply, deadline_s=60.0)
+        actor.call(Report("actor", 0, "a7", 1), Reply, deadline_s=60.0)
     assert server.rejected == {"forbidden": 3}
     assert pool.asked == [Hello("actor", "a7"), Report("actor", 0, "a7", 1)]
 
@@ -165,7 +165,7 @@ def test_without_keys_nobody_is_asked_for_a_class(wire: Wire, address: str) -> N
     other = RpcClient(wire, address, "client")
     thread = threading.Thread(target=lambda: server.serve(5.0))
     thread.start()
-    assert other.call(PutModel(REF, 1, "0" * 64), Said, deadline_s=60.0)[0] == Said(True)
+    assert other.call(PutModel(REF, 1, "0" * 64), Reply, deadline_s=60.0)[0] == Reply(True)
     thread.join()
 
 

@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
-from rlctl_agents.wire.watch import ENDED_AFTER_S, HANDSHAKE_S, Link, Watch
+from rlctl_agents.wire.watch import ENDED_AFTER_S, HANDSHAKE_S, Link, SocketMonitor
 from tests.wire.pair import Clock
 
 
@@ -17,9 +17,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def watch(clock: Clock) -> Iterator[Watch]:
+def watch(clock: Clock) -> Iterator[SocketMonitor]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-    watch = Watch(context, "actor", clock)
+    watch = SocketMonitor(context, "actor", clock)
     yield watch
     watch.close()
     context.destroy(0)
@@ -44,7 +44,7 @@ def test_what_was_said_is_remembered_within_bounds(clock: Clock) -> None:
 
 
 def test_a_restart_that_breaks_off_a_handshake_is_no_trouble_and_breaking_off_again_and_again_is(
-    clock: Clock, watch: Watch
+    clock: Clock, watch: SocketMonitor
 ) -> None:
     for times in range(3):
         assert watch.trouble("tcp://10.0.0.1:1") == "", times
@@ -52,7 +52,9 @@ def test_a_restart_that_breaks_off_a_handshake_is_no_trouble_and_breaking_off_ag
     assert "another key than our server.pub" in watch.trouble("tcp://10.0.0.1:1")
 
 
-def test_a_handshake_that_is_not_answered_is_told_from_one_that_is_broken_off(clock: Clock, watch: Watch) -> None:
+def test_a_handshake_that_is_not_answered_is_told_from_one_that_is_broken_off(
+    clock: Clock, watch: SocketMonitor
+) -> None:
     silent = link(clock)
     clock.now += HANDSHAKE_S
     watch._broke_off(silent)
@@ -60,7 +62,7 @@ def test_a_handshake_that_is_not_answered_is_told_from_one_that_is_broken_off(cl
 
 
 def test_a_connection_that_comes_about_ends_the_trouble(
-    clock: Clock, watch: Watch, caplog: pytest.LogCaptureFixture
+    clock: Clock, watch: SocketMonitor, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = link(clock)
     watch._failed(one, "no keys")
@@ -70,7 +72,9 @@ def test_a_connection_that_comes_about_ends_the_trouble(
     assert caplog.messages[-1] == "tcp://10.0.0.1:1: connected at last"
 
 
-def test_a_connection_has_ended_when_it_is_lost_and_not_made_again_for_a_while(clock: Clock, watch: Watch) -> None:
+def test_a_connection_has_ended_when_it_is_lost_and_not_made_again_for_a_while(
+    clock: Clock, watch: SocketMonitor
+) -> None:
     one = link(clock)
     assert not watch.ended(one)
     one.lost_at = clock.now
@@ -79,7 +83,7 @@ def test_a_connection_has_ended_when_it_is_lost_and_not_made_again_for_a_while(c
     assert watch.ended(one)
 
 
-def test_strangers_make_one_line_however_many_they_are(watch: Watch, caplog: pytest.LogCaptureFixture) -> None:
+def test_strangers_make_one_line_however_many_they_are(watch: SocketMonitor, caplog: pytest.LogCaptureFixture) -> None:
     for number in range(100):
         watch.refuse("key", f"from 10.0.0.{number}")
     assert watch.refused == {"key": 100}

@@ -19,7 +19,7 @@ from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.precision import bf16_flag, choose
 from rlctl_agents.models.torso import hold_still
 from rlctl_agents.runtime.health import SIMULATOR_S
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import Process, UserFault, as_users_fault, open_wire
 from rlctl_agents.types.control import Experience
 from rlctl_agents.types.spaces import Spaces
@@ -44,7 +44,7 @@ class Worker(Protocol):
         """Send what is left to send, and close the sockets."""
 
 
-def work(process: Process, count: int, make: Callable[[Process, Wire, Member, Env], Worker]) -> None:
+def work(process: Process, count: int, make: Callable[[Process, Wire, ManagerSession, Env], Worker]) -> None:
     """Run an actor or an evaluator until asked to stop.
 
     Args:
@@ -68,7 +68,7 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, Member, En
         stack.callback(lambda: (env if worker is None else worker.env).close())
         with as_users_fault(AlgorithmError):
             schema = algorithms.schema_of(process.spec, env.spaces, process.spec.policy_names[0])
-        member = Member(process, wire, streams=env.envs * env.spaces.seats)
+        member = ManagerSession(process, wire, streams=env.envs * env.spaces.seats)
         lease = member.join(Experience(env.spaces, schema, env.frame_skip))
         if lease is None:
             return

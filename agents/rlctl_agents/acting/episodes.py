@@ -14,7 +14,7 @@ from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import ENDLESS
 
 
-class Played(NamedTuple):
+class EpisodeResults(NamedTuple):
     """Results of the games that count, environment by environment."""
 
     returns: list[float]  # raw, of seat 0
@@ -41,7 +41,7 @@ def play(
     *,
     metrics: Metrics,
     keep_going: Callable[[], bool],
-) -> Played | None:
+) -> EpisodeResults | None:
     """Play until every environment has finished its share. A finished environment rests if it can; otherwise its
     further games do not count.
 
@@ -100,4 +100,4 @@ def play(
         metrics.set(ENDLESS, endless)
         decisions = env.step(decisions.slot, table.join(parts, decisions.slot.size))
     flat = [game for one in games for game in one]
-    return Played([game[0] for game in flat], [game[1] for game in flat], info.means())
+    return EpisodeResults([game[0] for game in flat], [game[1] for game in flat], info.means())

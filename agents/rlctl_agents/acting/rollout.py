@@ -26,7 +26,7 @@ WAIT_S = 0.05
 
 
 @dataclass
-class Seated:
+class SeatedPolicy:
     """A policy with its slots, the source of its weights and the destination of its rows."""
 
     player: Policy
@@ -46,7 +46,7 @@ class Seated:
         return self.follower.ref
 
 
-class NotTogether(Exception):
+class LockStepBroken(Exception):
     """Lock-step with a seat that did not act in a step."""
 
 
@@ -72,7 +72,7 @@ class Rollout:
         env: Env,
         seeds: Sequence[int],
         table: Table,
-        seated: Sequence[Seated],
+        seated: Sequence[SeatedPolicy],
         *,
         metrics: Metrics,
         keep_going: Callable[[], bool],
@@ -108,7 +108,7 @@ class Rollout:
 
         Raises:
             EnvError: raised by the environment.
-            NotTogether: lock-step, and a slot did not act.
+            LockStepBroken: lock-step, and a slot did not act.
         """
         self._keep_going()
         decisions = self._decisions
@@ -128,14 +128,14 @@ class Rollout:
         self._metrics.add("inference_seconds", acted - started - waited)
         self._metrics.add("env_seconds", time.perf_counter() - acted)
 
-    def _act(self, one: Seated, decisions: Decisions) -> tuple[Arrays, float]:
+    def _act(self, one: SeatedPolicy, decisions: Decisions) -> tuple[Arrays, float]:
         """Actions of one player, and the seconds that it waited before choosing them."""
         waited = 0.0
         if one.writer is not None:
             state = one.player.state(decisions.slot)
             block = one.writer.observe(decisions, state)
             if self._lock_step and not one.writer.together:
-                raise NotTogether("sync: true needs an environment whose seats all act in every step")
+                raise LockStepBroken("sync: true needs an environment whose seats all act in every step")
             if block is not None:
                 waited = self._finish(one, block)
         chosen = one.player.act(decisions)
@@ -145,7 +145,7 @@ class Rollout:
             one.sender.poll(0.0)
         return dict(chosen.action), waited
 
-    def _finish(self, one: Seated, block: FinishedBlock) -> float:
+    def _finish(self, one: SeatedPolicy, block: FinishedBlock) -> float:
         """Send a finished block, wait for credit for the next one, and refresh the weights.
 
         Returns:
@@ -165,7 +165,7 @@ class Rollout:
         self._metrics.add("wait_model_seconds", waited_model)
         return waited_credit + waited_model
 
-    def _offer(self, one: Seated, block: FinishedBlock, model: ModelRef) -> bool:
+    def _offer(self, one: SeatedPolicy, block: FinishedBlock, model: ModelRef) -> bool:
         assert one.sender is not None
         return one.sender.offer(
             model=model,
@@ -185,13 +185,13 @@ class Rollout:
                 break
         return time.perf_counter() - started
 
-    def _waiting(self, one: Seated) -> bool:
+    def _waiting(self, one: SeatedPolicy) -> bool:
         """Poll the sender while waiting for weights: a receiver that recalls credit needs a reply."""
         if one.sender is not None:
             one.sender.poll(0.0)
         return self._keep_going()
 
-    def _refresh(self, one: Seated) -> float:
+    def _refresh(self, one: SeatedPolicy) -> float:
         """Load the weights for the next segment, and return the seconds that it took."""
         started = time.perf_counter()
         assert one.follower is not None

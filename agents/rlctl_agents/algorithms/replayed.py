@@ -25,7 +25,7 @@ from rlctl_agents.algorithms.base import (
 )
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import AllReduce
-from rlctl_agents.models.q_network import Observing
+from rlctl_agents.models.q_network import NormalizedTorso
 from rlctl_agents.ops.adam import SmallAdam
 from rlctl_agents.ops.n_step import n_step
 from rlctl_agents.types.experience import Field, Schema
@@ -44,7 +44,7 @@ class ReplayedAlgorithm(Algorithm):
     source = "rlctl_agents.experience.replay.source:replay"
     settings: ClassVar[type[specs.Replayed]]
     """Class of the hyperparameters; a user's own algorithm may set its own."""
-    net: Observing
+    net: NormalizedTorso
 
     @classmethod
     def schema(cls, config: specs.Algorithm, network: Network, spaces: Spaces) -> Schema:

@@ -15,7 +15,7 @@ from rlctl_agents.algorithms.base import Act, ActInputs, Batch, Tensors, below
 from rlctl_agents.algorithms.replayed import ReplayedAlgorithm
 from rlctl_agents.models.critics import Bounds, TwinCritics
 from rlctl_agents.models.moments import AllReduce
-from rlctl_agents.models.q_network import Observing
+from rlctl_agents.models.q_network import NormalizedTorso
 from rlctl_agents.types.spaces import Spaces
 
 
@@ -34,7 +34,7 @@ class TwinCriticsAlgorithm(ReplayedAlgorithm):
         self._pairs = paired(self.target_critics, self.critics)
 
     @abstractmethod
-    def make_policy(self, network: Network, spaces: Spaces, seed: int) -> Observing:
+    def make_policy(self, network: Network, spaces: Spaces, seed: int) -> NormalizedTorso:
         """Make the policy's network."""
 
     @abstractmethod

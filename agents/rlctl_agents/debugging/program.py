@@ -24,15 +24,15 @@ import rlctl_agents
 from rlctl.errors import SpecError
 from rlctl.spec import load
 from rlctl.spec.schema import Spec
-from rlctl_agents.acting.rollout import NotTogether
+from rlctl_agents.acting.rollout import LockStepBroken
 from rlctl_agents.debugging.session import DebugSession, arranged
 from rlctl_agents.debugging.terminal import (
     FAILED,
     INTERRUPTED,
     INVALID,
     NO_READER,
+    DebugOutput,
     ReaderGone,
-    Telling,
     answers,
     go_to,
     stay_there,
@@ -46,7 +46,7 @@ SHOWN = ("policy_loss", "value_loss", "entropy", "grad_norm")
 
 
 @dataclass
-class DebugAnswer(Telling):
+class DebugAnswer(DebugOutput):
     """Answer of the command, update by update."""
 
     def update(self, session: DebugSession, updated: Updated) -> None:
@@ -128,7 +128,7 @@ def run(spec: Spec, telling: DebugAnswer, *, updates: int, episodes: int, base: 
         try:
             learn(session, telling, updates, episodes)
             break
-        except NotTogether as error:  # of the first step
+        except LockStepBroken as error:  # of the first step
             if spec.sync:
                 raise UserFault(str(error)) from error
         finally:

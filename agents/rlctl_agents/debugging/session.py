@@ -21,11 +21,11 @@ from rlctl.spec.algorithms import Replayed
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env, seed_torch
-from rlctl_agents.acting.episodes import Played
+from rlctl_agents.acting.episodes import EpisodeResults
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
-from rlctl_agents.acting.rollout import Rollout, Seated
+from rlctl_agents.acting.rollout import Rollout, SeatedPolicy
 from rlctl_agents.algorithms.base import AlgorithmError, Batch
 from rlctl_agents.debugging.direct import DirectReceiver, DirectSender, DirectWeights
 from rlctl_agents.debugging.replay import DirectReplay
@@ -74,7 +74,7 @@ class OwnTorch:
             torch.set_num_threads(threads)
 
 
-class Arranged(NamedTuple):
+class AdaptedSpec(NamedTuple):
     """A spec adapted to one process."""
 
     spec: Spec
@@ -104,7 +104,7 @@ class DebugActor:
             self.follower = Follower(self.policy.load, name, cast(Pool, weights))
             self.follower.wait_for_any(_always, _never)
             self.writer = SegmentWriter(schema, streams.size)
-            seated = Seated(
+            seated = SeatedPolicy(
                 self.policy, self.follower, streams, self.writer, cast(ExperienceSender, self.sender),
                 lag=getattr(algorithm, "settings", spec.policy(name).algorithm).lock_step_lag,
             )  # fmt: skip
@@ -140,7 +140,7 @@ class DebugSession:
     current: DebugSession | None = None
     """The newest session, for use at a breakpoint: `from rlctl_agents.debugging.session import DebugSession`."""
 
-    def __init__(self, arranged: Arranged, base: Path = Path()) -> None:
+    def __init__(self, arranged: AdaptedSpec, base: Path = Path()) -> None:
         DebugSession.current = self
         spec, spaces, _ = arranged
         self.spec, self.name = spec, spec.policy_names[0]
@@ -189,7 +189,7 @@ class DebugSession:
         the update is made there, and other actors that have to act before it act there too.
 
         Raises:
-            NotTogether: `sync` is set, and seats of the environment act in turn.
+            LockStepBroken: `sync` is set, and seats of the environment act in turn.
             Diverged: losses or gradients are not finite any more.
             Exception: any that the user's own code raises.
         """
@@ -211,7 +211,7 @@ class DebugSession:
         assert self.updated is not None, "one was made"
         return self.updated
 
-    def evaluate(self, episodes: int) -> Played:
+    def evaluate(self, episodes: int) -> EpisodeResults:
         """Play whole episodes with the newest weights, in separate environments."""
         spec, model = self.spec, self.weights.newest
         with self._evaluator():
@@ -252,7 +252,7 @@ class DebugSession:
         self.weights.put(Model(self.trainer.ref, digest(data), data))
 
 
-def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
+def arranged(spec: Spec, *, in_turn: bool = False) -> AdaptedSpec:
     """Adapt a spec to one process; makes an environment to learn its spaces.
 
     The result is in lock-step; if the spec is not, there are as many environments as make a batch of one segment each.
@@ -297,7 +297,7 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> Arranged:
             actor = actor.model_copy(update={"replicas": actors, "envs": envs})
     learner = learner.model_copy(update={"replicas": 1, "gpu": 0})
     roles = spec.roles.model_copy(update={"actor": actor, "learner": learner})
-    return Arranged(spec.model_copy(update={"sync": sync, "roles": roles}), env.spaces, notes)
+    return AdaptedSpec(spec.model_copy(update={"sync": sync, "roles": roles}), env.spaces, notes)
 
 
 def _always() -> bool:

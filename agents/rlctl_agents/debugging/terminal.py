@@ -26,7 +26,7 @@ class ReaderGone(Exception):
 
 
 @dataclass
-class Telling:
+class DebugOutput:
     """Output of the answer, and of notes beside it."""
 
     out: TextIO
@@ -66,7 +66,7 @@ def answers(as_json: bool) -> TextIO:
     return out
 
 
-def go_to(code: Path | None, telling: Telling) -> None:
+def go_to(code: Path | None, telling: DebugOutput) -> None:
     """Enter the folder in which actors and learners of this machine run: `code.path`, in the place of PYTHONPATH."""
     if sys.path[:1] == [os.getcwd()]:  # as `python -m` has put it
         del sys.path[0]
@@ -94,7 +94,7 @@ def _searched_anyway() -> set[str]:
     return found
 
 
-def stay_there(error: BaseException, telling: Telling) -> None:
+def stay_there(error: BaseException, telling: DebugOutput) -> None:
     """Open pdb where the root cause of an error was raised."""
     if sys.stdin is None:
         telling.note("standard input is closed: pdb cannot ask")

@@ -54,7 +54,7 @@ def make(
             raise EnvRefused(f"{id}: spaces.{name} must be one of rlctl_agents.types.spaces, got {kind}")
     if env.envs != envs:
         raise EnvRefused(f"{id}: asked for {envs} environments, its envs says {env.envs}")
-    return Own(id, env, _plain(id, env.spaces), seeds)
+    return CheckedEnv(id, env, _plain(id, env.spaces), seeds)
 
 
 def _plain(id: str, spaces: Spaces) -> Spaces:
@@ -73,7 +73,7 @@ def _plain(id: str, spaces: Spaces) -> Spaces:
         raise EnvRefused(f"{id}: spaces: {error}") from error
 
 
-class Own:
+class CheckedEnv:
     """Environment of rlctl's own protocol; every answer is checked, so that a fault is reported where it arises."""
 
     def __init__(self, name: str, env: Env, spaces: Spaces, seeds: Sequence[int]) -> None:

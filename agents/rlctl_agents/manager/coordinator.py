@@ -21,7 +21,7 @@ from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
 from rlctl_agents.manager.evaluation.matches import training
 from rlctl_agents.manager.events import Events
-from rlctl_agents.manager.lifecycle.beginning import Beginning
+from rlctl_agents.manager.lifecycle.beginning import InitialPolicySource
 from rlctl_agents.manager.lifecycle.stop import RunStop, require_measurable
 from rlctl_agents.manager.membership.admission import LeaseAdmission, MustWait
 from rlctl_agents.manager.membership.learner_groups import Groups
@@ -41,17 +41,17 @@ from rlctl_agents.types.control import (
     Enlist,
     EvalResult,
     Generation,
+    GroupPlace,
     Hello,
     Lease,
     Match,
     Note,
-    Noted,
     Orders,
-    Place,
     Recorded,
+    Reply,
     Report,
-    Said,
     Sampled,
+    StoreReply,
 )
 
 RECORDS = {("actor", "crash"), ("evaluator", "crash"), ("evaluator", "worst"), ("evaluator", "best")}
@@ -115,7 +115,7 @@ class Coordinator:
         self.stop = RunStop(
             self.state, self.members, self.learners, self.checkpoints, self.evaluations, self.events, clock
         )
-        self.beginning = Beginning(settings.init, layout.init)
+        self.beginning = InitialPolicySource(settings.init, layout.init)
         self.profiles = Profiles(layout.root, run, clock)
         self.outliers = Outliers(clock.monotonic)
         self.events.add("start", f"manager started, term {term}", term=term)
@@ -209,38 +209,38 @@ class Coordinator:
             leased_since_s=self.admission.leased_since_s(holder),
         )
 
-    def enlist(self, ask: Enlist) -> Place:
+    def enlist(self, ask: Enlist) -> GroupPlace:
         """Place of a learner among those that step together."""
         return self.groups.enlist(ask, self.members.leases.live("learner"), self._expected)
 
-    def note(self, note: Note) -> Noted:
+    def note(self, note: Note) -> StoreReply:
         """Exchange notes between the members of a group of learners."""
         return self.groups.note(note)
 
-    def result(self, result: EvalResult) -> Said:
+    def result(self, result: EvalResult) -> Reply:
         """Accept the result of a quota that an evaluator has played."""
         return _said(lambda: self.evaluations.believe(result, self.wall_s))
 
-    def sampled(self, sampled: Sampled) -> Said:
+    def sampled(self, sampled: Sampled) -> Reply:
         """Accept the profile of a process that was ordered to sample itself."""
         return _said(lambda: self.profiles.take(sampled))
 
-    def recorded(self, recorded: Recorded) -> Said:
+    def recorded(self, recorded: Recorded) -> Reply:
         """Store an episode; `why` of the reply is its name, or why it is not stored."""
         holder = self.members.leases.holder(recorded.boot)
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
-            return Said(False, f"process {recorded.boot} has no role that records {recorded.kind} episodes")
+            return Reply(False, f"process {recorded.boot} has no role that records {recorded.kind} episodes")
         try:
             name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
         except (ValueError, OSError) as fault:
-            return Said(False, getattr(fault, "strerror", None) or str(fault))
+            return Reply(False, getattr(fault, "strerror", None) or str(fault))
         if recorded.kind == "crash":
             again = f"rlctl repro {self.run} {name}"
             text = f"{holder.role} {holder.index} kept the episode in which its environment failed: {again}"
             self.events.add("episode", text, role=holder.role, index=holder.index, episode=name)
-        return Said(True, name)
+        return Reply(True, name)
 
-    def commit(self, commit: Commit) -> Said:
+    def commit(self, commit: Commit) -> Reply:
         """Commit a generation that a learner has written."""
         generation, assembly = commit.generation, self.checkpoints.assembly
         holder = self.members.leases.holder(commit.boot, "learner")
@@ -248,27 +248,27 @@ class Coordinator:
             if holder is None or self._policy(holder) != generation.policy:
                 raise ValueError(f"process {commit.boot} is not the learner of {generation.policy}")
             if (why := assembly.outcome(generation)) is not None:
-                return Said(not why, why)
+                return Reply(not why, why)
             if (newest := self.checkpoints.already(generation)) is not None:
-                return Said(True, f"generation {newest} has these weights or newer ones")
+                return Reply(True, f"generation {newest} has these weights or newer ones")
             self.checkpoints.require_ours(generation)
             if assembly.hold(generation):
-                return Said(False, "it waits for the parts of replay shards", again=True)
+                return Reply(False, "it waits for the parts of replay shards", again=True)
         except (ValueError, OSError) as fault:
             return self._refused(generation, fault)
         return self._commit(generation)
 
-    def contribute(self, told: Contribute) -> Said:
+    def contribute(self, told: Contribute) -> Reply:
         """Note the part of a generation that a replay shard has written, or why it has not."""
         holder = self.members.leases.holder(told.boot, "replay")
         if holder is None or told.term != self.term:
             why = f"process {told.boot} holds no lease of a replay shard under term {self.term}"
-            return Said(False, f"{why}: its part of generation {told.number} is not noted")
+            return Reply(False, f"{why}: its part of generation {told.number} is not noted")
         part = f"{SHARD}{holder.index}"
         if why := self._add_part(part, told):
             self.checkpoints.assembly.unseen[told.number, part] = told
-            return Said(False, why, again=True)
-        return Said(True)
+            return Reply(False, why, again=True)
+        return Reply(True)
 
     def _add_part(self, part: str, told: Contribute) -> str:
         """Note a part; returns why this must be retried, in words, "" when it is noted."""
@@ -306,11 +306,11 @@ class Coordinator:
             said = self._commit(generation)
             assembly.end(generation, said.why)
 
-    def _refused(self, generation: Generation, fault: Exception) -> Said:
+    def _refused(self, generation: Generation, fault: Exception) -> Reply:
         self.events.add("refused", f"generation {generation.number} refused: {fault}", number=generation.number)
-        return Said(False, str(fault))
+        return Reply(False, str(fault))
 
-    def _commit(self, generation: Generation) -> Said:
+    def _commit(self, generation: Generation) -> Reply:
         try:
             generation = self.checkpoints.commit(generation)
         except (ValueError, OSError) as fault:
@@ -325,7 +325,7 @@ class Coordinator:
             number=generation.number, steps=generation.steps, version=generation.ref.version,
         )  # fmt: skip
         self.checkpoints.tidy(generation, self.settings.checkpoint.keep)
-        return Said(True)
+        return Reply(True)
 
     def reload(self, settings: Spec) -> list[str]:
         """Apply other live settings; returns the changes in words.
@@ -358,7 +358,7 @@ class Coordinator:
         """Do all that is due now; to be called often.
 
         Raises:
-            InVain: the time is over, and nothing was ever learned.
+            NothingLearned: the time is over, and nothing was ever learned.
             UserFault: a stop condition cannot be measured.
         """
         self._expire()
@@ -535,10 +535,10 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
 """Type of a request -> its handler."""
 
 
-def _said(take: Callable[[], object]) -> Said:
+def _said(take: Callable[[], object]) -> Reply:
     """Reply to a request that `take` may refuse with a ValueError."""
     try:
         take()
     except ValueError as fault:
-        return Said(False, str(fault))
-    return Said(True)
+        return Reply(False, str(fault))
+    return Reply(True)

@@ -27,7 +27,7 @@ from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.trackers.curves import Curves
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
-from rlctl_agents.manager.web.status_page import Shown
+from rlctl_agents.manager.web.status_page import StatusSnapshot
 from rlctl_agents.runtime.process import Process, Refusals, UserFault
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.runtime.storage import patiently, replace_file
@@ -69,7 +69,7 @@ class ManagerContext:
         self.process, self.lines, self.store, self.control = process, lines, store, control
         self.layout = Layout(process.arguments.volume)
         self.settings = LiveSettings(process.arguments)
-        self.shown = Shown()
+        self.shown = StatusSnapshot()
         """The newest status, for watchers; replaced as a whole."""
         self._refusals = refusals
         self._own = Every(BUILD_S, time.monotonic)
@@ -94,8 +94,8 @@ class ManagerContext:
         every_s: float = 0.0,
         history: HistoryView = EMPTY,
     ) -> None:
-        """Replace the status for watchers, as `Shown` takes it."""
-        self.shown = Shown.of(status, generations, every_s, history)
+        """Replace the status for watchers, as `StatusSnapshot` takes it."""
+        self.shown = StatusSnapshot.of(status, generations, every_s, history)
         self.control.status = self.shown.encoded
 
 

@@ -16,7 +16,7 @@ from rlctl_agents.models.actions import require_bounds, require_choices
 from rlctl_agents.models.distributions import HIGHEST, LARGEST_MEAN, ActionDistribution, log_slope
 from rlctl_agents.models.inputs import unit
 from rlctl_agents.models.precision import Bf16
-from rlctl_agents.models.q_network import Observing, seeded
+from rlctl_agents.models.q_network import NormalizedTorso, seeded
 from rlctl_agents.models.torso import gain, hold_still, make_torso, orthogonal
 from rlctl_agents.types.spaces import Box, Space, Spaces, leaves
 
@@ -64,7 +64,7 @@ class Bounds(nn.Module):
         return ((flat - self.centre) / self.scale).clamp(-1.0, 1.0)
 
 
-class SquashedPolicy(Observing):
+class SquashedPolicy(NormalizedTorso):
     """Means and log standard deviations of a Gaussian squashed by tanh, one for each number of an action."""
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
@@ -128,7 +128,7 @@ class _Squashed(torch.autograd.Function):
         return by_params.div_(bend), None, None, None, None
 
 
-class TanhPolicy(Observing):
+class TanhPolicy(NormalizedTorso):
     """Deterministic policy: tanh of the head."""
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:
@@ -142,7 +142,7 @@ class TanhPolicy(Observing):
         return torch.tanh(self.policy(self.features(seen)))
 
 
-class ChoicePolicy(Observing):
+class ChoicePolicy(NormalizedTorso):
     """Logits of the options of all choices: a Categorical for each choice, independent given the observation."""
 
     def __init__(self, spaces: Spaces, network: Network, *, seed: int) -> None:

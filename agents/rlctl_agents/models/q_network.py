@@ -28,7 +28,7 @@ def seeded(seed: int) -> Iterator[None]:
         yield
 
 
-class Observing(nn.Module):
+class NormalizedTorso(nn.Module):
     """Torso with normalised observations; base of Q-networks and of SAC's and TD3's policies. A subclass adds heads,
     and may add a memory.
 
@@ -81,7 +81,7 @@ def plain_layers(space: Space, torso: nn.Module) -> list[nn.Linear]:
     return [layer for layer in torso.mlp.layers if isinstance(layer, nn.Linear)]
 
 
-class QNetwork(Observing):
+class QNetwork(NormalizedTorso):
     """Torso and a head for the options of all choices; with `dueling` it gives advantages, and another head the value.
 
     The value of an action is the sum of its choices' values, so that the best option of each is the best action. With

@@ -19,7 +19,7 @@ import torch
 
 from rlctl.statistics import iqm
 from rlctl_agents import envs
-from rlctl_agents.acting.episodes import Played, play
+from rlctl_agents.acting.episodes import EpisodeResults, play
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
@@ -65,7 +65,7 @@ def played(
     greedy: bool,
     progress: int,
     watch: Callable[[], None] = lambda: None,
-) -> Played:
+) -> EpisodeResults:
     """Play whole episodes; the model acts in every seat.
 
     Args:
@@ -106,7 +106,7 @@ def outside_of_a_run(algorithm: Algorithm) -> Algorithm:
     return evaluated
 
 
-def figures(games: Played, seed: int) -> dict[str, Any]:
+def figures(games: EpisodeResults, seed: int) -> dict[str, Any]:
     """Mean, interquartile mean, 95 % interval of the mean by percentile bootstrap, and the episodes themselves."""
     returns = np.array(games.returns)
     draws = np.random.default_rng(seed).integers(0, returns.size, (RESAMPLES, returns.size))

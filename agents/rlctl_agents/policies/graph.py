@@ -28,7 +28,7 @@ from rlctl_agents.models.distributions import (
     bent,
 )
 from rlctl_agents.models.policy import ActorCritic, Recurrent
-from rlctl_agents.models.q_network import Observing, RecurrentQNetwork
+from rlctl_agents.models.q_network import NormalizedTorso, RecurrentQNetwork
 from rlctl_agents.models.torso import Cnn, Pixels, Torso, VectorLeaf
 from rlctl_agents.policies.answering import NoModel
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiDiscrete, Spaces, choices, leaf_array, leaves
@@ -302,7 +302,7 @@ def plain(net: Net) -> Net:
     return copied
 
 
-def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
+def network_of(algorithm: Algorithm) -> ActorCritic | NormalizedTorso:
     """The network that decides, computing in float32 from now on.
 
     Raises:
@@ -310,7 +310,7 @@ def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
     """
     replayed = isinstance(algorithm, (QLearning, TwinCriticsAlgorithm))
     others = algorithm.needs_last and not isinstance(algorithm, R2d2)
-    if not isinstance(algorithm.net, Observing if replayed else ActorCritic) or others:
+    if not isinstance(algorithm.net, NormalizedTorso if replayed else ActorCritic) or others:
         raise NoModel(
             f"{type(algorithm).__name__} decides by other means than a network of rlctl: .onnx and .pt2 cannot hold "
             "it, .safetensors can hold its weights"
@@ -319,7 +319,7 @@ def network_of(algorithm: Algorithm) -> ActorCritic | Observing:
     return algorithm.net
 
 
-def tried(spaces: Spaces, net: ActorCritic | Observing, count: int, rng: np.random.Generator) -> Tensors:
+def tried(spaces: Spaces, net: ActorCritic | NormalizedTorso, count: int, rng: np.random.Generator) -> Tensors:
     """Random inputs of a graph: observations of the space, states, beginnings, last actions and rewards, and masks.
 
     Real numbers without bounds are drawn from a normal distribution with the running moments of the network.

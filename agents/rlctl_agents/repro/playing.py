@@ -25,8 +25,8 @@ from rlctl_agents.debugging.terminal import (
     INTERRUPTED,
     INVALID,
     NO_READER,
+    DebugOutput,
     ReaderGone,
-    Telling,
     answers,
     go_to,
     stay_there,
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
-    telling = Telling(answers(options.json), options.json, options.quiet)
+    telling = DebugOutput(answers(options.json), options.json, options.quiet)
     try:
         header, chunks = unpack(read(options.record))
         if not header.starts:
@@ -126,7 +126,7 @@ def described(name: str, header: Header) -> str:
     )
 
 
-def play(header: Header, chunks: list[Chunk], telling: Telling) -> Outcome:
+def play(header: Header, chunks: list[Chunk], telling: DebugOutput) -> Outcome:
     """Play an episode from the start that takes the fewest steps. One that has diverged is played on to its end: it may
     fail all the same.
 
@@ -152,7 +152,7 @@ class EpisodeReplay:
         EnvRefused: the environment cannot be made, or has other actions than it had.
     """
 
-    def __init__(self, header: Header, start: Start, telling: Telling) -> None:
+    def __init__(self, header: Header, start: Start, telling: DebugOutput) -> None:
         self._header, self._start, self._telling = header, start, telling
         self._seeds = [header.seeds[header.index or 0]] if header.alone else header.seeds
         self._env: Env = envs.make_of(header.env, envs=len(self._seeds), seeds=self._seeds, training=header.training)
@@ -261,7 +261,7 @@ def place(header: Header, number: int) -> str:
     return f"at step {number - header.begin:,} of {header.steps:,}"
 
 
-def tell(name: str, header: Header, outcome: Outcome, telling: Telling) -> int:
+def tell(name: str, header: Header, outcome: Outcome, telling: DebugOutput) -> int:
     """Report how an episode went; returns the exit code."""
     at, crash = place(header, outcome.at), header.kind == "crash"
     came = outcome.at == header.actions

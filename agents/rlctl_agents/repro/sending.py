@@ -7,15 +7,15 @@ import logging
 import msgspec
 import numpy as np
 
-from rlctl_agents.acting.episodes import Played, shares
+from rlctl_agents.acting.episodes import EpisodeResults, shares
 from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.repro.provenance import provenance
 from rlctl_agents.repro.record import Chunk, Header, Kind, pack
 from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.runtime.logs import users_traceback
-from rlctl_agents.runtime.manager_session import Member
+from rlctl_agents.runtime.manager_session import ManagerSession
 from rlctl_agents.runtime.process import Process
-from rlctl_agents.types.control import Mode, Recorded, Said
+from rlctl_agents.types.control import Mode, Recorded, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def told_crash(
-    error: EnvError, env: Env, process: Process, member: Member, model: ModelRef | None, sha256: str
+    error: EnvError, env: Env, process: Process, member: ManagerSession, model: ModelRef | None, sha256: str
 ) -> EnvError:
     """Send the episode in which the environment has just raised to the manager.
 
@@ -49,7 +49,7 @@ def told_crash(
 
 
 def tell_extremes(
-    played: Played, env: Env, process: Process, member: Member, mode: Mode, model: ModelRef, sha256: str
+    played: EpisodeResults, env: Env, process: Process, member: ManagerSession, mode: Mode, model: ModelRef, sha256: str
 ) -> None:
     """Send the worst and the best episode of an evaluation to the manager; only the best where all are alike."""
     recorder = _recorder(env)
@@ -79,7 +79,7 @@ def _send(
     chunks: list[Chunk],
     recorder: Recorder,
     process: Process,
-    member: Member,
+    member: ManagerSession,
     model: ModelRef | None,
     sha256: str,
 ) -> str:
@@ -94,7 +94,7 @@ def _send(
     )
     line, body = pack(named, chunks)
     try:
-        said = member.call(Recorded(process.boot, header.kind, line, body), Said, deadline_s=SAY_S)
+        said = member.call(Recorded(process.boot, header.kind, line, body), Reply, deadline_s=SAY_S)
     except (TimeoutError, RemoteError) as error:
         raise ValueError(f"the manager does not take it: {error}") from error
     if not said.ok:

@@ -15,13 +15,13 @@ from rlctl_agents.acting.bootstrap import make_algorithm, work
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy, stream_ids
 from rlctl_agents.acting.random_streams import environment_seeds
-from rlctl_agents.acting.rollout import NotTogether, Rollout, Seated
+from rlctl_agents.acting.rollout import LockStepBroken, Rollout, SeatedPolicy
 from rlctl_agents.algorithms.base import ActInputs
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.experience.segment_writer import SegmentWriter
 from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.repro.sending import told_crash
-from rlctl_agents.runtime.manager_session import Asked, Member, Snapshot, origin
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot, SnapshotRequest, origin
 from rlctl_agents.runtime.process import Process, UserFault, as_users_fault
 from rlctl_agents.types.control import Channels, Match, Peers
 from rlctl_agents.types.experience import Ledger, ModelRef
@@ -47,7 +47,7 @@ def main(process: Process) -> None:
 class Actor:
     """One vector of environments, its players, and their connections to learners and modelpools."""
 
-    def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
+    def __init__(self, process: Process, wire: Wire, member: ManagerSession, env: Env) -> None:
         self._process = process
         self._wire = wire
         self._member = member
@@ -55,10 +55,10 @@ class Actor:
         self._peers: Peers = {}
         self._pool_at: Channels = {}
         self._pools: list[Pool] = []
-        self._seated: list[Seated] = []
+        self._seated: list[SeatedPolicy] = []
         self._senders: list[ExperienceSender] = []
         self._rollout: Rollout | None = None
-        self._asked = Asked(Snapshot())
+        self._asked = SnapshotRequest(Snapshot())
         self._closed: Snapshot | None = None  # the snapshot at the end
         self._sha256 = ""  # of the newest weights
 
@@ -97,7 +97,7 @@ class Actor:
         log.info("acting", extra={"kv": {"models": [str(ref) for ref in refs], "envs": self.env.envs, "seed": seed}})
         self._process.pulse.ready = True
         try:
-            with as_users_fault(NotTogether, EnvRefused):
+            with as_users_fault(LockStepBroken, EnvRefused):
                 while not self._process.stop.is_set():
                     rollout.step()
         except EnvError as error:
@@ -128,7 +128,7 @@ class Actor:
             streams = stream_ids(index, slots)
             pool, pinned = self._pool(ref.policy), ref.version if ref.version >= 0 else None
             player = NetworkPolicy(algorithm, streams, seed=seed, rows=schema.unroll_length, spaces=spaces)
-            one = Seated(
+            one = SeatedPolicy(
                 player,
                 Follower(partial(self._load, player), ref.policy, pool, pinned=pinned),
                 streams,

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from rlctl_agents.acting.bootstrap import make_algorithm, make_env, work
-from rlctl_agents.acting.episodes import Played, play
+from rlctl_agents.acting.episodes import EpisodeResults, play
 from rlctl_agents.acting.policy import Table
 from rlctl_agents.acting.policy_player import NetworkPolicy
 from rlctl_agents.acting.random_streams import environment_seeds
@@ -26,9 +26,9 @@ from rlctl_agents.policies.recording import Unwanted, recorded
 from rlctl_agents.repro.recording import Recorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS, Process, UserFault
-from rlctl_agents.types.control import EvalResult, Match, Recording, Said
+from rlctl_agents.types.control import EvalResult, Match, Recording, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -59,7 +59,7 @@ class _Loaded(NamedTuple):
 class Evaluator:
     """One vector of environments and the networks of the policies met so far."""
 
-    def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
+    def __init__(self, process: Process, wire: Wire, member: ManagerSession, env: Env) -> None:
         self._process, self._wire, self._member = process, wire, member
         self.env: Env = self._recorded(env)
         self._networks: dict[ModelRef, _Loaded] = {}  # of the present match
@@ -113,7 +113,7 @@ class Evaluator:
         if self._pool is not None:
             self._pool.close()
 
-    def _play(self, match: Match) -> Played | None:
+    def _play(self, match: Match) -> EpisodeResults | None:
         assert match.quota is not None
         if self._process.spec.evaluation.envs is None and match.quota.episodes < self.env.envs:
             self.env.close()
@@ -231,7 +231,7 @@ class Evaluator:
             return None
         return None
 
-    def _tell(self, match: Match, played: Played, seconds: float, recording: Recording | None) -> None:
+    def _tell(self, match: Match, played: EpisodeResults, seconds: float, recording: Recording | None) -> None:
         assert match.quota is not None
         ref = match.seats[min(match.seats)]
         mean = math.fsum(played.returns) / len(played.returns)
@@ -245,7 +245,7 @@ class Evaluator:
             recording,
         )  # fmt: skip
         try:
-            said = self._member.call(result, Said, deadline_s=SAY_S)
+            said = self._member.call(result, Reply, deadline_s=SAY_S)
         except (TimeoutError, RemoteError) as error:
             log.warning("the manager did not take an evaluation: %s", error)
             return

@@ -27,7 +27,7 @@ from rlctl_agents.experience.sources import QUEUED_BATCHES, BatchSource, Needs, 
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.policies.initial import NotInitial, begin_from
 from rlctl_agents.policies.loaded import DESCRIPTION
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.metrics import VERSIONS, Metrics
 from rlctl_agents.runtime.process import (
     BASE_ROWS,
@@ -47,11 +47,11 @@ from rlctl_agents.runtime.process import (
     refused_connections,
 )
 from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job, NothingReadable, resume
-from rlctl_agents.training.collective import Broken
+from rlctl_agents.training.collective import GroupBroken
 from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
 from rlctl_agents.training.trainer import Diverged, Trainer, Updated
-from rlctl_agents.types.control import Commit, Generation, Lease, Said
+from rlctl_agents.types.control import Commit, Generation, Lease, Reply
 from rlctl_agents.types.experience import Schema, schema_difference
 from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
@@ -96,7 +96,7 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
         lease = join(process, member)
         if lease is None:
             return
@@ -118,7 +118,7 @@ def main(process: Process) -> None:
             raise RuntimeError(member.moved)
 
 
-def join(process: Process, member: Member) -> Lease | None:
+def join(process: Process, member: ManagerSession) -> Lease | None:
     """A lease whose experience fits; None when asked to stop meanwhile.
 
     After a change of the spec or of the code, actors before the change may still live: the schema of this learner
@@ -152,7 +152,7 @@ def await_init(process: Process, layout: Layout) -> bool:
 
 
 @dataclass
-class _Hand:
+class _NextBatch:
     """Next batch to learn from, and the state of its update."""
 
     batch: Batch | None = None
@@ -161,7 +161,7 @@ class _Hand:
 
 
 @dataclass
-class _Standing:
+class _Progress:
     """Flags of the learner's progress."""
 
     placed: bool = False  # it has begun at its present place in the group
@@ -170,7 +170,7 @@ class _Standing:
     asks: bool = True  # poll on whether a generation that waits for the replay's parts is committed
 
 
-class _Hunger:
+class _Starvation:
     """Time without a batch, logged now and then."""
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class Learner:
     """One policy's learner: wires up the batch source, the trainer, the publisher and the manager's session."""
 
     def __init__(
-        self, process: Process, wire: Wire, member: Member, lease: Lease, layout: Layout, device: torch.device
+        self, process: Process, wire: Wire, member: ManagerSession, lease: Lease, layout: Layout, device: torch.device
     ) -> None:
         assert lease.experience is not None, "joined with needs_experience"
         self._process, self._member = process, member
@@ -289,7 +289,7 @@ class Learner:
         )
         one_machine = process.arguments.bind in ("", "127.0.0.1", "::1")
         self._ranks = Ranks(process, member, self._trainer, device, one_machine=one_machine)
-        self._hand, self._standing, self._hunger = _Hand(), _Standing(), _Hunger()
+        self._hand, self._standing, self._hunger = _NextBatch(), _Progress(), _Starvation()
 
     def snapshot(self) -> Snapshot:
         """Snapshot for a report; called by the reporting thread."""
@@ -335,7 +335,7 @@ class Learner:
             self._take_place()
         try:
             self._step()
-        except Broken as error:
+        except GroupBroken as error:
             self._standing.placed = False
             self._ranks.broken(error, updating=self._hand.tried)
 
@@ -402,7 +402,7 @@ class Learner:
         """Do what is due, and update when all learners that step together can.
 
         Raises:
-            Broken: the group is over.
+            GroupBroken: the group is over.
         """
         process, hand = self._process, self._hand
         enough, far = self._has_enough(), self._ranks.leads and self._publisher.far_ahead(self._trainer.version)
@@ -479,13 +479,13 @@ class Learner:
             state = trainer.capture()
             self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_steps, self._member.term))
 
-    def _commit(self, commit: Commit) -> Said:
+    def _commit(self, commit: Commit) -> Reply:
         """Ask the manager to commit, until it has decided: the parts of a replay take longer. Called by the writer."""
         try:
-            said = self._member.call(commit, Said, deadline_s=COMMIT_S)
+            said = self._member.call(commit, Reply, deadline_s=COMMIT_S)
             while said.again and self._standing.asks:
                 time.sleep(AGAIN_S)
-                said = self._member.call(commit, Said, deadline_s=COMMIT_S)
+                said = self._member.call(commit, Reply, deadline_s=COMMIT_S)
         except (TimeoutError, RemoteError):
             raise
         except Exception as error:  # no socket is left: the thread that writes lives on, for the next generation

@@ -15,11 +15,11 @@ from rlctl_agents.manager.coordinator import ROUTES, Coordinator
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
-from rlctl_agents.manager.lifecycle.stop import InVain
+from rlctl_agents.manager.lifecycle.stop import NothingLearned
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
-from rlctl_agents.manager.membership.newcomers import Newcomers
+from rlctl_agents.manager.membership.newcomers import BootRateLimiter
 from rlctl_agents.manager.state_store import Damaged
 from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.timing import Clock
@@ -56,7 +56,7 @@ def main(process: Process) -> None:
     Raises:
         UserFault: the command line or live.json is not usable, the volume takes nothing, or the last model was not
             saved.
-        InVain: without `--stay`: the time is over, and nothing was ever learned from.
+        NothingLearned: without `--stay`: the time is over, and nothing was ever learned from.
         Fenced: another manager has taken over.
     """
     arguments = process.arguments
@@ -68,7 +68,7 @@ def main(process: Process) -> None:
         wire = open_wire(arguments)
         stack.callback(wire.close)
         phase: RunPhase
-        newcomers = Newcomers(time.monotonic)
+        newcomers = BootRateLimiter(time.monotonic)
 
         def admit(hello: Hello, known: bool) -> None:
             if hello.role == "actor":
@@ -103,7 +103,7 @@ def main(process: Process) -> None:
                     phase = loop = running(context, server, opened, wire.keys, admit)
                     try:
                         manage(server, context, loop)
-                    except InVain as fault:
+                    except NothingLearned as fault:
                         if not arguments.stay:
                             raise
                         loop.fail(str(fault))

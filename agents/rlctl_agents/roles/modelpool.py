@@ -16,11 +16,11 @@ from msgspec import Struct
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.units import mebibytes
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
 from rlctl_agents.runtime.storage import refusal
-from rlctl_agents.types.control import GetModel, GotModel, KeepModel, Kept, PutModel, Said
+from rlctl_agents.types.control import GetModel, GotModel, KeepModel, KeepReply, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import disk_store
 from rlctl_agents.weights.client import Model
@@ -57,7 +57,7 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
         lease = member.join()
         if lease is None:
             return
@@ -141,7 +141,7 @@ class ModelServer:
         for name in ("puts", "pulls", "bytes", "publish_seconds", "pull_seconds"):
             metrics.add(name, 0.0)
 
-    def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Said, list[bytes]]:
+    def put(self, request: PutModel, buffers: Sequence[memoryview]) -> tuple[Reply, list[bytes]]:
         """Handle PutModel: serve and announce the weights that a learner brings."""
         started = self._clock()
         try:
@@ -152,20 +152,20 @@ class ModelServer:
             self._accept(request.ref, request.term, request.sha256, joined(buffers), request.policy)
         except Refused as fault:
             self._refuse(fault)
-            return Said(False, str(fault)), []
+            return Reply(False, str(fault)), []
         self._metrics.add("publish_seconds", self._clock() - started)
-        return Said(True), []
+        return Reply(True), []
 
-    def keep(self, request: KeepModel, buffers: Sequence[memoryview]) -> tuple[Kept, list[bytes]]:
+    def keep(self, request: KeepModel, buffers: Sequence[memoryview]) -> tuple[KeepReply, list[bytes]]:
         """Handle KeepModel: store the weights that an evaluator brings, live ones or not."""
         try:
             model = Model(request.ref, request.sha256, joined(buffers), request.policy)
-            return Kept(disk_store.keep(self._folder, model)), []
+            return KeepReply(disk_store.keep(self._folder, model)), []
         except (OSError, ValueError) as error:
             self._metrics.add("rejected.disk")
             why = (refusal(error) or error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             log.error("%s is not kept: %s", request.ref, why)
-            return Kept(why=why), []
+            return KeepReply(why=why), []
 
     def take(self, model: Model) -> None:
         """Take weights from the pool above this one.

@@ -17,7 +17,7 @@ from rlctl_agents.experience.replay.saving import TELL_S, ShardSaver, restore_ne
 from rlctl_agents.experience.replay.server import Inserter, SharedShard
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.validation import ValueCheck
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import (
     RESUMING,
@@ -28,7 +28,7 @@ from rlctl_agents.runtime.process import (
     open_wire,
     refused_connections,
 )
-from rlctl_agents.types.control import Said
+from rlctl_agents.types.control import Reply
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.log_throttle import LogThrottle
@@ -64,7 +64,7 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
         lease = member.join(needs_experience=True)
         if lease is None:
             return
@@ -134,7 +134,7 @@ def main(process: Process) -> None:
         if folder is not None:
             saver = ShardSaver(
                 shared, folder, policy=policy, index=lease.index, boot=process.boot,
-                tell=lambda part: member.call(part, Said, deadline_s=TELL_S),
+                tell=lambda part: member.call(part, Reply, deadline_s=TELL_S),
                 count=lambda seconds, size: count_saved(process.metrics, seconds, size),
             )  # fmt: skip
             stack.callback(saver.close)

@@ -25,8 +25,8 @@ from rlctl_agents.types.control import (
     Orders,
     Origin,
     Peers,
+    Reply,
     Report,
-    Said,
     Sampled,
 )
 from rlctl_agents.types.experience import Ledger, ModelRef
@@ -67,7 +67,7 @@ def origin(process: Process) -> Origin:
     return Origin(os.environ.get(NODE) or platform.node(), os.environ.get(IMAGE, ""), process.settings)
 
 
-class Member:
+class ManagerSession:
     """Session of one process: says hello, then reports from a thread of its own and keeps the newest orders.
 
     Everything that can change after `join` is an attribute, replaced as a whole: read it from any thread.
@@ -275,7 +275,7 @@ class Member:
         self.heard.set()
 
     def _tell(self, sampled: Sampled) -> None:
-        said = self.call(sampled, Said, deadline_s=PROFILE_S)
+        said = self.call(sampled, Reply, deadline_s=PROFILE_S)
         if not said.ok:
             log.warning("the manager does not take the profile: %s", said.why)
 
@@ -335,7 +335,7 @@ class Member:
         self._hear(lease)
 
 
-class Asked(Generic[V]):
+class SnapshotRequest(Generic[V]):
     """Requests a consistent snapshot from the thread that owns the state. One thread asks, the owner answers between
     two steps.
 

@@ -72,7 +72,7 @@ class Profiler:
                 self._stop.wait(AGAIN_S)
 
 
-def packed(id: str, role: str, boot: str, seen: Seen) -> Sampled:
+def packed(id: str, role: str, boot: str, seen: ProfiledPeriod) -> Sampled:
     """Encode a profile for the wire: the name of each function once."""
     numbers: dict[str, int] = {}
     stacks = [([numbers.setdefault(name, len(numbers)) for name in stack], us) for stack, us in seen.stacks.items()]
@@ -115,7 +115,7 @@ _UNFIT = re.compile(r"[;\x00-\x1f\x7f-\x9f]")
 Stack = tuple[str, ...]
 
 
-class Seen(NamedTuple):
+class ProfiledPeriod(NamedTuple):
     """Profile of a period."""
 
     seconds: float
@@ -158,7 +158,7 @@ def look(
     *,
     clock: Callable[[], float] = time.monotonic,
     cpu_clock: Callable[[], float] = time.process_time,
-) -> Seen:
+) -> ProfiledPeriod:
     """Sample the stacks of all threads but the calling one.
 
     A sample that comes late, because a library held the interpreter's lock, counts for the whole time since the last.
@@ -184,7 +184,7 @@ def look(
     used.pop(threading.current_thread().name, None)
     if used and native_s >= IDLE * (last - began):
         used[NATIVE] = native_s
-    return Seen(last - began, samples, used, fewer(awake(stacks.found, used, last - began)))
+    return ProfiledPeriod(last - began, samples, used, fewer(awake(stacks.found, used, last - began)))
 
 
 def awake(stacks: Mapping[Stack, int], cpu_s: Mapping[str, float], seconds: float) -> dict[Stack, int]:

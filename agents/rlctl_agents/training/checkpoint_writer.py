@@ -15,7 +15,7 @@ from rlctl_agents.checkpoint.parts import LEARNER, POLICY, PartError, name_of, r
 from rlctl_agents.checkpoint.policy import PolicyFile, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.training.learner_state import LearnerState
-from rlctl_agents.types.control import Commit, Generation, Said
+from rlctl_agents.types.control import Commit, Generation, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 
@@ -53,7 +53,7 @@ class CheckpointWriter:
         boot: str,
         policy: PolicyFile | None = None,
         *,
-        commit: Callable[[Commit], Said],
+        commit: Callable[[Commit], Reply],
         count: Callable[[float], None],
         now: Callable[[], float] = time.time,
         resumed: int = 0,

@@ -18,7 +18,7 @@ from torch.distributed import PrefixStore, Store  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
 from rlctl_agents.training.device import backend
-from rlctl_agents.types.control import Place
+from rlctl_agents.types.control import GroupPlace
 
 MEET_S = 20.0
 """Longest time for the members of a group to meet, in seconds; then all ask for another group."""
@@ -28,11 +28,11 @@ STEP_S = 30.0
 T = TypeVar("T")
 
 
-class Broken(Exception):
+class GroupBroken(Exception):
     """Group that is over: a member is gone, or does not respond."""
 
 
-class Agreed(NamedTuple):
+class VoteSums(NamedTuple):
     """Sums of the votes of all members, equal on all of them."""
 
     ready: int  # members with a batch in hand
@@ -58,12 +58,12 @@ class Collective:
         step_s: longest wait for other members in one operation.
 
     Raises:
-        Broken: a member did not come, or a process without the group's key did.
+        GroupBroken: a member did not come, or a process without the group's key did.
     """
 
     def __init__(
         self,
-        place: Place,
+        place: GroupPlace,
         store: Store,
         device: torch.device,
         *,
@@ -94,7 +94,7 @@ class Collective:
             find_unused: True if some parameters have no gradient in some batches.
 
         Raises:
-            Broken: a member is gone, or has another network.
+            GroupBroken: a member is gone, or has another network.
         """
         made = self._or_broken(lambda: DistributedDataParallel(module, find_unused_parameters=find_unused))
         made.broadcast_buffers = False  # nothing is exchanged in a forward pass: buffers of a still network stay equal
@@ -104,25 +104,25 @@ class Collective:
         """Compute the gradients of a `wrapped` module's output, averaged over all members.
 
         Raises:
-            Broken: a member is gone.
+            GroupBroken: a member is gone.
         """
         self._or_broken(total.backward)
 
-    def agree(self, *, ready: bool, held: bool, starved: bool) -> Agreed:
+    def agree(self, *, ready: bool, held: bool, starved: bool) -> VoteSums:
         """Vote, and sum up the votes of all members.
 
         Raises:
-            Broken: a member is gone.
+            GroupBroken: a member is gone.
         """
         votes = self._summed(torch.tensor([ready, held, starved], dtype=torch.int64))
         all_ready, all_held, all_starved = (int(vote) for vote in votes)
-        return Agreed(all_ready, all_held, all_starved, self.world)
+        return VoteSums(all_ready, all_held, all_starved, self.world)
 
     def sums(self, values: Sequence[float]) -> list[float]:
         """The sum over all members of each value.
 
         Raises:
-            Broken: a member is gone.
+            GroupBroken: a member is gone.
         """
         return self._summed(torch.tensor(values, dtype=torch.float64)).tolist()
 
@@ -130,11 +130,11 @@ class Collective:
         """The sum over all members, on the tensor's device.
 
         Raises:
-            Broken: a member is gone.
+            GroupBroken: a member is gone.
         """
         return self._summed(tensor.clone())
 
-    def share(self, data: bytes | None, seed: int) -> bytes:
+    def broadcast(self, data: bytes | None, seed: int) -> bytes:
         """Broadcast the bytes of one member to all.
 
         Args:
@@ -142,7 +142,7 @@ class Collective:
             seed: rank of the member that sends.
 
         Raises:
-            Broken: a member is gone.
+            GroupBroken: a member is gone.
         """
         length = torch.tensor([len(data) if data is not None else 0], dtype=torch.int64)
         self._or_broken(lambda: dist.broadcast(length, seed))
@@ -159,7 +159,7 @@ class Collective:
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _know_each_other(self, place: Place, meet_s: float) -> None:
+    def _know_each_other(self, place: GroupPlace, meet_s: float) -> None:
         """Authenticate this member's rank to every other, and check theirs, before anything else is sent.
 
         gloo accepts any connection that presents the number of a rank, which is no secret. A receiver cannot reuse a
@@ -192,9 +192,9 @@ class Collective:
             raise
         except (RuntimeError, ValueError) as error:  # gloo, NCCL and the store raise various kinds
             self.close()
-            raise Broken(str(error).partition("\n")[0][:300]) from error
+            raise GroupBroken(str(error).partition("\n")[0][:300]) from error
 
 
-def proof(place: Place, sender: int, receiver: int) -> bytes:
+def proof(place: GroupPlace, sender: int, receiver: int) -> bytes:
     """Message that authenticates a rank to another one; 32 bytes."""
     return hmac.digest(place.key.encode(), f"{place.number}: {sender} to {receiver}".encode(), "sha256")

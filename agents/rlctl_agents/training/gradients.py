@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 from rlctl_agents.training.collective import Collective
-from rlctl_agents.training.pieces import backward, joined_priorities
+from rlctl_agents.training.micro_batches import backward, joined_priorities
 
 METRICS = 32
 """Most metrics of a loss that are averaged over several learners; those of further names are left out."""
@@ -60,7 +60,7 @@ def together(algorithm: Algorithm, collective: Collective) -> Gradient:
     their learner, and are averaged with the last one only, so learners need not have equally many.
 
     Raises:
-        Broken: a member is gone; from here, or from the function that is returned. No weight has changed then.
+        GroupBroken: a member is gone; from here, or from the function that is returned. No weight has changed then.
     """
     objective = _Objective(algorithm)
     # a user's own algorithm or torso may leave parameters out of the loss

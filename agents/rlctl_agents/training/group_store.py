@@ -14,7 +14,7 @@ from datetime import timedelta
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from rlctl_agents.types.control import Note, NoteAction, Noted
+from rlctl_agents.types.control import Note, NoteAction, StoreReply
 from rlctl_agents.wire.rpc.client import RemoteError
 
 log = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class GroupStore(Store):
 
     def __init__(
         self,
-        call: Callable[[Note], Noted],
+        call: Callable[[Note], StoreReply],
         boot: str,
         group: int,
         *,
@@ -87,7 +87,7 @@ class GroupStore(Store):
             pause_s = min(1.5 * pause_s, LOOK_MOST_S)
         return [value for value in values if value is not None]
 
-    def _ask(self, action: NoteAction, keys: Sequence[str], value: bytes = b"", amount: int = 0) -> Noted:
+    def _ask(self, action: NoteAction, keys: Sequence[str], value: bytes = b"", amount: int = 0) -> StoreReply:
         try:
             answer = self._call(Note(self._boot, self._group, action, list(keys), value, amount))
         except (TimeoutError, RemoteError) as error:

@@ -7,12 +7,12 @@ import time
 
 import torch
 
-from rlctl_agents.runtime.manager_session import Member
+from rlctl_agents.runtime.manager_session import ManagerSession
 from rlctl_agents.runtime.process import GROUP, RANK, SEEDED, STARVED, WORLD, Process
-from rlctl_agents.training.collective import MEET_S, Agreed, Broken, Collective
+from rlctl_agents.training.collective import MEET_S, Collective, GroupBroken, VoteSums
 from rlctl_agents.training.group_store import GroupStore
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.types.control import Enlist, GroupPlace, Note, StoreReply
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 
 ASK_S = 2.0
@@ -21,7 +21,7 @@ ASK_AGAIN_S = 0.25
 PATIENCE_S = 1.0
 MOST_PATIENCE_S = 10.0
 """Bounds of the wait for a learner without a batch, in seconds: it is the time between the group's last two updates."""
-VAIN = 5
+MAX_FAILED_GROUPS = 5
 """Consecutive groups that failed to form, or broke in their first update, after which the learner gives up: so many
 point to a defect of the algorithm, the machines or the network between them, not to dead members."""
 
@@ -38,7 +38,7 @@ class Ranks:
     def __init__(
         self,
         process: Process,
-        member: Member,
+        member: ManagerSession,
         trainer: Trainer,
         device: torch.device,
         *,
@@ -95,21 +95,21 @@ class Ranks:
         self._number = place.number
         try:
             self._take(place)
-        except Broken as error:
+        except GroupBroken as error:
             self.broken(error, forming=True)
             return False
         return True
 
-    def agree(self, *, ready: bool, held: bool) -> Agreed:
+    def agree(self, *, ready: bool, held: bool) -> VoteSums:
         """Vote, and sum up the votes of all learners of the group.
 
         Raises:
-            Broken: another learner is gone, or a newer group is being formed.
+            GroupBroken: another learner is gone, or a newer group is being formed.
         """
         if self.called:
-            raise Broken("a newer group is being formed")
+            raise GroupBroken("a newer group is being formed")
         if self._collective is None:
-            return Agreed(int(ready), int(held), 0, 1)
+            return VoteSums(int(ready), int(held), 0, 1)
         starved = self._starved(ready)
         agreed = self._collective.agree(ready=ready, held=held, starved=starved)
         if ready:
@@ -126,7 +126,7 @@ class Ranks:
             self._patience_s = min(max(now - self._updated, PATIENCE_S), MOST_PATIENCE_S)
         self._updated, self._vain = now, 0
 
-    def broken(self, error: Broken, *, forming: bool = False, updating: bool = False) -> None:
+    def broken(self, error: GroupBroken, *, forming: bool = False, updating: bool = False) -> None:
         """Leave a group that is over; a place in the next one must be requested.
 
         Args:
@@ -134,7 +134,7 @@ class Ranks:
             updating: True if it broke in an update.
 
         Raises:
-            Broken: `VAIN` groups in a row did so, and none has made an update.
+            GroupBroken: `MAX_FAILED_GROUPS` groups in a row did so, and none has made an update.
         """
         called = self.called
         log.log(
@@ -143,8 +143,10 @@ class Ranks:
         )  # fmt: skip
         self.leave()
         self._vain += updating or (forming and not called)
-        if self._vain >= VAIN:
-            raise Broken(f"{VAIN} groups of learners in a row were over before an update was made: {error}") from error
+        if self._vain >= MAX_FAILED_GROUPS:
+            raise GroupBroken(
+                f"{MAX_FAILED_GROUPS} groups of learners in a row were over before an update was made: {error}"
+            ) from error
 
     def leave(self) -> None:
         """Give the place up."""
@@ -162,21 +164,21 @@ class Ranks:
             self._line.close()
             self._line = None
 
-    def _ask(self) -> Place | None:
+    def _ask(self) -> GroupPlace | None:
         ask = Enlist(self._process.boot, self._number, self._learned, self._trainer.ref)
         try:
-            return self._member.call(ask, Place, deadline_s=ASK_S)
+            return self._member.call(ask, GroupPlace, deadline_s=ASK_S)
         except (TimeoutError, RemoteError) as error:
             log.info("no place in a group yet: %s", error)
             return None
 
-    def _take(self, place: Place) -> None:
+    def _take(self, place: GroupPlace) -> None:
         seeded = place.rank != place.seed
         if place.world > 1:
             assert place.ref is not None
             self._collective = Collective(place, self._store(place), self._device, one_machine=self._one_machine)
             data = None if seeded else self._trainer.capture().pack()
-            data = self._collective.share(data, place.seed)
+            data = self._collective.broadcast(data, place.seed)
             if seeded:
                 self._trainer.take_over(data)
             self._trainer.lineage = place.ref.lineage
@@ -192,11 +194,11 @@ class Ranks:
             extra={"kv": {"model": str(self._trainer.ref), "seed": place.seed}},
         )  # fmt: skip
 
-    def _store(self, place: Place) -> GroupStore:
+    def _store(self, place: GroupPlace) -> GroupStore:
         line = self._line = self._member.line()
 
-        def call(note: Note) -> Noted:
-            return line.call(note, Noted, deadline_s=ASK_S)[0]
+        def call(note: Note) -> StoreReply:
+            return line.call(note, StoreReply, deadline_s=ASK_S)[0]
 
         def over() -> bool:
             return self.called or self._process.stop.is_set()

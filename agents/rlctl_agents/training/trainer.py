@@ -22,7 +22,7 @@ from rlctl_agents.training import gradients
 from rlctl_agents.training.collective import Collective
 from rlctl_agents.training.compiled import BACKENDS, compiled
 from rlctl_agents.training.learner_state import LearnerState, capture, restore
-from rlctl_agents.training.pieces import cached_rows, pieces
+from rlctl_agents.training.micro_batches import cached_rows, micro_batches
 from rlctl_agents.types.experience import ModelRef
 
 NONFINITE_IN_A_ROW = 10
@@ -70,7 +70,7 @@ class Trainer:
         algorithm: fresh; its modules are moved to the device.
         policy, lineage: of the versions made here.
         device: device of the modules and the batches.
-        piece_rows: most rows of a micro-batch; None: chosen for the device. The update is the same.
+        micro_batch_rows: most rows of a micro-batch; None: chosen for the device. The update is the same.
         lock_step: a version follows each batch, even one without a finite gradient: the actors wait for it.
     """
 
@@ -82,7 +82,7 @@ class Trainer:
         lineage: int,
         device: torch.device,
         lock_step: bool = False,
-        piece_rows: int | None = None,
+        micro_batch_rows: int | None = None,
     ) -> None:
         self._algorithm = algorithm
         self._device = device
@@ -98,7 +98,7 @@ class Trainer:
         self._loss: Callable[[Batch], Loss] = algorithm.loss
         self._gradient = gradients.alone(self._loss)
         self._all_reduce: AllReduce = _alone
-        self._piece_rows = piece_rows
+        self._micro_batch_rows = micro_batch_rows
         self.lineage = lineage
         self.version = 0  # batches learned from, over all boots
         self.optimizer_steps = 0  # over all boots
@@ -132,7 +132,7 @@ class Trainer:
             whole = self._prepared(example)
             assert whole is not None, "of a batch"
             first = next(iter(self._algorithm.minibatches(whole, torch.default_generator)))
-        part = self._pieces(first)[0]
+        part = self._micro_batches(first)[0]
         for backend in backends:
             try:
                 self._loss = compiled(self._algorithm, part, backend)
@@ -147,7 +147,7 @@ class Trainer:
         """Step together with the members of this group from now on; None: alone.
 
         Raises:
-            Broken: one of them is gone already.
+            GroupBroken: one of them is gone already.
         """
         made = gradients.alone(self._loss)
         self._gradient = made if collective is None else gradients.together(self._algorithm, collective)
@@ -173,7 +173,8 @@ class Trainer:
 
         Raises:
             Diverged: the tenth such step in a row.
-            Broken: another learner is gone. Optimizer steps that were made stay; the batch counts as not learned from.
+            GroupBroken: another learner is gone. Optimizer steps that were made stay; the batch counts as not learned
+                from.
         """
         algorithm = self._algorithm
         books = NOTHING if batch is None else batch.books
@@ -211,31 +212,21 @@ class Trainer:
         with torch.no_grad():
             return self._algorithm.prepare(batch and batch._replace(delivery=None), self._all_reduce)
 
-    def _pieces(self, minibatch: Batch) -> list[Batch]:
-        most = self._piece_rows or (cached_rows(minibatch) if self._device.type == "cpu" else sys.maxsize)
-        return pieces(self._algorithm, minibatch, most)
+    def _micro_batches(self, minibatch: Batch) -> list[Batch]:
+        most = self._micro_batch_rows or (cached_rows(minibatch) if self._device.type == "cpu" else sys.maxsize)
+        return micro_batches(self._algorithm, minibatch, most)
 
     def _step(self, minibatch: Batch | None, rows: int, taken: int) -> _Step:
         """One optimizer step; sums rows and taken over all learners."""
         empty = minibatch is None or minibatch.version.numel() == 0
-        parts = [] if minibatch is None or empty else self._pieces(minibatch)
+        parts = [] if minibatch is None or empty else self._micro_batches(minibatch)
         self._optimizer.zero_grad(set_to_none=True)
         mean = self._gradient(parts, rows, taken)
         grads = [one.grad for one in self._parameters if one.grad is not None]
         *numbers, learned = _numbers([*mean.values.values(), _norm(grads), mean.learned])
         seen = dict(zip([*mean.values, "grad_norm"], numbers, strict=True))
         finite = math.isfinite(seen["total"]) and math.isfinite(seen["grad_norm"])
-        if finite and not learned:
-            pass  # no row on any rank: momentum alone must not move the weights
-        elif finite:
-            clip = self._algorithm.max_grad_norm / (seen["grad_norm"] + CLIP_EPS)
-            if clip < 1:
-                torch._foreach_mul_(grads, clip)
-            self._optimizer.step()
-            self.optimizer_steps += 1
-            self.learned_steps += int(learned)
-            self._nonfinite_in_a_row = 0
-        else:
+        if not finite:
             self.nonfinite += 1
             self._nonfinite_in_a_row += 1
             if self._nonfinite_in_a_row == NONFINITE_IN_A_ROW:
@@ -244,6 +235,14 @@ class Trainer:
                     f"gradient norm {seen['grad_norm']}, version {self.version}): lower algorithm.lr, or scale what "
                     "the environment gives"
                 )
+        elif learned:  # else no rank has a row: momentum alone must not move the weights
+            clip = self._algorithm.max_grad_norm / (seen["grad_norm"] + CLIP_EPS)
+            if clip < 1:
+                torch._foreach_mul_(grads, clip)
+            self._optimizer.step()
+            self.optimizer_steps += 1
+            self.learned_steps += int(learned)
+            self._nonfinite_in_a_row = 0
         return _Step(seen, finite, mean.priorities, mean.rows, mean.taken, learned > 0)
 
     def copied(self) -> Callable[[], bytes]:

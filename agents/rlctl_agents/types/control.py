@@ -265,7 +265,7 @@ class Enlist(msgspec.Struct, frozen=True):
     ref: ModelRef  # its weights
 
 
-class Place(msgspec.Struct, frozen=True):
+class GroupPlace(msgspec.Struct, frozen=True):
     """Reply to Enlist: a place in a group of learners that step together."""
 
     number: int  # of the group; 0: wait, and ask again
@@ -291,14 +291,14 @@ class Note(msgspec.Struct, frozen=True):
     amount: int = 0  # add
 
 
-class Noted(msgspec.Struct, frozen=True):
+class StoreReply(msgspec.Struct, frozen=True):
     """Reply to Note: result of the operation."""
 
     values: list[bytes | None] = []  # get: of each key
     count: int = 0  # add: the sum; delete: 1 if the key was there; count: number of keys
 
 
-class Said(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True):
     """Reply to a request that needs no other: `ok`, or why not."""
 
     ok: bool
@@ -345,7 +345,7 @@ class KeepModel(msgspec.Struct, frozen=True):
     policy: bytes
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeepReply(msgspec.Struct, frozen=True):
     """Reply to KeepModel."""
 
     file: str = ""  # in models/, describes the weights

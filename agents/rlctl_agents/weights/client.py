@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rlctl_agents.types.control import Channels, GetModel, GotModel, KeepModel, Kept
+from rlctl_agents.types.control import Channels, GetModel, GotModel, KeepModel, KeepReply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.notice import NoticeSubscriber
@@ -91,7 +91,7 @@ class Pool:
         """
         self._under_way = None
         self._client.ask(KeepModel(model.ref, model.sha256, model.policy), in_pieces(model.data))
-        kept, _ = self._client.answer(Kept, wait_s, self._keep_waiting)
+        kept, _ = self._client.answer(KeepReply, wait_s, self._keep_waiting)
         if kept.why:
             raise RemoteError(kept.why)
         return kept.file

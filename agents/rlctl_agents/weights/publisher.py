@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from rlctl_agents.models.weights import digest
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.types.control import Channels, GetModel, GotModel, PutModel, Said
+from rlctl_agents.types.control import Channels, GetModel, GotModel, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.bulk import MAX_BYTES, BulkClient, in_pieces
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -239,7 +239,7 @@ class Publisher:
 
     def _put(self, pool: _Pool, weights: _Weights) -> None:
         request = PutModel(weights.ref, self._term(), weights.sha256, self._policy)
-        said = self._ask(pool, request, Said, in_pieces(weights.data))
+        said = self._ask(pool, request, Reply, in_pieces(weights.data))
         if not said.ok:
             raise RemoteError(said.why)
         pool.newest = self.newest = weights.ref

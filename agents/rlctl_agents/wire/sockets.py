@@ -11,7 +11,7 @@ import zmq
 
 from rlctl_agents.wire.address import bound_at, check_address, check_bind_host, host_of, is_tcp, number
 from rlctl_agents.wire.keys import DOMAIN, Keys
-from rlctl_agents.wire.watch import HANDSHAKE_S, Link, Watch
+from rlctl_agents.wire.watch import HANDSHAKE_S, Link, SocketMonitor
 
 if TYPE_CHECKING:
     from rlctl_agents.wire.admission import Admission
@@ -68,7 +68,7 @@ class Wire:
         self._context: zmq.Context[Socket] = zmq.Context()
         self._sockets: dict[Socket, Link | None] = {}
         self._lock = threading.Lock()
-        self._watch = Watch(self._context, keys.whose) if keys is not None else None
+        self._watch = SocketMonitor(self._context, keys.whose) if keys is not None else None
         self._admission: Admission | None = None
 
     @classmethod

@@ -59,7 +59,7 @@ class Link:
     lost_at: float | None = None  # connection lost and, as far as is known, not being made again
 
 
-class Watch:
+class SocketMonitor:
     """Reads the monitors of all sockets of a process in one thread; logs failures, throttled and in words.
 
     A monitor blocks ZeroMQ's own thread when its events are not read, so each is read, from an unbounded queue, until

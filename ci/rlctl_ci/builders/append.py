@@ -26,7 +26,7 @@ from rlctl_ci.store.records import Artifact
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class AppendedImages:
     """Layer of code to push, and the images to lay it over."""
 
     code: CodeArchive
@@ -46,7 +46,7 @@ class Append:
     look: Callable[[Job], Live | None] = lambda _: None
     read: Reader = read
 
-    def make(self, job: Job, source: Path) -> Made | None:
+    def make(self, job: Job, source: Path) -> AppendedImages | None:
         found = self.read(job, source, "layer")
         code, layer = found.code, found.layer
         if code is None or layer is None:
@@ -67,12 +67,12 @@ class Append:
                 bases[name] = appending.read_base(registry, allowed.held(named), job.project.platform, allowed.check)
             except UsageError as error:
                 raise BuildStopped("base", error.message, hint=error.hint) from error
-        return Made(code, layer, bases)
+        return AppendedImages(code, layer, bases)
 
     def push(self, job: Job, made: Any) -> Sequence[Artifact]:
         return [] if made is None else [self._one(job, made, name) for name in made.bases]
 
-    def _one(self, job: Job, made: Made, name: Name) -> Artifact:
+    def _one(self, job: Job, made: AppendedImages, name: Name) -> Artifact:
         base = made.bases[name]
         # `rlctl image push` gives the same code another tag, because its bytes differ
         image = Reference.parse(f"{job.project.registry}/rlctl-{name}:ci-{made.code.tag(str(base.reference))}")

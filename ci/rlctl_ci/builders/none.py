@@ -13,7 +13,7 @@ from rlctl_ci.store.records import Artifact
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoBuilder:
     """`Maker` of nothing: the commit is only read.
 
     Args:

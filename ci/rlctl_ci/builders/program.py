@@ -17,7 +17,7 @@ from rlctl.image_names import Reference
 from rlctl.images.builders.base import Run
 from rlctl.images.builders.choose import choose
 from rlctl.images.code import CodeArchive
-from rlctl.images.make import CODE_IN, Maker, Wish
+from rlctl.images.make import CODE_IN, BuildOptions, ImageMaker
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
@@ -36,7 +36,7 @@ NICE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`Maker` that runs buildah or docker.
+    """`ImageMaker` that runs buildah or docker.
 
     Args:
         name: buildah or docker.
@@ -76,10 +76,10 @@ class Program:
             scratch=scratch,
         )
         registry = registry_of(project)
-        wish = Wish(project.registry, plain=plain(project))
+        wish = BuildOptions(project.registry, plain=plain(project))
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
-        maker = Maker(
+        maker = ImageMaker(
             builder, registry, wish, workspace, True, job.say, allowed.check, artifacts=True,
         )  # fmt: skip
         found = []

@@ -28,7 +28,7 @@ _DIGEST: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 
 
 @dataclass(frozen=True, slots=True)
-class Waste:
+class UnusedArtifact:
     """Image or code folder that no run and no kept build needs."""
 
     project: str
@@ -37,7 +37,7 @@ class Waste:
 
 
 @dataclass(frozen=True, slots=True)
-class Old:
+class ExpiredBuilds:
     """Builds to delete, and the size of their logs."""
 
     builds: list[int]
@@ -69,7 +69,7 @@ def waste(
     config: Config, reading: Reading, now: float, *, keep: int = KEEP_EACH, young_s: float = KEEP_YOUNG_S,
     gone: Collection[tuple[str, str]] = (),
     targets: Callable[[Config, Reading, Collection[tuple[str, str]]], Iterable[Backend]] | None = None,
-) -> list[Waste]:  # fmt: skip
+) -> list[UnusedArtifact]:  # fmt: skip
     """Artifacts that neither a run's history nor a kept build needs.
 
     A build is kept if it has not ended, has changed in the last `young_s` seconds, or is one of the newest `keep` of
@@ -80,7 +80,7 @@ def waste(
     """
     stays, kept = needed((targets or asked)(config, reading, gone)), set[str]()
     seen: dict[tuple[str, str], list[int]] = {}
-    candidates: dict[str, Waste] = {}
+    candidates: dict[str, UnusedArtifact] = {}
     for build in reading.all_made():
         branch = seen.setdefault((build.project, build.ref), [])
         branch.append(build.id)
@@ -89,22 +89,24 @@ def waste(
             if fresh:
                 kept.add(one.reference)
             else:
-                candidates.setdefault(one.reference, Waste(build.project, one.reference, one.bytes))
+                candidates.setdefault(one.reference, UnusedArtifact(build.project, one.reference, one.bytes))
     stays |= {_content(reference) for reference in kept}
     return [one for name, one in candidates.items() if _content(name) not in stays]
 
 
 def old(
-    config: Config, reading: Reading, found: Iterable[Waste], now: float, *, keep: int = KEEP_EACH,
+    config: Config, reading: Reading, found: Iterable[UnusedArtifact], now: float, *, keep: int = KEEP_EACH,
     young_s: float = KEEP_YOUNG_S,
-) -> Old:  # fmt: skip
+) -> ExpiredBuilds:  # fmt: skip
     """Builds that can be deleted together with the artifacts that `waste` has found, and the bytes of their logs."""
     gone = [one.reference for one in found if one.project in config.projects]
     builds = pruning.old(reading.database, keep=keep, until=now - young_s, gone=gone)
-    return Old(builds, sum(size(_log(config, build)) for build in builds))
+    return ExpiredBuilds(builds, sum(size(_log(config, build)) for build in builds))
 
 
-def forget(config: Config, reading: Reading, those: Old, now: float, *, young_s: float = KEEP_YOUNG_S) -> None:
+def forget(
+    config: Config, reading: Reading, those: ExpiredBuilds, now: float, *, young_s: float = KEEP_YOUNG_S
+) -> None:
     """Delete the builds that `old` has found, with their logs. After `remove`: artifacts are found by their builds."""
     for build in those.builds:  # logs first: on a full disk they free the room that the database needs
         _log(config, build).unlink(missing_ok=True)
@@ -115,7 +117,7 @@ def _log(config: Config, build: int) -> Path:
     return config.folder / "logs" / f"{build}.log"
 
 
-def remove(config: Config, found: Iterable[Waste], code: Path, listed: float) -> int:
+def remove(config: Config, found: Iterable[UnusedArtifact], code: Path, listed: float) -> int:
     """Remove what `waste` has found, with provenance and package lists; returns the number of artifacts removed.
 
     A folder is removed only if it lies in `code`, and no build has made the same code again since the time `listed`.

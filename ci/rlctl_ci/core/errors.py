@@ -47,11 +47,11 @@ class LostLease(CiError):
     """Another worker, or the restarted service, holds the lease of this build: this attempt ends at once."""
 
 
-class Ending(LostLease):
+class ShuttingDown(LostLease):
     """The service shuts down, and resumes this build when it is started again."""
 
 
-class Settled(CiError):
+class WrongState(CiError):
     """The request does not fit the state of the build: it is over, or not over yet."""
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Final
 
 from rlctl.errors import RlctlError
-from rlctl_ci.core.errors import Cancelled, Ending, LostLease
+from rlctl_ci.core.errors import Cancelled, LostLease, ShuttingDown
 from rlctl_ci.store.queue import Queue
 
 BEAT_S: Final = 10.0
 
 
-class Beat:
+class LeaseHeartbeat:
     """Heartbeat of a worker: renews the lease of its build, and receives a cancellation.
 
     Args:
@@ -33,7 +33,7 @@ class Beat:
         self._deaf = False
         self._thread = threading.Thread(target=self._run, name=f"lease-{build}", daemon=True)
 
-    def __enter__(self) -> Beat:
+    def __enter__(self) -> LeaseHeartbeat:
         self._thread.start()
         return self
 
@@ -45,12 +45,12 @@ class Beat:
         """Raise if the attempt has to end.
 
         Raises:
-            Ending: the service shuts down; the attempt ends wherever it is, as if it were killed.
+            ShuttingDown: the service shuts down; the attempt ends wherever it is, as if it were killed.
             LostLease: another worker has the build.
             Cancelled: by a person or a newer commit.
         """
         if self._ends():
-            raise Ending("the service ends; its next life goes on with this build")
+            raise ShuttingDown("the service ends; its next life goes on with this build")
         if self._lost:
             raise LostLease(f"build {self._build} is not ours any more")
         if self._why and not self._deaf:

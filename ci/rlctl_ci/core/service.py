@@ -22,7 +22,7 @@ from rlctl_ci.config.settings import Config, Project, secrets
 from rlctl_ci.core import stages
 from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transient
 from rlctl_ci.core.logs import MASK, Log, Masker
-from rlctl_ci.core.work import Hands, Job, Work
+from rlctl_ci.core.work import Adapters, BuildAttempt, Job
 from rlctl_ci.forges.base import Event, text
 from rlctl_ci.git.refs import HEADS
 from rlctl_ci.store.database import Database
@@ -56,7 +56,7 @@ class Service:
     """
 
     def __init__(
-        self, config: Config, hands: Callable[[Project, Service], Hands], now: Callable[[], float] = time.time,
+        self, config: Config, hands: Callable[[Project, Service], Adapters], now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
         self.config, self._hands, self.now, self._clock = config, hands, now, clock
@@ -257,8 +257,8 @@ class Service:
         except RlctlError:  # secrets that cannot be read cannot be hidden
             return MASK
 
-    def work_of(self, project: Project, owner: str) -> Work:
-        return Work(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
+    def work_of(self, project: Project, owner: str) -> BuildAttempt:
+        return BuildAttempt(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
 
     def one(self) -> bool:
         """Make one attempt at a build or a rollback; returns whether there was one to make."""

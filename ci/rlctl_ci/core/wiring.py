@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.folder import Folder
-from rlctl_ci.builders.none import Nothing
+from rlctl_ci.builders.none import NoBuilder
 from rlctl_ci.builders.program import Look, Program
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.service import Service
-from rlctl_ci.core.work import Hands, Maker
+from rlctl_ci.core.work import Adapters, ArtifactBuilder
 from rlctl_ci.deploy.child import Child
 from rlctl_ci.git.repository import Git
 
 
-def of(project: Project, service: Service) -> Hands:
+def of(project: Project, service: Service) -> Adapters:
     """Adapters of a project."""
     child = Child(project)
-    return Hands(Git(project, service.folder / "git"), maker(project, service, child.look), child)
+    return Adapters(Git(project, service.folder / "git"), maker(project, service, child.look), child)
 
 
-def maker(project: Project, service: Service, look: Look) -> Maker:
+def maker(project: Project, service: Service, look: Look) -> ArtifactBuilder:
     """Builder of a project; on a local target every builder but `none` stores code in folders."""
     if project.builder == "none":
-        return Nothing()
+        return NoBuilder()
     if project.target == "local":
         return Folder(service.folder / "code")
     if project.builder == "append":

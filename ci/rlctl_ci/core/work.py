@@ -12,7 +12,7 @@ from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.ignore import Ignore
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
-from rlctl_ci.core.lease_heartbeat import BEAT_S, Beat
+from rlctl_ci.core.lease_heartbeat import BEAT_S, LeaseHeartbeat
 from rlctl_ci.core.states import MAX_ATTEMPTS, State
 from rlctl_ci.store.inbox import SUPERSEDED
 from rlctl_ci.store.queue import Queue
@@ -74,7 +74,7 @@ class Fetcher(Protocol):
         """Files in which the commit differs from `before`, another one that was fetched; None: not known."""
 
 
-class Maker(Protocol):
+class ArtifactBuilder(Protocol):
     """A builder; see `rlctl_ci.builders`."""
 
     def make(self, job: Job, source: Path) -> Any:
@@ -133,16 +133,16 @@ class Deployer(Protocol):
         """
 
 
-class Hands(NamedTuple):
+class Adapters(NamedTuple):
     """Adapters of one project: repository, builder and target."""
 
     fetcher: Fetcher
-    maker: Maker
+    maker: ArtifactBuilder
     deployer: Deployer
 
 
 @dataclass
-class Work:
+class BuildAttempt:
     """Runs one attempt at a build: fetch, build, push, deploy, verify.
 
     Args:
@@ -158,7 +158,7 @@ class Work:
     reading: Reading
     owner: str
     fetcher: Fetcher
-    maker: Maker
+    maker: ArtifactBuilder
     deployer: Deployer
     sleep: Callable[[float], None] = time.sleep
     beat_every_s: float = BEAT_S
@@ -171,7 +171,7 @@ class Work:
             LostLease: another worker holds the lease, or the service shuts down; nothing was recorded.
             Busy: the database cannot be written.
         """
-        with Beat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as beat:
+        with LeaseHeartbeat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as beat:
             beat.look()
             job = Job(build, project, folder, say, beat.stop)
             try:
@@ -200,7 +200,7 @@ class Work:
                 say(f"error: {type(error).__name__}: {error}")
                 self._end_early(job, beat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
 
-    def _attempt(self, job: Job, beat: Beat) -> None:
+    def _attempt(self, job: Job, beat: LeaseHeartbeat) -> None:
         build, owner = job.build, self.owner
         begun = self.reading.deploy(build.id)
         if begun is not None:
@@ -275,7 +275,9 @@ class Work:
                 return f"no file of paths: {', '.join(paths)} changed since {before[:12]}"
         return ""
 
-    def _deploy(self, job: Job, beat: Beat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None) -> None:
+    def _deploy(
+        self, job: Job, beat: LeaseHeartbeat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None
+    ) -> None:
         build, owner = job.build, self.owner
         deploy = begun or self._planned(job)
         if deploy is None:
@@ -366,7 +368,7 @@ class Work:
             pin="" if cancelled else why,
         )  # fmt: skip
 
-    def _end_early(self, job: Job, beat: Beat, to: State, reason: str, code: str = "") -> None:
+    def _end_early(self, job: Job, beat: LeaseHeartbeat, to: State, reason: str, code: str = "") -> None:
         """End the build; a deployment that has begun is rolled back first."""
         build = job.build
         if reason.startswith(SUPERSEDED):

@@ -24,7 +24,7 @@ _SLACK_S: Final = 1200.0
 that hangs takes them all."""
 
 
-class Worse(WorkloadFailed):
+class DeploymentFailed(WorkloadFailed):
     """Failure of the run or of its deployment; `details` holds the last log lines of a process."""
 
     details: Sequence[str] = ()
@@ -106,6 +106,6 @@ def _error(told: Mapping[str, Any]) -> Exception:
         return Transient(str(told["code"]), message, hint=hint)
     if told["kind"] in ("unreachable", "unreadable"):
         return BackendUnreachable(message, hint=hint)
-    found = Worse(message, hint=hint)
+    found = DeploymentFailed(message, hint=hint)
     found.details = [str(line) for line in told["details"]]
     return found

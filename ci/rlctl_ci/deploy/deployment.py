@@ -35,7 +35,7 @@ from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
 from rlctl_ci.deploy import health, push_rights
 from rlctl_ci.deploy.memory import bounded
-from rlctl_ci.deploy.policy import Reach, reach
+from rlctl_ci.deploy.policy import DeployScope, reach
 
 _LOCKED_FOR_S: Final = 60.0
 _BACK: Final = re.compile(r"rollback to (\d+)")
@@ -57,7 +57,7 @@ class Step:
 
 
 @dataclass
-class Act:
+class RunDeployment:
     """Deployment of one build to the run of its project, step by step.
 
     Args:
@@ -178,7 +178,7 @@ class Act:
             self._await_ready()
         return after.revision
 
-    def _await_ready(self) -> health.Look:
+    def _await_ready(self) -> health.RunHealth:
         run = self.project.run
         state = self.backend.find(run)
         replicas = 0 if state is None else sum(state.replicas.values())
@@ -256,7 +256,7 @@ class Act:
                 raise PartlyApplied(error.message, hint=error.hint) from error
         return after
 
-    def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, Reach]:
+    def _aim(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> tuple[Spec, DeployScope]:
         """Spec and documents to apply; nothing is changed yet."""
         state = self._live(step)
         spec, base = self._spec(source, artifacts, state)
@@ -395,7 +395,7 @@ def handle(
     """Handle one request of the parent process; the reply is plain data."""
     project = Project.model_validate(request["project"])
     try:
-        act = Act(project, backend or backend_of(project), say, redeployed=redeployed)
+        act = RunDeployment(project, backend or backend_of(project), say, redeployed=redeployed)
         verb = request["verb"]
         if verb == "look":
             return {"result": act.look()}

@@ -15,14 +15,14 @@ LATE_S = 10.0
 """Seconds by which the end of a watch is put off, at most, until a poll finds the run ready."""
 SOON_S = 0.1
 """Seconds between the first polls of a run that becomes ready: most take seconds, and polling a large one is slow."""
-BORNE = 2
+MAX_RESTARTS = 2
 """Restarts since the deployment at which a process counts as failed: fewer than with `rlctl up`, because all other
 processes run already, and there is a working revision to roll back to."""
 FIRST_UPDATE_S = 20.0
 """Seconds within which a learner that has just started consumes its first agent steps: a watch begins there."""
 
 
-class NotWell(WorkloadFailed):
+class RunUnhealthy(WorkloadFailed):
     """The run has failed, is no longer ready, or is slower than before; `details` holds the last log lines."""
 
     def __init__(self, message: str, lines: tuple[str, ...] = ()) -> None:
@@ -31,7 +31,7 @@ class NotWell(WorkloadFailed):
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class RunHealth:
     """State of a run at one poll."""
 
     ready: bool
@@ -44,32 +44,32 @@ class Look:
     processes: tuple[Process, ...] = ()
 
 
-def look(backend: Backend, run: str) -> Look:
+def look(backend: Backend, run: str) -> RunHealth:
     """Poll a run.
 
     Raises:
-        NotWell: it has failed, was stopped or is gone, or a process cannot recover.
+        RunUnhealthy: it has failed, was stopped or is gone, or a process cannot recover.
         BackendUnreachable: the target does not answer.
     """
     state = backend.find(run)
     if state is None:
-        raise NotWell(f"run {run} is gone")
+        raise RunUnhealthy(f"run {run} is gone")
     if state.phase == "failed":
         cause = state.failure
-        raise NotWell(cause.text if cause else f"run {run} has failed", cause.last_lines if cause else ())
+        raise RunUnhealthy(cause.text if cause else f"run {run} has failed", cause.last_lines if cause else ())
     if state.phase == "stopped":
-        raise NotWell(f"run {run} was stopped meanwhile")
+        raise RunUnhealthy(f"run {run} was stopped meanwhile")
     if state.phase == "finished":
-        return Look(True, "", 0.0, 0, True)
+        return RunHealth(True, "", 0.0, 0, True)
     processes = backend.processes(run)
     lost = next((one for one in processes if one.permanent), None)
     if lost is not None:
-        raise NotWell(_of(lost), lost.first_cause_lines)
+        raise RunUnhealthy(_of(lost), lost.first_cause_lines)
     status = report(backend, run)
     died = max((one for one in processes if one.trouble), key=lambda one: one.restarts, default=None)
     steps = float(((status or {}).get("totals") or {}).get("consumed_steps") or 0)
     lacking = Readiness(state, processes, status or {}, answered=status is not None).lacking()
-    return Look(
+    return RunHealth(
         ready=not lacking,
         missing=lacking,
         steps=steps,
@@ -89,7 +89,7 @@ def missing(backend: Backend, run: str) -> str:
     """
     try:
         return look(backend, run).missing
-    except NotWell as error:
+    except RunUnhealthy as error:
         return error.message
 
 
@@ -113,11 +113,11 @@ def throughput(status: Mapping[str, Any] | None) -> float:
 
 def await_ready(
     backend: Backend, run: str, within_s: float, *, clock: Callable[[], float], sleep: Callable[[float], None]
-) -> Look:
+) -> RunHealth:
     """Wait until every replica is ready.
 
     Raises:
-        NotWell: it cannot become ready, or a process dies again and again.
+        RunUnhealthy: it cannot become ready, or a process dies again and again.
         TimedOut: it is not ready in time.
     """
     begun, missing = clock(), "nothing is known of it"
@@ -131,8 +131,8 @@ def await_ready(
             missing = "; ".join([seen.missing, *map(_of, down)])
             before = {_key(one): one.restarts for one in seen.processes} if before is None else before
             for one in down:
-                if one.restarts - before.get(_key(one), 0) >= BORNE:
-                    raise NotWell(_of(one), one.first_cause_lines)
+                if one.restarts - before.get(_key(one), 0) >= MAX_RESTARTS:
+                    raise RunUnhealthy(_of(one), one.first_cause_lines)
         except BackendUnreachable as error:
             missing = error.message
         waited_s = clock() - begun
@@ -157,7 +157,7 @@ def watch(
         least: share of those that it has to reach, from 0 to 1.
 
     Raises:
-        NotWell: a process died, or the learner consumes nothing or too little.
+        RunUnhealthy: a process died, or the learner consumes nothing or too little.
         BackendUnreachable: the target does not answer at the end.
     """
     first, ready = look(backend, run), clock()
@@ -180,7 +180,7 @@ def watch(
             return "the run has finished"
         if last.restarts > restarts:
             why = last.trouble or "a process died"
-            raise NotWell(f"{why} ({clock() - ready:.0f} s after {run} was ready)", last.lines)
+            raise RunUnhealthy(f"{why} ({clock() - ready:.0f} s after {run} was ready)", last.lines)
         per_s = (last.steps - first.steps) / max(1e-9, clock() - begun) if last.ready else per_s
         if not learns and last.ready and last.steps > first.steps and clock() < updates_by:
             first, begun, learns = last, clock(), True
@@ -189,7 +189,7 @@ def watch(
     if not answered:
         raise BackendUnreachable(f"the target does not say how run {run} is at the end of its watch")
     if not last.ready:
-        raise NotWell(f"run {run} is ready no more: {last.missing}")
+        raise RunUnhealthy(f"run {run} is ready no more: {last.missing}")
     if before_per_s > 0 and per_s < least * before_per_s:
-        raise NotWell(f"{per_s:.0f} steps/s, and it was {before_per_s:.0f} before: less than {least:.0%} of it")
+        raise RunUnhealthy(f"{per_s:.0f} steps/s, and it was {before_per_s:.0f} before: less than {least:.0%} of it")
     return f"ready, {per_s:.0f} steps/s (before: {before_per_s:.0f})"

@@ -13,7 +13,7 @@ HELD = ("next-run", "manual")
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DeployScope:
     """Documents to apply, and the roles that keep theirs."""
 
     plan: Plan
@@ -23,7 +23,7 @@ class Reach:
 
 def reach(
     spec: Spec, plan: Plan, documents: Sequence[Document], before: Sequence[Document], hashes: Mapping[str, str]
-) -> Reach:
+) -> DeployScope:
     """Documents of a push: new ones, but for roles with a policy that keeps them, as they were applied last.
 
     Args:
@@ -44,12 +44,12 @@ def reach(
         and (hashes[role.role] != role.hash or _differs(role.role, documents, known))
     }
     if not held:
-        return Reach(plan, list(documents), {})
+        return DeployScope(plan, list(documents), {})
     kept = [one for one in before if one.role in held and one.name not in live]
     fresh = [one for one in documents if one.role not in held or one.name in live]
     names = {one.name for one in fresh}
     roles = tuple(replace(role, hash=hashes[role.role]) if role.role in held else role for role in plan.roles)
-    return Reach(replace(plan, roles=roles), [*fresh, *(one for one in kept if one.name not in names)], held)
+    return DeployScope(replace(plan, roles=roles), [*fresh, *(one for one in kept if one.name not in names)], held)
 
 
 def _differs(role: str, documents: Sequence[Document], known: Mapping[str, str]) -> bool:

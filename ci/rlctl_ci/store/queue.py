@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Final
 
-from rlctl_ci.core.errors import Settled
+from rlctl_ci.core.errors import WrongState
 from rlctl_ci.core.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
 from rlctl_ci.store.deployments import Deployments
 from rlctl_ci.store.inbox import Inbox
@@ -160,12 +160,12 @@ class Queue(Inbox, Deployments):
 
         Raises:
             CiError: there is no such build.
-            Settled: it is over.
+            WrongState: it is over.
         """
         with self.database.write() as db:
             row = self._row(db, build)
             if row["state"] in TERMINAL:
-                raise Settled(f"build {build} is over: {row['state']}")
+                raise WrongState(f"build {build} is over: {row['state']}")
             if row["state"] in WAITING and not self._begun(db, build):
                 self._move(db, row, "cancelled", why)
             else:

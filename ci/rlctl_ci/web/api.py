@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl_ci.config.settings import Config
-from rlctl_ci.core.errors import Busy, CiError, Settled, Transient
+from rlctl_ci.core.errors import Busy, CiError, Transient, WrongState
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.stages import seconds
 from rlctl_ci.core.states import ACTIVE
@@ -23,7 +23,7 @@ from rlctl_ci.store.records import Build, Push
 from rlctl_ci.web import tail
 from rlctl_ci.web.html import render
 from rlctl_ci.web.limits.streams import Streams
-from rlctl_ci.web.masked_reading import Shown
+from rlctl_ci.web.masked_reading import MaskedReading
 from rlctl_ci.web.request_parts import document, number
 from rlctl_ci.web.sessions import Refused, Sessions
 
@@ -74,7 +74,7 @@ class Api:
     """
 
     def __init__(self, service: Service, sessions: Sessions, streams: Streams) -> None:
-        self.service, self.sessions, self.reading = service, sessions, Shown(service)
+        self.service, self.sessions, self.reading = service, sessions, MaskedReading(service)
         self._streams = streams
 
     async def projects(self, request: Request) -> Response:
@@ -177,7 +177,7 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
     """Cancel or retry a build.
 
     Raises:
-        Settled: it is over and cannot be cancelled, or not over and cannot be retried.
+        WrongState: it is over and cannot be cancelled, or not over and cannot be retried.
     """
     if verb == "cancel":
         state = service.queue.cancel(build.id, f"cancelled by {who}")
@@ -189,7 +189,7 @@ def act_on_build(service: Service, who: str, build: Build, verb: str) -> dict[st
             said += ", its deployment has begun and goes on to its end" if begun else ", ends at its next step"
         return {"build_id": build.id, "state": state, "said": said}
     if not build.terminal:
-        raise Settled(f"build {build.id} is not over: {build.state}")
+        raise WrongState(f"build {build.id} is not over: {build.state}")
     again = service.trigger(build.project, Push(build.ref, build.sha, build.author, build.title))
     service.people.audit(who, "retry", f"build {build.id} as {again}")
     return {"build_id": again, "retry_of": build.id}
@@ -237,7 +237,7 @@ async def refused(request: Request, error: Exception) -> Response:
         assert isinstance(error, RlctlError)
         message, hint = error.message, error.hint
         away = (Busy, Transient, BackendUnreachable)
-        status = 409 if isinstance(error, Settled) else 503 if isinstance(error, away) else 400
+        status = 409 if isinstance(error, WrongState) else 503 if isinstance(error, away) else 400
     if "text/html" in request.headers.get("accept", "") and not request.url.path.startswith("/api/"):
         words = f"{message[:1].upper()}{message[1:]}"
         title = f"{message} · rlctl ci"

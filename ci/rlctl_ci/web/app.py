@@ -20,9 +20,9 @@ from rlctl.errors import RlctlError
 from rlctl_ci.core.service import Service
 from rlctl_ci.web.api import Api, refused
 from rlctl_ci.web.hooks import Hooks
-from rlctl_ci.web.limits.connection_limits import Places
+from rlctl_ci.web.limits.connection_limits import ConnectionLimit
 from rlctl_ci.web.limits.guard import Guard
-from rlctl_ci.web.limits.rate import Rate
+from rlctl_ci.web.limits.rate import RateLimit
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.metrics import ServiceMetrics
 from rlctl_ci.web.pages import ICONS, SVG, Pages
@@ -43,7 +43,7 @@ register_url_convertor("build", BuildNumber())
 
 
 def make(
-    service: Service, clock: Callable[[], float] = time.monotonic, *, places: Places | None = None,
+    service: Service, clock: Callable[[], float] = time.monotonic, *, places: ConnectionLimit | None = None,
     streams: Streams | None = None,
 ) -> Guard:  # fmt: skip
     """ASGI application with all routes, behind the guard.
@@ -54,12 +54,12 @@ def make(
         streams: open streams.
     """
     config = service.config
-    rate = Rate(config.hooks_per_minute, clock)
+    rate = RateLimit(config.hooks_per_minute, clock)
     sessions = Sessions(service.people, rate, open_reading=config.open_reading)
     metrics, streams = ServiceMetrics(service), streams or Streams(clock)
     api = Api(service, sessions, streams)
     pages = Pages(service, sessions, streams, secure=config.behind_tls or config.tls_cert is not None)
-    hooks = Hooks(service, Rate(config.hooks_per_minute, clock), metrics, service.now)
+    hooks = Hooks(service, RateLimit(config.hooks_per_minute, clock), metrics, service.now)
 
     async def numbers(request: Request) -> Response:
         sessions.require(request, "read")
@@ -93,7 +93,7 @@ def make(
     routes: list[tuple[str, Any, list[str]]] = [
         ("/hooks/{forge}/{project}", hooks.__call__, ["POST"]),
         ("/healthz", alive, ["GET"]),
-        ("/readyz", _seldom(ready, Rate(READY_LOOKS_PER_MINUTE, clock)), ["GET"]),
+        ("/readyz", _seldom(ready, RateLimit(READY_LOOKS_PER_MINUTE, clock)), ["GET"]),
         ("/metrics", numbers, ["GET"]),
         ("/api/v1/openapi.json", openapi, ["GET"]),
         ("/api/v1/projects", api.projects, ["GET"]),
@@ -129,10 +129,10 @@ def make(
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
         exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
     )
-    return Guard(app, config, places or Places())
+    return Guard(app, config, places or ConnectionLimit())
 
 
-def _seldom(handler: Any, rate: Rate) -> Any:
+def _seldom(handler: Any, rate: RateLimit) -> Any:
     """Limit a handler to a rate; beyond it the last answer is repeated, because each new one uses the disk."""
     last: Response | None = None
 

@@ -17,7 +17,7 @@ from rlctl_ci.core.service import Service
 from rlctl_ci.forges.base import Event, Malformed
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Accepted
-from rlctl_ci.web.limits.rate import Rate
+from rlctl_ci.web.limits.rate import RateLimit
 from rlctl_ci.web.metrics import ServiceMetrics
 
 MOST_TOGETHER = 100
@@ -35,7 +35,7 @@ class Hooks:
     """
 
     def __init__(
-        self, service: Service, rate: Rate, metrics: ServiceMetrics, clock: Callable[[], float] = time.time
+        self, service: Service, rate: RateLimit, metrics: ServiceMetrics, clock: Callable[[], float] = time.time
     ) -> None:
         self._service, self._rate, self._metrics, self._clock = service, rate, metrics, clock
         self._waiting: list[tuple[str, Event, asyncio.Future[Accepted | str]]] = []

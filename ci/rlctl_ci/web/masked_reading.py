@@ -11,7 +11,7 @@ from rlctl_ci.store.reading import Reading
 from rlctl_ci.store.records import Build, Deploy
 
 
-class Shown(Reading):
+class MaskedReading(Reading):
     """Queries of what pages and API show, with secrets masked.
 
     Args:

@@ -23,7 +23,7 @@ from rlctl_ci.store.records import Build
 from rlctl_ci.web.api import act_on_build, act_on_project, build_document, decides, projects_document
 from rlctl_ci.web.html import MARKS, render
 from rlctl_ci.web.limits.streams import Streams
-from rlctl_ci.web.masked_reading import Shown
+from rlctl_ci.web.masked_reading import MaskedReading
 from rlctl_ci.web.request_parts import address, number
 from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
 
@@ -54,7 +54,7 @@ class Pages:
 
     def __init__(self, service: Service, sessions: Sessions, streams: Streams, *, secure: bool) -> None:
         self.service, self.sessions, self._streams, self._secure = service, sessions, streams, secure
-        self.reading = Shown(service)
+        self.reading = MaskedReading(service)
 
     async def overview(self, request: Request) -> Response:
         """Overview of all projects, or of one; the newest builds, or those below `before`."""

@@ -20,7 +20,7 @@ from rlctl.errors import Refused
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.service import Service
 from rlctl_ci.web.app import make
-from rlctl_ci.web.limits.connection_limits import CONNECTIONS, Places
+from rlctl_ci.web.limits.connection_limits import CONNECTIONS, ConnectionLimit
 from rlctl_ci.web.limits.sources import source
 from rlctl_ci.web.limits.streams import Streams
 
@@ -40,7 +40,7 @@ TOKEN_FILE: Final = "token"
 log = logging.getLogger(__name__)
 
 
-class Patient(H11Protocol):
+class DeadlineProtocol(H11Protocol):
     """HTTP/1.1 connection with deadlines for handshake, headers and the client's reading; one that misses a deadline is
     cut off.
 
@@ -50,7 +50,7 @@ class Patient(H11Protocol):
         settings: of uvicorn.
     """
 
-    def __init__(self, *, places: Places, tls: ssl.SSLContext | None, **settings: Any) -> None:
+    def __init__(self, *, places: ConnectionLimit, tls: ssl.SSLContext | None, **settings: Any) -> None:
         super().__init__(**settings)
         self._places, self._tls = places, tls
         self._unread: asyncio.TimerHandle | None = None
@@ -225,13 +225,13 @@ class Server(uvicorn.Server):
 def server(service: Service) -> Server:
     """Server of a service, with its limits and TLS; it listens when it is run."""
     config = service.config
-    places, streams = Places(), Streams(time.monotonic)
+    places, streams = ConnectionLimit(), Streams(time.monotonic)
     tls, renew = None, _nothing
     if config.tls_cert is not None:
         tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         renew = Certificate(tls, config.tls_cert, config.tls_key).renew
         renew()
-    protocol: Any = partial(Patient, places=places, tls=tls)
+    protocol: Any = partial(DeadlineProtocol, places=places, tls=tls)
     settings = uvicorn.Config(
         make(service, places=places, streams=streams), host=config.host, port=config.port, http=protocol, ws="none",
         lifespan="off", log_level="warning", access_log=False, server_header=False, limit_concurrency=TASKS,

@@ -11,7 +11,7 @@ from typing import Final
 from starlette.requests import Request
 
 from rlctl_ci.store.people import People, Person, Scope
-from rlctl_ci.web.limits.rate import Rate
+from rlctl_ci.web.limits.rate import RateLimit
 from rlctl_ci.web.request_parts import address
 
 COOKIE: Final = "rlctl_ci"
@@ -45,7 +45,7 @@ class Sessions:
         open_reading: whether reading needs no token.
     """
 
-    def __init__(self, people: People, rate: Rate, *, open_reading: bool) -> None:
+    def __init__(self, people: People, rate: RateLimit, *, open_reading: bool) -> None:
         self._people, self._rate, self._open_reading = people, rate, open_reading
         self._known: dict[str, Session] = {}
 

@@ -39,7 +39,7 @@ from rlctl.backends.kubernetes.apply.writing import whole_or_partly
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.lock import Me
+from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.wanted import of_plan, of_revision, revision_key
 from rlctl.backends.revisions import images_of
@@ -86,13 +86,13 @@ class KubernetesBackend:
     grace_s = 60.0  # as long as a learner's pod may take for its last generation
 
     def __init__(
-        self, context: str | None = None, namespace: str | None = None, *, api: Api | None = None, me: Me | None = None,
-        clock: Callable[[], float] = steady, sleep: Callable[[float], None] = time.sleep,
+        self, context: str | None = None, namespace: str | None = None, *, api: Api | None = None,
+        me: LockHolder | None = None, clock: Callable[[], float] = steady, sleep: Callable[[float], None] = time.sleep,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:  # fmt: skip
         self._named = (context, namespace)
         self._opened = api
-        self._me = me or Me.now()
+        self._me = me or LockHolder.now()
         self._clock, self._sleep, self._now = clock, sleep, now
         self.force_conflicts = False
         self.take_over: frozenset[str] = frozenset()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Literal
 
-from rlctl.cli.apply.stuck import Hope
+from rlctl.cli.apply.stuck import StuckDetector
 from rlctl.cli.context import Signalled, World
 from rlctl.cli.display import progress as showing
 from rlctl.cli.run.snapshot import Observer, Snapshot
@@ -72,7 +72,7 @@ def attach(
     """
     deadline_s = None if timeout_s is None else world.clock() + timeout_s
     snapshot = None
-    hope = Hope(world.clock)
+    hope = StuckDetector(world.clock)
     with showing.make(world, progress) as shower:
         observer = Observer(world, backend, run)
         while (seen := observer.look()) is not None:

@@ -15,7 +15,7 @@ SETTLED_S = 6.0
 """Seconds for which a process has to look hopeless: one that `up` has just replaced still fails for a moment."""
 
 
-class Hope:
+class StuckDetector:
     """Tracks processes over successive snapshots.
 
     Args:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class SweepOptions:
     """Options of `rlctl sweep run`."""
 
     specs: Sequence[Path]
@@ -52,7 +52,7 @@ class Design:
         UsageError: options do not go together, or the sweep cannot be named so.
     """
 
-    def __init__(self, world: World, wish: Wish) -> None:
+    def __init__(self, world: World, wish: SweepOptions) -> None:
         _check(wish)
         self._world, self._wish, self._digest = world, wish, _digest(wish.specs)
         self._fixed, axes, problems = grammar.read(wish.sets, search=wish.search is not None)
@@ -223,7 +223,7 @@ class Design:
         return added[0]
 
 
-def _check(wish: Wish) -> None:
+def _check(wish: SweepOptions) -> None:
     if any(str(path) == "-" for path in wish.specs):
         raise UsageError("a sweep reads its spec again when it goes on", hint="write it to a file")
     if wish.prune and wish.search is None:

@@ -107,7 +107,7 @@ class Sweep:
         return self.trials[-1]
 
 
-class Damaged(BackendUnreachable):
+class DamagedRecord(BackendUnreachable):
     """A record that is torn or foreign; the runs of its sweep are unaffected."""
 
     def __init__(self, name: str, path: Path, why: str) -> None:
@@ -137,7 +137,7 @@ def find(name: str) -> Sweep | None:
     """The sweep of that name.
 
     Raises:
-        Damaged: its file is torn or foreign.
+        DamagedRecord: its file is torn or foreign.
         BackendUnreachable: the file cannot be read.
     """
     path = folder(name) / "sweep.json"
@@ -155,9 +155,9 @@ def find(name: str) -> Sweep | None:
         _check(found, name)
     except ValidationError as error:
         wrong = error.errors()[0]
-        raise Damaged(name, path, f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
+        raise DamagedRecord(name, path, f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from error
     except (ValueError, RecursionError) as error:
-        raise Damaged(name, path, str(error)) from error
+        raise DamagedRecord(name, path, str(error)) from error
     return found
 
 

@@ -34,7 +34,7 @@ Point = tuple[int, float]
 """Agent steps, and mean return of an evaluation."""
 
 
-class Told(NamedTuple):
+class ScoredEvaluation(NamedTuple):
     """An evaluation as it was measured."""
 
     lineage: int  # of the model: each learner that goes on from a generation opens another
@@ -43,7 +43,7 @@ class Told(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredRun:
     """One run with its evaluations in the mode that counts."""
 
     run: str
@@ -80,7 +80,7 @@ class Group:
     """Runs of equal settings."""
 
     name: str
-    runs: Sequence[Scored]
+    runs: Sequence[ScoredRun]
     points: Sequence[Point]  # one a run: the evaluation that counts
 
     @property
@@ -114,7 +114,7 @@ class Figures:
     below_interval: tuple[float, float] | None
 
 
-def scored(world: World, run: str, target: str | None) -> Scored:
+def scored(world: World, run: str, target: str | None) -> ScoredRun:
     """A run with its evaluations, read from its target.
 
     Raises:
@@ -128,10 +128,10 @@ def scored(world: World, run: str, target: str | None) -> Scored:
     stop = spec.get("stop") or {}
     told = _told(backend, state, mode)
     sound = [
-        Told(lineage, int(at), float(mean)) for lineage, at, mean in told
+        ScoredEvaluation(lineage, int(at), float(mean)) for lineage, at, mean in told
         if isinstance(lineage, int) and _sound(at, MOST_STEPS) and _sound(mean, MOST_RETURN)
     ]  # fmt: skip
-    return Scored(
+    return ScoredRun(
         run, int(spec.get("seed", 0)), mode, state.phase, _settings(spec), curve(sound),
         stop.get("agent_steps"), stop.get("eval_return"), len(told) - len(sound), _changed(backend, state),
     )  # fmt: skip
@@ -216,7 +216,7 @@ def _counted(points: Sequence[tuple[Any, Any]]) -> list[tuple[int, Any, Any]]:
     return found
 
 
-def curve(points: Sequence[Told]) -> list[Point]:
+def curve(points: Sequence[ScoredEvaluation]) -> list[Point]:
     """Points in ascending order of steps, of which the last is the run's last evaluation.
 
     A point takes the place of an older one of as many steps: the same model on fresh seeds, which says more than the
@@ -226,7 +226,7 @@ def curve(points: Sequence[Told]) -> list[Point]:
     Args:
         points: in the order in which they were measured.
     """
-    found: list[Told] = []  # of lineages that never fall
+    found: list[ScoredEvaluation] = []  # of lineages that never fall
     for one in points:
         if not found or (one.steps > found[-1].steps and one.lineage >= found[-1].lineage):
             found.append(one)
@@ -241,10 +241,10 @@ def curve(points: Sequence[Told]) -> list[Point]:
     return [(one.steps, one.mean) for one in found]
 
 
-def grouped(runs: Sequence[Scored], steps: int | None) -> list[Group]:
+def grouped(runs: Sequence[ScoredRun], steps: int | None) -> list[Group]:
     """Runs of equal settings together, in the order of their first; those without an evaluation are left out."""
     counted = [one for one in runs if one.at(steps) is not None]
-    alike: dict[str, list[Scored]] = {}
+    alike: dict[str, list[ScoredRun]] = {}
     for one in counted:
         alike.setdefault(json.dumps(one.settings, sort_keys=True, default=str), []).append(one)
     firsts = [some[0] for some in alike.values()]
@@ -255,7 +255,7 @@ def grouped(runs: Sequence[Scored], steps: int | None) -> list[Group]:
     ]
 
 
-def _names(firsts: Sequence[Scored]) -> list[str]:
+def _names(firsts: Sequence[ScoredRun]) -> list[str]:
     """Names of groups, of the fields in which they differ.
 
     At most _MOST_NAMED fields, those first that tell groups apart; without those that are None where that suffices.
@@ -282,11 +282,11 @@ def _names(firsts: Sequence[Scored]) -> list[str]:
     return [f"{name} ({one.run})".strip() for name, one in zip(found, firsts, strict=True)]
 
 
-def _named(one: Scored, paths: Sequence[str]) -> str:
+def _named(one: ScoredRun, paths: Sequence[str]) -> str:
     return " ".join(f"{_short(path)}={_value(one.settings.get(path))}" for path in paths)
 
 
-def _kinds(firsts: Sequence[Scored], paths: Sequence[str]) -> int:
+def _kinds(firsts: Sequence[ScoredRun], paths: Sequence[str]) -> int:
     """Number of groups that these fields tell apart."""
     return len({json.dumps([one.settings.get(path) for path in paths], default=str) for one in firsts})
 
@@ -324,7 +324,7 @@ def figures(groups: Sequence[Group]) -> list[Figures]:
     return found
 
 
-def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) -> list[str]:
+def notes(runs: Sequence[ScoredRun], groups: Sequence[Group], steps: int | None) -> list[str]:
     """Caveats about the figures, one sentence each."""
     told = [
         f"{one.run}: evaluations left out, of NaN, infinite or too large figures: {one.left_out}"
@@ -338,7 +338,7 @@ def notes(runs: Sequence[Scored], groups: Sequence[Group], steps: int | None) ->
     return told
 
 
-def _unfinished(one: Scored, steps: int | None) -> str:
+def _unfinished(one: ScoredRun, steps: int | None) -> str:
     """Caveat that the evaluation that counts is missing, or not at the steps asked for; "" if there is none."""
     point = one.at(steps)
     if point is None:

@@ -146,7 +146,7 @@ def _forget(world: World, name: str | None) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Meant:
+class _RunToRemove:
     """The run to take down: all that `down` needs to know of it."""
 
     backend: Backend
@@ -156,7 +156,7 @@ class _Meant:
     way_out: str = ""  # remedy where its record cannot be read
 
 
-def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
+def _find(world: World, name: str | None, target: str | None) -> _RunToRemove | None:
     """The run of that name, else the one that every verb would take; None: there is none.
 
     Raises:
@@ -170,17 +170,17 @@ def _find(world: World, name: str | None, target: str | None) -> _Meant | None:
     except Unreadable as error:
         world.complain(f"warning: {error.message}")
         backend = backend_of(world, error.run, target)
-        return _Meant(backend, error.run, backend.name, error.storage, error.hint)
+        return _RunToRemove(backend, error.run, backend.name, error.storage, error.hint)
     if state is not None:
-        return _Meant(backend, state.run, state.target, state.storage)
+        return _RunToRemove(backend, state.run, state.target, state.storage)
     if name is not None and backend.name not in ON_CLUSTERS:
         root = backend.place(name, None).layout.root
         if root.exists():  # its record is lost, or was never written
-            return _Meant(backend, name, backend.name, str(root))
+            return _RunToRemove(backend, name, backend.name, str(root))
     return None
 
 
-def _ask(world: World, meant: _Meant) -> None:
+def _ask(world: World, meant: _RunToRemove) -> None:
     """Print what would be removed, and require that the user types the run's name.
 
     Raises:
@@ -204,7 +204,7 @@ def _ask(world: World, meant: _Meant) -> None:
         raise Refused(f"that is not its name; run {meant.run} and its data stay", objects=(meant.run,))
 
 
-def _how_many(meant: _Meant) -> str:
+def _how_many(meant: _RunToRemove) -> str:
     try:
         processes = meant.backend.processes(meant.run)
     except BackendUnreachable:  # they are unknown; `delete` finds them all the same
@@ -212,7 +212,7 @@ def _how_many(meant: _Meant) -> str:
     return str(sum(process.count for process in processes if exists(process))) if processes else "all"
 
 
-def _say_end(world: World, meant: _Meant, *, idle: bool, volumes: bool) -> None:
+def _say_end(world: World, meant: _RunToRemove, *, idle: bool, volumes: bool) -> None:
     if volumes:
         world.say(f"{meant.run} is removed, with its data in {meant.storage}")
         return

@@ -21,7 +21,7 @@ from rlctl.errors import RlctlError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.images.builders.base import Name
-    from rlctl.images.make import Made, Maker, Wish
+    from rlctl.images.make import BuildOptions, BuiltImage, ImageMaker
     from rlctl.spec import Loaded
 
 LARGE_MB = 100
@@ -171,7 +171,7 @@ def push(
     return 0
 
 
-def as_plain(image: Made) -> dict[str, Any]:
+def as_plain(image: BuiltImage) -> dict[str, Any]:
     """Record of one image for `-o json`; sizes are in bytes, as pulled."""
     layers = () if image.manifest is None else image.manifest.layers
     return {
@@ -209,10 +209,10 @@ def _wish(
     volume: Sequence[str] | None,
     network: str | None,
     verify: bool,
-) -> Wish:
+) -> BuildOptions:
     from rlctl import __version__
     from rlctl.images.context import RECIPES
-    from rlctl.images.make import Wish
+    from rlctl.images.make import BuildOptions
 
     if tag is not None and not re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII):
         raise UsageError(f"--tag {tag}: no tag of an image", hint="letters, digits, _ . and -, at most 128")
@@ -220,7 +220,7 @@ def _wish(
     for name in bases:
         if name not in RECIPES:
             raise UsageError(f"--base {name}={bases[name]}: no such image", hint=f"images: {', '.join(RECIPES)}")
-    return Wish(
+    return BuildOptions(
         registry=None if registry is None else registry.removeprefix("https://").rstrip("/"),
         tag=tag or __version__,
         bases=bases,
@@ -242,11 +242,11 @@ def _pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iterator[Maker]:
+def _maker(world: World, wish: BuildOptions, wanted: BuilderName, *, push: bool) -> Iterator[ImageMaker]:
     """Builder and registry of one command, with temporary folders."""
     from rlctl.images.builders.choose import choose
     from rlctl.images.builders.programs import Programs
-    from rlctl.images.make import Maker
+    from rlctl.images.make import ImageMaker
     from rlctl.images.registry.client import Registry
     from rlctl.images.registry.logins import logins
 
@@ -261,18 +261,18 @@ def _maker(world: World, wish: Wish, wanted: BuilderName, *, push: bool) -> Iter
             scratch=scratch,
         )
         registry = Registry(wish.verify, logins(world.environ))
-        yield Maker(
+        yield ImageMaker(
             chosen, registry, wish, workspace, push, lambda line: world.say(plain(line)), artifacts=True
         )  # fmt: skip
 
 
 def _made(
     world: World,
-    maker: Maker,
+    maker: ImageMaker,
     specs: Sequence[Path] | None,
     only: Sequence[ImageName] | None,
     written: Sequence[Path],
-) -> tuple[Iterator[Made], Mapping[str, str | None]]:
+) -> tuple[Iterator[BuiltImage], Mapping[str, str | None]]:
     """The requested images, built one after the other as they are iterated, and those that the spec names already."""
     from rlctl.images.builders.base import NAMES
     from rlctl.images.code import collect
@@ -315,12 +315,12 @@ def _load(world: World, specs: Sequence[Path]) -> Loaded:
     return load(list(specs), ["target=local"], machine=world.machine)
 
 
-def _note(image: Made) -> str:
+def _note(image: BuiltImage) -> str:
     """Comment above an image in the file of digests."""
     return f"over {image.base}" + (f"; SBOM: {image.sbom}" if image.sbom else "")
 
 
-def _size(image: Made) -> str:
+def _size(image: BuiltImage) -> str:
     if image.manifest is None or not image.manifest.layers:
         return "-"
     return f"{image.manifest.size / 1e6:.1f} MB in {len(image.manifest.layers)} layers"

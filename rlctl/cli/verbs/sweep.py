@@ -106,13 +106,15 @@ def run(
     """
     from rlctl.cli.apply.attach import Interrupts
     from rlctl.cli.experiments import record
-    from rlctl.cli.experiments.design import Design, Wish
+    from rlctl.cli.experiments.design import Design, SweepOptions
     from rlctl.cli.experiments.scheduler import Scheduler, summary
 
     if search is None and trials is not None:
         raise UsageError("--trials is for a search: --search optuna")
     method = None if search is None else search.value
-    design = Design(world, Wish(specs, sets or (), target, name, seeds, method, prune, trials or DEFAULT_TRIALS))
+    design = Design(
+        world, SweepOptions(specs, sets or (), target, name, seeds, method, prune, trials or DEFAULT_TRIALS)
+    )
     with record.held(design.sweep.name), Interrupts() as interrupts:
         record.ask_to_stop(design.sweep.name, wanted=False)
         sweep = design.begin(retry=retry)
@@ -296,7 +298,7 @@ def clean(world: World, sweep: SweepArgument, yes: Yes = False) -> int:
     try:
         runs = sum(bool(trial.uid) for trial in record.known(sweep).trials)
         removes = f"sweep {sweep} for good: {runs} runs with their checkpoints, logs and results"
-    except record.Damaged as error:
+    except record.DamagedRecord as error:
         removes = f"the record of sweep {sweep}, and no run: {error.message}\n{_staying(sweep)}"
     if not yes:
         world.complain(f"sweep clean removes {removes}")
@@ -312,7 +314,7 @@ def clean(world: World, sweep: SweepArgument, yes: Yes = False) -> int:
             found = record.known(sweep)
             removed = _delete(world, found, [trial for trial in found.trials if trial.uid], volumes=True)
             told = f"sweep {sweep} is removed, with {len(removed)} runs"
-        except record.Damaged:
+        except record.DamagedRecord:
             removed, told = [], f"the record of sweep {sweep} is removed; {_staying(sweep)}"
         record.remove(sweep)
     world.say(told)

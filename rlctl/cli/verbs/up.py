@@ -32,7 +32,7 @@ READY_WITHIN = "10m"
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class UpProgress:
     """Progress of one `up`, for its document."""
 
     prepared: Prepared
@@ -100,7 +100,7 @@ def up(
             if interrupts.asked:
                 raise Signalled(130, f"nothing of {run} was changed")
             prepared.backend.force_conflicts = force_conflicts
-            done = Done(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
+            done = UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
@@ -131,11 +131,11 @@ def _already_finished(world: World, prepared: Prepared) -> int:
     world.say(f"{run} has already finished; nothing is started. Its stored result:")
     _print_final(world, snapshot)
     world.say("  go on         change its stop condition, as in: --set stop.eval_return=...")
-    world.document(_document(Done(prepared, [], []), snapshot))
+    world.document(_document(UpProgress(prepared, [], []), snapshot))
     return 0
 
 
-def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomic: bool) -> int:
+def _end_wait(world: World, done: UpProgress, outcome: Outcome, timeout: str, *, atomic: bool) -> int:
     prepared, snapshot = done.prepared, outcome.snapshot
     run = prepared.plan.run
     if outcome.why == "detached":
@@ -155,7 +155,7 @@ def _end_wait(world: World, done: Done, outcome: Outcome, timeout: str, *, atomi
     return 0
 
 
-def _end(world: World, done: Done, outcome: Outcome) -> int:
+def _end(world: World, done: UpProgress, outcome: Outcome) -> int:
     run, snapshot = done.prepared.plan.run, outcome.snapshot
     if outcome.why == "gone" or snapshot is None:
         raise RlctlError(f"run {run} was removed while we watched")
@@ -190,7 +190,7 @@ def _come_back(run: str) -> str:
     )
 
 
-def _document(done: Done, snapshot: Snapshot | None) -> dict[str, Any]:
+def _document(done: UpProgress, snapshot: Snapshot | None) -> dict[str, Any]:
     from rlctl.backends.revisions import images_of
 
     return {

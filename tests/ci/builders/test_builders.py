@@ -15,12 +15,12 @@ import pytest
 
 from rlctl.errors import BackendUnreachable
 from rlctl.image_names import Reference
-from rlctl.images.make import Wish
+from rlctl.images.make import BuildOptions
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.program import Program
 from rlctl_ci.builders.registry import plain, registry_of
 from rlctl_ci.config.settings import Config
-from rlctl_ci.core.cleaning import Waste, remove
+from rlctl_ci.core.cleaning import UnusedArtifact, remove
 from rlctl_ci.core.work import Job
 from rlctl_ci.git.refs import fault, slug
 from rlctl_ci.store.records import Artifact
@@ -152,7 +152,7 @@ def test_an_image_that_goes_takes_its_tags_and_its_provenance_with_it(
     new = appended(job_for(tmp_path, registry, "2" * 40), source)
     about = {"registry": f"{registry.name}/team", "plain_http": True, "target": "kubernetes", "secret_file": "/none"}
     config = Config.model_validate({"projects": {"pole": {**project(**about).model_dump(), **about}}})
-    found = [Waste("pole", one.reference, 1) for one in old]
+    found = [UnusedArtifact("pole", one.reference, 1) for one in old]
     assert remove(config, found, tmp_path, listed=0.0) == 2
     for one in new:
         image = Reference.parse(one.reference)
@@ -193,7 +193,7 @@ def test_only_the_registry_of_the_project_is_spoken_to_without_certificates(
     with pytest.raises(BackendUnreachable):
         asked.manifest(elsewhere.image("rlctl/actor", "1"))
     assert elsewhere.asked == []
-    wish = Wish(about.registry, plain=plain(about))
+    wish = BuildOptions(about.registry, plain=plain(about))
     assert not wish.verifies(registry.name)
     assert wish.verifies("registry.example.org")
     built = wish.build(Reference(registry.name, "x"), Path(), Path(), None, {}, "registry.example.org")

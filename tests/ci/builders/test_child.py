@@ -12,7 +12,7 @@ import pytest
 
 from rlctl_ci.builders import child
 from rlctl_ci.builders.folder import Folder
-from rlctl_ci.builders.none import Nothing
+from rlctl_ci.builders.none import NoBuilder
 from rlctl_ci.core.errors import BuildStopped, Cancelled
 from rlctl_ci.core.work import Job
 from tests.ci.git.test_repository import job_of
@@ -146,7 +146,7 @@ def test_the_child_has_nothing_of_our_environment(
 def test_a_spec_that_is_wrong_is_told_by_a_builder_that_builds_nothing(tmp_path: Path, source: Path) -> None:
     (source / "spec.yaml").write_text("run: pole\nenvv: 1\n")
     with pytest.raises(BuildStopped, match=r"spec\.yaml:2:1: envv: unknown key"):
-        Nothing().make(job(tmp_path), source)
+        NoBuilder().make(job(tmp_path), source)
 
 
 def test_a_child_that_ends_without_an_answer_says_why_in_words(

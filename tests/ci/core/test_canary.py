@@ -21,7 +21,7 @@ from rlctl_ci.config.settings import Config
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.logs import MASK, Masker
 from rlctl_ci.core.service import Service
-from rlctl_ci.core.work import Hands, Live
+from rlctl_ci.core.work import Adapters, Live
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Push
@@ -151,9 +151,9 @@ def service(
     }  # fmt: skip
     registry.locked = True
 
-    def hands(project: Any, service: Service) -> Hands:
+    def hands(project: Any, service: Service) -> Adapters:
         maker = Append() if project.builder == "append" else Program("buildah", service.folder / "buildah")
-        return Hands(Git(project, service.folder / "git"), maker, Deployer())  # type: ignore[arg-type]  # it gets no further
+        return Adapters(Git(project, service.folder / "git"), maker, Deployer())  # type: ignore[arg-type]  # it gets no further
 
     found = Service(Config.model_validate({"state": tmp_path / "state", "projects": {"pole": project}}), hands)
     yield found

@@ -12,7 +12,7 @@ from rlctl.backends.base import Failure
 from rlctl.backends.kubernetes.api.interface import ApiError
 from rlctl.errors import Conflict, PartlyApplied, TimedOut, WorkloadFailed
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.deploy.deployment import Act, Step
+from rlctl_ci.deploy.deployment import RunDeployment, Step
 from tests.ci.deploy.test_deploy import acting, cluster, made, source, step, target, templates
 from tests.conformance.targets import Memory, Pretended, Target
 
@@ -31,7 +31,7 @@ def well(target: Target) -> None:
         target.memory.report("pole", {"phase": "running", "time": 4e9, "roles": roles, "totals": {"consumed_steps": 1}})
 
 
-def deployed(target: Target, tmp_path: Path, actor: str = "replicas: 2") -> tuple[Act, Step, dict[str, Any]]:
+def deployed(target: Target, tmp_path: Path, actor: str = "replicas: 2") -> tuple[RunDeployment, Step, dict[str, Any]]:
     """A deployment that has been applied: its act, its step, and the run before."""
     doing, begun = acting(target), step(target)
     live = doing.look()

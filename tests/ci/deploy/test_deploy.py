@@ -16,7 +16,7 @@ import pytest
 from rlctl import __version__
 from rlctl.backends.base import Check, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
-from rlctl.backends.kubernetes.run_state.lock import Me
+from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
 from rlctl.image_names import Reference
 from rlctl.images.code import BASE_LABEL
@@ -26,7 +26,7 @@ from rlctl.render import templates as ours
 from rlctl.spec.schema import Spec
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.deploy.deployment import Act, Step, backend_of, handle
+from rlctl_ci.deploy.deployment import RunDeployment, Step, backend_of, handle
 from rlctl_ci.deploy.policy import reach
 from tests.ci.oci import Registry, registry
 from tests.ci.world import project
@@ -63,7 +63,7 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
     found.clean()
 
 
-def acting(target: Target, said: list[str] | None = None, **fields: Any) -> Act:
+def acting(target: Target, said: list[str] | None = None, **fields: Any) -> RunDeployment:
     on_cluster = isinstance(target, Pretended)
     about: Project = project(
         target="kubernetes" if on_cluster else "local",
@@ -72,7 +72,7 @@ def acting(target: Target, said: list[str] | None = None, **fields: Any) -> Act:
         **fields,
     )
     time = Time(target)
-    return Act(about, target.backend, (said if said is not None else []).append, time, time.sleep)
+    return RunDeployment(about, target.backend, (said if said is not None else []).append, time, time.sleep)
 
 
 def step(target: Target, note: str = "build 1 of pole") -> Step:
@@ -289,7 +289,7 @@ def test_the_service_changes_the_run_of_its_configuration_whoever_has_started_it
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "pod"))  # another user on another machine
     api, before = cluster.api, cluster.state()
-    pod = KubernetesBackend(api=api, me=Me("ci", "pod", 1), clock=api.clock, sleep=api.sleep, now=api.now)
+    pod = KubernetesBackend(api=api, me=LockHolder("ci", "pod", 1), clock=api.clock, sleep=api.sleep, now=api.now)
     monkeypatch.setattr(pod, "preflight", lambda plan, documents: [])
     cluster.backend = pod
     folder = source(tmp_path, cluster, "code: {path: .}\n")

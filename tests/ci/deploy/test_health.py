@@ -25,13 +25,13 @@ def test_a_run_that_is_not_ready_in_time_is_not_well(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_again_and_again_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dies(*restarts: int) -> list[health.Look]:
+    def dies(*restarts: int) -> list[health.RunHealth]:
         down = Process("actor", 0, "backoff", reason="exited 1: ValueError: x")
         return [replace(unready, processes=(replace(down, restarts=number),)) for number in restarts]
 
     unready = replace(WELL, ready=False, missing="actor: 0 of 1 run")
     often = replace(unready, processes=(Process("actor", 0, "running", restarts=7),))
-    with pytest.raises(health.NotWell, match=r"actor/0: exited 1: ValueError: x"):
+    with pytest.raises(health.RunUnhealthy, match=r"actor/0: exited 1: ValueError: x"):
         awaited(monkeypatch, [unready, *dies(1, 2)])
     assert awaited(monkeypatch, [unready, *dies(1), WELL]) == WELL, "once is borne"
     assert awaited(monkeypatch, [often, *dies(8), WELL]) == WELL, "what was before the push is not held against it"
@@ -39,7 +39,7 @@ def test_a_process_that_dies_again_and_again_is_not_waited_for(monkeypatch: pyte
         awaited(monkeypatch, [unready, *dies(1)])
 
 
-def awaited(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> health.Look:
+def awaited(monkeypatch: pytest.MonkeyPatch, looks: list[health.RunHealth]) -> health.RunHealth:
     Scripted(monkeypatch, looks)
     time = Time(Memory())
     return health.await_ready(Memory().backend, "pole", 60.0, clock=time, sleep=time.sleep)
@@ -48,17 +48,17 @@ def awaited(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> health
 class Scripted:
     """Looks that were written down."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[health.Look]) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, looks: list[health.RunHealth]) -> None:
         self.looks = looks
         monkeypatch.setattr(
             health, "look", lambda backend, run: self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
         )
 
 
-WELL = health.Look(True, "", 0.0, 0, False)
+WELL = health.RunHealth(True, "", 0.0, 0, False)
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, looks: list[health.Look], before: float) -> str:
+def watched(monkeypatch: pytest.MonkeyPatch, looks: list[health.RunHealth], before: float) -> str:
     Scripted(monkeypatch, looks)
     time = Time(Memory())
     backend: Backend = Memory().backend
@@ -72,20 +72,20 @@ def test_a_run_that_does_what_it_did_before_is_believed(monkeypatch: pytest.Monk
 
 def test_a_run_that_does_less_than_half_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [replace(WELL, steps=50.0 * number) for number in range(20)]
-    with pytest.raises(health.NotWell, match="steps/s"):
+    with pytest.raises(health.RunUnhealthy, match="steps/s"):
         watched(monkeypatch, looks, 300.0)
 
 
 def test_a_learner_that_fills_its_first_batch_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [WELL] * 25 + [replace(WELL, steps=50.0 * number) for number in range(20)]
     assert "100 steps/s" in watched(monkeypatch, looks, 150.0)
-    with pytest.raises(health.NotWell, match="0 steps/s, and it was 150 before"):
+    with pytest.raises(health.RunUnhealthy, match="0 steps/s, and it was 150 before"):
         watched(monkeypatch, [WELL], 150.0)
 
 
 def test_a_process_that_dies_is_told_with_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = [WELL, replace(WELL, restarts=1, trouble="actor 0 exited 1: ValueError: x")]
-    with pytest.raises(health.NotWell, match="ValueError"):
+    with pytest.raises(health.RunUnhealthy, match="ValueError"):
         watched(monkeypatch, looks, 0.0)
 
 
@@ -93,14 +93,14 @@ def test_one_look_at_the_end_that_is_not_answered_does_not_decide(monkeypatch: p
     looks = [replace(WELL, steps=50.0 * number) for number in range(60)]
     silent = replace(WELL, ready=False, missing="the manager has not reported")
     assert "ready" in watched(monkeypatch, [*looks[:10], silent, *looks[11:]], 0.0)
-    with pytest.raises(health.NotWell, match="ready no more: the manager has not reported"):
+    with pytest.raises(health.RunUnhealthy, match="ready no more: the manager has not reported"):
         watched(monkeypatch, [*looks[:8], silent], 0.0)
 
 
 def test_a_target_that_is_away_at_the_end_is_asked_again_by_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def look(backend: Backend, run: str) -> health.Look:
+    def look(backend: Backend, run: str) -> health.RunHealth:
         seen.append(run)
         if len(seen) > 5:
             raise BackendUnreachable("the API server is away")

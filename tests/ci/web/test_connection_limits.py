@@ -1,4 +1,4 @@
-"""Places: sources, connections, answers, and which of them get one. Without sockets; `test_slow` has those."""
+"""Limits of connections: sources, connections, answers. Without sockets; `test_slow` has those."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl_ci.config.settings import Config
-from rlctl_ci.web.limits.connection_limits import Place, Places
+from rlctl_ci.web.limits.connection_limits import ConnectionLimit, OpenConnection
 from rlctl_ci.web.limits.guard import Guard
 from rlctl_ci.web.limits.sources import Sources, source
 from tests.ci.world import project
@@ -55,15 +55,15 @@ def test_a_proxy_is_believed_where_it_is_trusted_and_no_further(
 class Connections:
     """Connections that note their end."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: ConnectionLimit) -> None:
         self.places, self.ended = places, list[str]()
 
-    def open(self, name: str, source: str = "a") -> Place:
+    def open(self, name: str, source: str = "a") -> OpenConnection:
         return self.places.enter(source, lambda: self.ended.append(name))
 
 
 def test_the_newest_connection_has_a_place_and_the_oldest_that_waits_ends_for_it() -> None:
-    seen = Connections(Places(3))
+    seen = Connections(ConnectionLimit(3))
     first, second, _ = (seen.open(name) for name in ("first", "second", "third"))
     seen.places.work(first)
     seen.open("fourth")
@@ -75,14 +75,14 @@ def test_the_newest_connection_has_a_place_and_the_oldest_that_waits_ends_for_it
 
 
 def test_who_holds_most_connections_idle_loses_the_first() -> None:
-    seen = Connections(Places(4))
+    seen = Connections(ConnectionLimit(4))
     for name, of in (("a1", "a"), ("b1", "b"), ("b2", "b"), ("b3", "b"), ("c1", "c"), ("c2", "c")):
         seen.open(name, of)
     assert seen.ended == ["b1", "b2"]
 
 
 def test_a_connection_ends_at_once_where_all_others_are_at_work() -> None:
-    seen = Connections(Places(1))
+    seen = Connections(ConnectionLimit(1))
     first = seen.open("first")
     seen.places.work(first)
     seen.open("second")
@@ -93,7 +93,7 @@ def test_a_connection_ends_at_once_where_all_others_are_at_work() -> None:
 
 
 def test_answers_to_one_source_and_to_all_have_a_limit() -> None:
-    places = Places(pages=3, pages_of_one=2)
+    places = ConnectionLimit(pages=3, pages_of_one=2)
     with ExitStack() as stack:
         assert [stack.enter_context(places.page("a")) for _ in range(3)] == [0, 0, 429]
         assert [stack.enter_context(places.page(of)) for of in ("b", "c")] == [0, 503]
@@ -110,7 +110,7 @@ class Site:
 
     def __init__(self, **fields: Any) -> None:
         config = Config.model_validate({"hosts": ["ci"], "projects": {"pole": project().model_dump()}, **fields})
-        self._over, self._guard = asyncio.Event(), Guard(self._app, config, Places(pages=2, pages_of_one=1))
+        self._over, self._guard = asyncio.Event(), Guard(self._app, config, ConnectionLimit(pages=2, pages_of_one=1))
         self.seen: list[str] = []
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:

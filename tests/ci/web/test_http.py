@@ -142,7 +142,7 @@ def test_bodies_that_are_under_way_at_once_have_a_limit_together(
         await guarded(scope, receive, send)
 
     async def all_of_them() -> None:
-        guarded = guard.Guard(app, config(tmp_path), connection_limits.Places())
+        guarded = guard.Guard(app, config(tmp_path), connection_limits.ConnectionLimit())
         first = asyncio.create_task(post(guarded, 700))
         await asyncio.sleep(0)
         await post(guarded, 400)

@@ -144,7 +144,7 @@ BEGUN = b"POST /hooks/github/pole HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nContent-Leng
 def test_a_hook_has_its_place_beside_more_idle_connections_than_there_are_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str
 ) -> None:
-    monkeypatch.setattr(serve, "Places", lambda: connection_limits.Places(most=32))
+    monkeypatch.setattr(serve, "ConnectionLimit", lambda: connection_limits.ConnectionLimit(most=32))
     with served(tmp_path) as (port, server, _), ExitStack() as stack:
         for _ in range(40):
             idle = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -157,7 +157,7 @@ def test_a_hook_has_its_place_beside_more_idle_connections_than_there_are_places
 def test_a_page_that_is_followed_does_not_end_for_connections_that_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "Places", lambda: connection_limits.Places(most=4))
+    monkeypatch.setattr(serve, "ConnectionLimit", lambda: connection_limits.ConnectionLimit(most=4))
     with served(tmp_path) as (port, _, _), ExitStack() as stack:
         follower = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         follower.sendall(f"GET /live HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
@@ -170,7 +170,7 @@ def test_a_page_that_is_followed_does_not_end_for_connections_that_wait(
 def test_connections_that_never_finish_a_handshake_hold_no_hook_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serve, "Places", lambda: connection_limits.Places(most=8))
+    monkeypatch.setattr(serve, "ConnectionLimit", lambda: connection_limits.ConnectionLimit(most=8))
     monkeypatch.setattr(serve, "HEADERS_WITHIN_S", 1000.0)  # they do not end by themselves
     for name, text in zip(("cert.pem", "key.pem"), certificate("localhost"), strict=True):
         (tmp_path / name).write_text(text)

@@ -13,7 +13,17 @@ import pytest
 
 from rlctl.cli.experiments import scores
 from rlctl.cli.experiments.plot import draw
-from rlctl.cli.experiments.scores import Figures, Group, Scored, Told, curve, figures, grouped, notes, rows
+from rlctl.cli.experiments.scores import (
+    Figures,
+    Group,
+    ScoredEvaluation,
+    ScoredRun,
+    curve,
+    figures,
+    grouped,
+    notes,
+    rows,
+)
 from rlctl.spec.layout import Layout
 from tests.cli.conftest import MEASURED, Rlctl
 from tests.cli.experiments.training import write
@@ -233,21 +243,24 @@ def test_without_its_packages_one_sentence_names_the_extra(
 
 
 def test_an_older_point_goes_where_a_learner_went_back_behind_it() -> None:
-    before = [Told(1, 100, 1.0), Told(1, 200, 2.0), Told(1, 300, 3.0)]
-    after = [Told(2, 200, 2.5), Told(1, 310, 3.1), Told(2, 250, 2.6)]
+    before = [ScoredEvaluation(1, 100, 1.0), ScoredEvaluation(1, 200, 2.0), ScoredEvaluation(1, 300, 3.0)]
+    after = [ScoredEvaluation(2, 200, 2.5), ScoredEvaluation(1, 310, 3.1), ScoredEvaluation(2, 250, 2.6)]
     assert curve([*before, *after]) == [(100, 1.0), (200, 2.5), (250, 2.6)]
 
 
 def test_evaluators_that_are_done_in_another_order_lose_no_point() -> None:
-    assert curve([Told(1, 2000, 20.0), Told(1, 1000, 10.0)]) == [(1000, 10.0), (2000, 20.0)]
+    assert curve([ScoredEvaluation(1, 2000, 20.0), ScoredEvaluation(1, 1000, 10.0)]) == [(1000, 10.0), (2000, 20.0)]
 
 
 def test_of_two_evaluations_of_one_model_the_last_counts() -> None:
-    assert curve([Told(1, 100, 1.0), Told(1, 200, 9.5), Told(1, 200, 8.0)]) == [(100, 1.0), (200, 8.0)]
+    assert curve([ScoredEvaluation(1, 100, 1.0), ScoredEvaluation(1, 200, 9.5), ScoredEvaluation(1, 200, 8.0)]) == [
+        (100, 1.0),
+        (200, 8.0),
+    ]
 
 
-def run(name: str, seed: int, value: float, **settings: object) -> Scored:
-    return Scored(name, seed, "greedy", "finished", {"env.id": "x", **settings}, [(10, value)], 10)
+def run(name: str, seed: int, value: float, **settings: object) -> ScoredRun:
+    return ScoredRun(name, seed, "greedy", "finished", {"env.id": "x", **settings}, [(10, value)], 10)
 
 
 def names(*settings: Mapping[str, object]) -> list[str]:

@@ -20,7 +20,7 @@ from rlctl_agents.checkpoint.parts import generation_of
 from rlctl_agents.experience.replay.messages import Draw, Drawn
 from rlctl_agents.experience.replay.ring import as_bytes
 from rlctl_agents.experience.replay.saving import ShardSaver, restore_newest
-from rlctl_agents.types.control import Contribute, Generation, Said
+from rlctl_agents.types.control import Contribute, Generation, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.experience.replay.reference import schema
@@ -33,10 +33,10 @@ class Manager:
 
     def __init__(self) -> None:
         self.told: list[Contribute] = []
-        self.answer: Said | Exception = Said(True)
+        self.answer: Reply | Exception = Reply(True)
         self.seconds: list[tuple[float, int]] = []
 
-    def tell(self, told: Contribute) -> Said:
+    def tell(self, told: Contribute) -> Reply:
         self.told.append(told)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -98,7 +98,7 @@ def test_an_order_is_obeyed_once_and_the_newest_after_one_that_is_being_written(
     one, go_on, began = saver(place, tmp_path, manager), threading.Event(), threading.Event()
     tell = manager.tell
 
-    def slowly(told: Contribute) -> Said:
+    def slowly(told: Contribute) -> Reply:
         began.set()
         assert go_on.wait(10.0)
         return tell(told)
@@ -143,7 +143,7 @@ def test_a_part_that_cannot_be_written_is_told_with_the_reason_and_the_shard_goe
     assert manager.told[-1].fault == ""
 
 
-@pytest.mark.parametrize("answer", [TimeoutError("no answer"), RemoteError("over"), Said(False, "of another term")])
+@pytest.mark.parametrize("answer", [TimeoutError("no answer"), RemoteError("over"), Reply(False, "of another term")])
 def test_a_manager_that_does_not_hear_or_does_not_take_it_ends_nothing(
     answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -151,7 +151,7 @@ def test_a_manager_that_does_not_hear_or_does_not_take_it_ends_nothing(
     manager.answer = answer
     with caplog.at_level(logging.INFO):
         saver(place, tmp_path, manager).write(7, 1)
-    assert str(answer.why if isinstance(answer, Said) else answer) in caplog.text
+    assert str(answer.why if isinstance(answer, Reply) else answer) in caplog.text
     assert place.shard.before_overwriting is None
     assert len(list(tmp_path.iterdir())) == 1, "the manager removes what no generation names"
 

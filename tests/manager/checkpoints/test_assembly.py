@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rlctl_agents.manager.checkpoints.assembly import ENDING_S, WAIT_S, Assembly
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.status.problems import LATE_GENERATION_S, LATE_PARTS_S
-from rlctl_agents.types.control import Commit, Contribute, Generation, Said
+from rlctl_agents.types.control import Commit, Contribute, Generation, Reply
 from tests.manager.checkpoints.test_generations import generation
 from tests.manager.world import ACTOR, LEARNER, POOL, Run, Time, boot, everybody, kinds, ref, status
 
@@ -233,7 +233,7 @@ def shard_part(run: Run, number: int, index: int, made: int = 0) -> str:
     return file
 
 
-def contribute(run: Run, number: int, index: int, *, sender: int | None = None, **values: Any) -> Said:
+def contribute(run: Run, number: int, index: int, *, sender: int | None = None, **values: Any) -> Reply:
     values = {"file": shard_part(run, number, index), "sha256": "cd", "term": run.manager.term, **values}
     return run.manager.contribute(Contribute(boot(sender or SHARDS[index]), number=number, **values))
 
@@ -244,7 +244,7 @@ def made(run: Run, number: int, *, version: int = 0, lineage: int = 1, term: int
     return replace(one, ref=ref(version or 10 * number, lineage))
 
 
-def save(run: Run, one: Generation, sender: int = LEARNER) -> Said:
+def save(run: Run, one: Generation, sender: int = LEARNER) -> Reply:
     return run.manager.commit(Commit(one, boot(sender)))
 
 
@@ -275,7 +275,7 @@ def test_without_full_no_shard_is_asked_for_a_part_and_no_generation_waits(tmp_p
     assert orders(run) == [0, 0, 0]
     run.manager.order_checkpoint()
     assert orders(run) == [1, 0, 0]
-    assert save(run, made(run, 1)) == Said(True)
+    assert save(run, made(run, 1)) == Reply(True)
     assert newest(run).absent == {}
     assert [one.generations for one in leases] == [(), ()]
 
@@ -291,7 +291,7 @@ def test_a_generation_is_committed_when_the_parts_of_all_shards_are_there(full: 
     assert orders(full)[1:] == [number, number], "an order stands: whoever comes anew saves its part, too"
     assert contribute(full, number, 1).ok
     full.manager.turn()
-    assert save(full, one) == Said(True)
+    assert save(full, one) == Reply(True)
     stored = Manifests(full.layout.checkpoints).newest("main")
     assert stored == newest(full)
     assert stored is not None
@@ -336,7 +336,7 @@ def test_a_shard_that_hangs_and_still_reports_is_waited_for_no_longer_than_five_
     assert full.manager.checkpoints.manifests.newest("main") is None
     full.after(WAIT_S - LATE_PARTS_S, *everyone)
     assert list(newest(full).absent) == ["replay1"]
-    assert save(full, one) == Said(True)
+    assert save(full, one) == Reply(True)
 
 
 def test_a_shard_that_is_started_again_while_it_is_waited_for_adds_its_part(full: Run) -> None:
@@ -400,7 +400,7 @@ def test_a_part_that_the_volume_does_not_let_us_look_at_is_looked_at_again(
         said = [contribute(full, 1, index) for index in range(2)]
         full.manager.turn()
     why = "the volume does not say whether it is there: Stale file handle; the manager looks again"
-    assert said == [Said(False, why, again=True)] * 2
+    assert said == [Reply(False, why, again=True)] * 2
     assert full.manager.checkpoints.assembly.lacks("main") == ["replay0", "replay1"]
     full.manager.turn()
     assert newest(full).parts.keys() == {"learner", "replay0", "replay1"}
@@ -505,7 +505,7 @@ def test_a_generation_that_was_committed_is_not_held_again_though_the_next_is_or
         contribute(full, 1, index)
     full.manager.turn()
     full.manager.order_checkpoint()
-    assert save(full, one) == Said(True)
+    assert save(full, one) == Reply(True)
     assert full.manager.checkpoints.assembly.lacks("main") == []
 
 

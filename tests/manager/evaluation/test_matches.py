@@ -15,8 +15,8 @@ from rlctl_agents.manager.evaluation.matches import (
     TRAINING,
     Evaluation,
     Quotas,
+    RequestedEvaluation,
     Standstill,
-    Wanted,
     training,
 )
 from rlctl_agents.types.control import EvalResult, Match, Quota
@@ -102,7 +102,7 @@ def test_once_only_one_model_counts_no_other_is_played(evaluations: Quotas, time
     old = order(evaluations, "E", ref(5))
     time.now += 10
     last = order(evaluations, "F", ref(9))
-    wanted = Wanted(ref(9), "greedy")
+    wanted = RequestedEvaluation(ref(9), "greedy")
     evaluations.only([wanted])
     assert evaluations.open("E", wanted, seats=1, quota=Quota(3, "greedy")) is None, "another plays it"
     assert order(evaluations, "F", ref(9)) is last

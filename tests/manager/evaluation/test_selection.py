@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.manager.evaluation.evaluations import LOADS, OTHER_EVERY
-from rlctl_agents.manager.evaluation.matches import LOAD_S, Wanted
+from rlctl_agents.manager.evaluation.matches import LOAD_S, RequestedEvaluation
 from rlctl_agents.manager.evaluation.selection import read_selected
 from rlctl_agents.types.control import EvalResult, Match
 from tests.manager.world import (
@@ -262,7 +262,7 @@ def test_a_model_that_no_evaluator_can_load_does_not_hold_up_the_others(run: Run
 def test_a_model_that_no_evaluator_can_load_is_told_once_and_not_by_those_who_ask_how_far_it_is(run: Run) -> None:
     evaluate(run, 10, 9.0, 9.0)
     evaluations = run.manager.evaluations
-    evaluations._quotas.not_loaded[Wanted(ref(10), "greedy", confirms=True)] = LOADS
+    evaluations._quotas.not_loaded[RequestedEvaluation(ref(10), "greedy", confirms=True)] = LOADS
     evaluations.finish(ref(10))
     assert evaluations.text == "measuring version 10, sample"
     assert said(run, "not_confirmed") == []

@@ -20,7 +20,7 @@ import pytest
 from rlctl.spec.layout import Layout
 from rlctl_agents.envs.base import EnvError
 from rlctl_agents.roles import actor, learner
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import STOP_S, Process, open_wire, run_role
 from rlctl_agents.types.control import Match
 from rlctl_agents.types.experience import ModelRef
@@ -133,7 +133,7 @@ def ending(error: Exception) -> Any:
     def main(process: Process) -> None:
         process.explained = (EnvError,)
         wire = open_wire(process.arguments)
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
         try:
             assert member.join() is not None
             member.start(Snapshot)

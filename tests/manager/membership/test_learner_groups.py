@@ -4,7 +4,7 @@ import pytest
 
 from rlctl_agents.manager.membership.learner_groups import AGAIN_S, FIRST_S, NOTES, Groups
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.types.control import Enlist, Note, NoteAction, Noted, Place
+from rlctl_agents.types.control import Enlist, GroupPlace, Note, NoteAction, StoreReply
 from rlctl_agents.types.experience import ModelRef
 from tests.manager.world import Time, boot
 
@@ -20,7 +20,7 @@ class Table:
 
     def ask(
         self, number: int, version: int = 0, left: int = -1, lineage: int = 1, learned: bool | None = None
-    ) -> Place:
+    ) -> GroupPlace:
         if number not in self.live:
             self.live.append(number)
         holders = [Holder("learner", one, boot(one), 0.0, 0.0) for one in sorted(self.live)]
@@ -32,9 +32,9 @@ class Table:
         for number in numbers:
             self.groups.hear(boot(number), group)
 
-    def after(self, seconds: float, *asks: tuple[int, int, int]) -> list[Place]:
+    def after(self, seconds: float, *asks: tuple[int, int, int]) -> list[GroupPlace]:
         """Time passes; these ask twice a second with (number, version, left)."""
-        end, places = self.time.now + seconds, list[Place]()
+        end, places = self.time.now + seconds, list[GroupPlace]()
         while self.time.now < end:
             self.time.now += 0.5
             places = [self.ask(*one) for one in asks]
@@ -54,7 +54,7 @@ def two() -> Table:
 
 def test_a_group_is_formed_when_all_learners_of_the_spec_ask_and_ranks_follow_indexes() -> None:
     table = Table(expected=3)
-    assert table.ask(2) == table.ask(0) == Place(0)
+    assert table.ask(2) == table.ask(0) == GroupPlace(0)
     last = table.ask(1)
     assert (last.number, last.rank, last.world) == (1, 1, 3)
     assert [table.ask(number).rank for number in (0, 2)] == [0, 2]
@@ -69,7 +69,7 @@ def test_one_learner_gets_its_place_at_once() -> None:
 def test_learners_that_wait_in_vain_for_another_begin_without_it() -> None:
     table = Table(expected=2)
     table.ask(0)
-    assert table.after(FIRST_S - 1.0, (0, 0, -1)) == [Place(0)]
+    assert table.after(FIRST_S - 1.0, (0, 0, -1)) == [GroupPlace(0)]
     assert table.after(1.0, (0, 0, -1))[0].world == 1
 
 
@@ -87,7 +87,7 @@ def test_a_newcomer_makes_everybody_leave_and_is_seeded_by_those_who_learned(two
     two.after(AGAIN_S + 1, (0, 30, 1))
     two.runs(0, group=2)
     assert two.groups.wanted == 0
-    assert two.ask(1, version=20, lineage=2) == Place(0)
+    assert two.ask(1, version=20, lineage=2) == GroupPlace(0)
     assert two.groups.wanted == 3, "whoever is in group 2 shall leave it"
     two.ask(0, version=35, left=2)
     place = two.ask(1, version=20, lineage=2)
@@ -96,7 +96,7 @@ def test_a_newcomer_makes_everybody_leave_and_is_seeded_by_those_who_learned(two
 
 def test_newcomers_never_begin_without_a_learner_that_runs(two: Table) -> None:
     two.live.append(2)
-    assert two.after(3 * FIRST_S, (2, 20, -1)) == [Place(0)]
+    assert two.after(3 * FIRST_S, (2, 20, -1)) == [GroupPlace(0)]
     two.live = [2]  # the others lost their leases
     assert two.after(FIRST_S, (2, 20, -1))[0].world == 1
 
@@ -109,7 +109,7 @@ def test_a_newcomer_whose_first_group_broke_up_waits_for_the_survivor_that_notic
     two.time.now += 20.0  # 1 is still about to meet it
     for _ in range(60):
         two.time.now += 0.5
-        assert two.ask(2, version=20, lineage=4, left=2, learned=False) == Place(0)
+        assert two.ask(2, version=20, lineage=4, left=2, learned=False) == GroupPlace(0)
     place = two.ask(1, version=40, left=2)
     assert (place.number, place.world, place.ref) == (3, 2, ModelRef("main", 1, 40)), "what was learned is not lost"
 
@@ -119,7 +119,7 @@ def test_after_a_restart_of_the_manager_a_newcomer_whose_group_broke_up_leaves_t
     table.live = [0]
     for _ in range(20):
         table.time.now += 0.5
-        assert table.ask(1, version=20, lineage=4, left=4, learned=False) == Place(0), "0 was not heard of yet"
+        assert table.ask(1, version=20, lineage=4, left=4, learned=False) == GroupPlace(0), "0 was not heard of yet"
     table.ask(0, version=40, left=4)
     assert table.ask(1, version=20, lineage=4, left=4, learned=False).ref == ModelRef("main", 1, 40)
 
@@ -127,7 +127,7 @@ def test_after_a_restart_of_the_manager_a_newcomer_whose_group_broke_up_leaves_t
 def test_a_learner_that_was_left_behind_comes_back_as_one_of_many(two: Table) -> None:
     two.after(AGAIN_S + 1, (0, 30, 1))
     two.runs(0, group=2)
-    assert two.after(AGAIN_S + 1, (1, 29, 1)) == [Place(0)], "its group is not the newest"
+    assert two.after(AGAIN_S + 1, (1, 29, 1)) == [GroupPlace(0)], "its group is not the newest"
     two.ask(0, version=33, left=2)
     assert two.ask(1, version=29, left=1).seed == 0
 
@@ -136,7 +136,7 @@ def test_who_asked_and_died_has_no_place() -> None:
     table = Table(expected=3)
     table.ask(0)
     table.after(5.0, (1, 0, -1))
-    assert table.ask(2) == Place(0)
+    assert table.ask(2) == GroupPlace(0)
     assert table.ask(0).world == 3
 
 
@@ -174,7 +174,7 @@ def test_who_is_leaving_gets_no_place() -> None:
     table = Table(expected=1)
     leaving = [Holder("learner", 0, boot(0), 0.0, 0.0, leaving=True)]
     ask = Enlist(boot(0), 3, True, ModelRef("main", 1, 5))
-    assert table.groups.enlist(ask, leaving, 1) == Place(0)
+    assert table.groups.enlist(ask, leaving, 1) == GroupPlace(0)
 
 
 def note(number: int, group: int, action: NoteAction, *keys: str, value: bytes = b"", amount: int = 0) -> Note:
@@ -183,9 +183,9 @@ def note(number: int, group: int, action: NoteAction, *keys: str, value: bytes =
 
 def test_members_of_a_group_read_what_the_others_leave(two: Table) -> None:
     tell = two.groups.note
-    assert tell(note(0, 1, "get", "a", "b")) == Noted([None, None])
+    assert tell(note(0, 1, "get", "a", "b")) == StoreReply([None, None])
     tell(note(0, 1, "set", "a", value=b"x"))
-    assert tell(note(1, 1, "get", "a", "b")) == Noted([b"x", None])
+    assert tell(note(1, 1, "get", "a", "b")) == StoreReply([b"x", None])
     assert [tell(note(n, 1, "add", "n", amount=2)).count for n in (0, 1)] == [2, 4]
     assert tell(note(0, 1, "get", "n")).values == [b"4"], "as torch's own stores hold it"
     assert tell(note(0, 1, "count")).count == 2
@@ -201,7 +201,7 @@ def test_who_has_no_place_in_the_newest_group_reads_and_leaves_nothing(two: Tabl
     assert two.ask(1, version=5, left=1).number == 2
     with pytest.raises(ValueError, match="not the newest"):
         two.groups.note(note(0, 1, "get", "a"))
-    assert two.groups.note(note(0, 2, "get", "a")) == Noted([None]), "each group begins with none"
+    assert two.groups.note(note(0, 2, "get", "a")) == StoreReply([None]), "each group begins with none"
 
 
 def test_a_group_leaves_no_more_than_so_many_notes(two: Table) -> None:
@@ -209,7 +209,7 @@ def test_a_group_leaves_no_more_than_so_many_notes(two: Table) -> None:
         two.groups.note(note(0, 1, "set", str(key)))
     with pytest.raises(ValueError, match="no more are kept"):
         two.groups.note(note(0, 1, "set", "one more"))
-    assert two.groups.note(note(0, 1, "set", "0", value=b"again")) == Noted()
+    assert two.groups.note(note(0, 1, "set", "0", value=b"again")) == StoreReply()
     for wrong in (note(0, 1, "set"), note(0, 1, "delete", "a", "b")):
         with pytest.raises(ValueError, match="takes one key"):
             two.groups.note(wrong)

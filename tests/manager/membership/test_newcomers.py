@@ -7,14 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlctl_agents.manager.membership.newcomers import MOST, OTHERS, WITHIN_S, Newcomers
+from rlctl_agents.manager.membership.newcomers import MOST, OTHERS, WITHIN_S, BootRateLimiter
 from rlctl_agents.types.control import Hello
 from tests.manager.world import Run, Time, boot
 
 
-def of_pods(time: Time, *, boots_each: int = 1) -> Newcomers:
+def of_pods(time: Time, *, boots_each: int = 1) -> BootRateLimiter:
     """Newcomers of a run with pods as actors."""
-    newcomers = Newcomers(time)
+    newcomers = BootRateLimiter(time)
     for pod in range(OTHERS):
         for number in range(boots_each):
             newcomers.admit(boot(100 * pod + number), f"10.0.0.{pod}")
@@ -63,7 +63,7 @@ def test_actors_that_an_earlier_manager_has_leased_are_not_judged() -> None:
 
 def test_of_addresses_without_end_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlctl_agents.manager.membership.newcomers.ADDRESSES", 10)
-    newcomers = Newcomers(Time())
+    newcomers = BootRateLimiter(Time())
     for number in range(50):
         newcomers.admit(boot(number), f"10.0.0.{number}")
     assert len(newcomers._usual) == 10

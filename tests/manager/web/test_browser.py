@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, Page, expect
 
 from rlctl_agents.manager.status.history import RunHistory
-from rlctl_agents.manager.web.status_page import Shown, pages
+from rlctl_agents.manager.web.status_page import StatusSnapshot, pages
 from rlctl_agents.policies.show import gif
 from rlctl_agents.runtime.health import ProbeListener, Pulse
 from tests.manager.web.test_status_page import EVIL, logged, recorded
@@ -115,7 +115,7 @@ def site(tmp_path: Path) -> Iterator[str]:
         (episodes / one["file"]).write_bytes(film())
     generations = [{"number": at, "policy": "main", "ref": {"version": 50 * at}, "steps": 54_000 * at,
                     "created": BEGAN + 60 * at} for at in (119, 118, 117)]  # fmt: skip
-    shown = Shown.of(now, generations, history=trained(run.layout.results).view())
+    shown = StatusSnapshot.of(now, generations, history=trained(run.layout.results).view())
     text = "evaluated main v{}: mean return 18.25 over 100 episodes, and whatever else there is to say"
     lines = [logged(text.format(at), ("INFO", "WARNING", "ERROR")[at % 3]) for at in range(20)]
     answers = pages(lambda: shown, lambda: BEGAN + SECONDS + 2, lambda: lines, episodes)

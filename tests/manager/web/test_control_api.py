@@ -37,7 +37,7 @@ from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.http_server import Request
 from rlctl_agents.runtime.metrics import exposition
 from rlctl_agents.runtime.process import UserFault
-from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Histogram, Lease, Orders, Report, Said
+from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Histogram, Lease, Orders, Reply, Report
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
 from tests.manager.world import UID, Run, boot, experience, keep, ref
@@ -429,14 +429,14 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         assert call(Report("learner", 0, boot(3), term, counters=learned, model=ref(4)), Orders).checkpoint == 1
         (tmp_path / "run1" / "checkpoints" / "main-1").write_bytes(b"x")
         generation = Generation(1, "main", term, ref(4), 400, time.time(), {"learner": "main-1"}, {"learner": "ab"})
-        assert call(Commit(generation, boot(3)), Said) == Said(True)
+        assert call(Commit(generation, boot(3)), Reply) == Reply(True)
         assert "rlctl_build_info" in manager.ask("GET", "/metrics", at="manager-0.probe")
         kept = keep(tmp_path / "run1" / "models", ref(4))
         for what in ("choice", "confirmation", "other mode"):
             wait_until(lambda: call(Report("evaluator", 0, boot(4), term), Orders).match is not None, what)
             match = call(Report("evaluator", 0, boot(4), term), Orders).match
             result = EvalResult(match.id, ref(4), match.quota.mode, [6.0, 7.0], [1, 1], 0.5, kept=kept)
-            assert call(result, Said) == Said(True)
+            assert call(result, Reply) == Reply(True)
         stopped: set[int] = set()
         gauges = {"stopping": 1.0}
         roles = {1: "modelpool", 2: "actor", 3: "learner", 4: "evaluator"}

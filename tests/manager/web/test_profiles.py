@@ -26,8 +26,8 @@ from rlctl_agents.runtime.profiling import (
     NAME,
     NATIVE,
     RARE,
+    ProfiledPeriod,
     Profiler,
-    Seen,
     Stacks,
     awake,
     fewer,
@@ -159,7 +159,7 @@ def test_files_are_named_as_they_are_imported() -> None:
 
 
 def test_what_goes_over_the_wire_is_what_was_seen() -> None:
-    sampled = packed("id", "actor", boot(1), Seen(1.0, 99, {MAIN: 0.7}, STACKS))
+    sampled = packed("id", "actor", boot(1), ProfiledPeriod(1.0, 99, {MAIN: 0.7}, STACKS))
     assert len(sampled.frames) == len(set(sampled.frames)) == 5
     assert unpacked(sampled) == STACKS
 
@@ -275,7 +275,7 @@ def answer(run: Run, id: str) -> Any:
 
 
 def sampled(id: str, number: int = ACTOR, role: str = "actor") -> Sampled:
-    return packed(id, role, boot(number), Seen(2.0, 200, {MAIN: 1.4}, STACKS))
+    return packed(id, role, boot(number), ProfiledPeriod(2.0, 200, {MAIN: 1.4}, STACKS))
 
 
 def test_an_order_goes_out_with_every_answer_until_the_process_has_told(run: Run) -> None:

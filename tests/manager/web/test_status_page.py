@@ -27,7 +27,7 @@ from rlctl_agents.manager.status.history import (
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.web.panels import of_history
 from rlctl_agents.manager.web.rendering import LONGEST
-from rlctl_agents.manager.web.status_page import MOST_LINES, STALE_S, Shown, page, pages
+from rlctl_agents.manager.web.status_page import MOST_LINES, STALE_S, StatusSnapshot, page, pages
 from rlctl_agents.types.control import EvalResult, to_plain
 from tests.manager.test_memory import measured
 from tests.manager.world import Run, ref
@@ -180,7 +180,7 @@ def test_a_text_without_an_end_is_cut_wherever_it_stands(run: Run) -> None:
 
 def test_nothing_is_fetched_from_elsewhere_and_no_script_may_run(run: Run) -> None:
     status = status_of(run) | {"recordings": [recorded(1)]}
-    answer = pages(lambda: Shown.of(status), lambda: status["time"])["/"]("")
+    answer = pages(lambda: StatusSnapshot.of(status), lambda: status["time"])["/"]("")
     headers = dict(answer.headers)
     policy = dict(part.strip().split(" ", 1) for part in headers["Content-Security-Policy"].split(";"))
     assert policy["default-src"] == "'none'"
@@ -218,17 +218,17 @@ def test_title_and_icon_carry_the_state(run: Run, changes: dict[str, Any], age_s
 
 
 def test_a_page_is_there_from_the_first_second_and_without_figures() -> None:
-    answers = pages(Shown)
+    answers = pages(StatusSnapshot)
     assert answers["/"]("").status == 503
     assert "only just started" in words(answers["/"]("").body.decode())
     assert answers["/status.json"]("").status == 503
-    torn = Shown.of({"run": "r", "phase": "finished", "problems": []})
+    torn = StatusSnapshot.of({"run": "r", "phase": "finished", "problems": []})
     assert "cannot be read" in words(pages(lambda: torn)["/"]("").body.decode())
 
 
 def test_the_twin_of_the_page_is_the_status_itself(run: Run) -> None:
     status = status_of(run)
-    answer = pages(lambda: Shown.of(status))["/status.json"]("")
+    answer = pages(lambda: StatusSnapshot.of(status))["/status.json"]("")
     assert answer.content_type == "application/json"
     assert json.loads(answer.body)["totals"] == status["totals"]
 
@@ -281,7 +281,7 @@ def test_a_page_stays_small_however_long_the_run_is(run: Run) -> None:
 
 def test_the_charts_are_those_of_the_history_and_are_drawn_once_for_all_who_look(run: Run) -> None:
     history, status = RunHistory(run.layout.results), status_of(run)
-    look = pages(lambda: Shown.of(status, history=history.view()), lambda: status["time"])["/"]
+    look = pages(lambda: StatusSnapshot.of(status, history=history.view()), lambda: status["time"])["/"]
     assert b"<figure" not in look("").body, "there is nothing to draw yet"
     for second in range(1, 11):
         history.sample(1.7e9 + second, second, 100 * second, {"return/train": float(second), "lag/mean": 1.5})
@@ -345,7 +345,7 @@ def test_episodes_are_served_by_their_names_alone(run: Run) -> None:
     (folder / "index.json").write_text("[]")
     (folder / recorded(8)["file"]).symlink_to(run.layout.results / "progress.json")
     (folder / recorded(9)["file"]).mkdir()
-    serve = pages(Shown, episodes=folder)["/episodes/"]
+    serve = pages(StatusSnapshot, episodes=folder)["/episodes/"]
     answer = serve(name)
     assert (answer.status, answer.content_type, answer.body) == (200, "image/gif", b"GIF89a")
     assert dict(answer.headers)["X-Content-Type-Options"] == "nosniff"
@@ -353,7 +353,7 @@ def test_episodes_are_served_by_their_names_alone(run: Run) -> None:
     for other in ("", "index.json", f"../episodes/{name}", f"{name}\n", recorded(8)["file"], recorded(9)["file"],
                   recorded(10)["file"], name.replace("0", "٠")):  # fmt: skip
         assert serve(other).status == 404, other
-    assert pages(Shown)["/episodes/"](name).status == 404
+    assert pages(StatusSnapshot)["/episodes/"](name).status == 404
 
 
 def test_each_process_has_its_cpu_and_memory(run: Run) -> None:

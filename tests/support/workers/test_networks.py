@@ -16,7 +16,7 @@ from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.envs.base import Env
 from rlctl_agents.models.weights import digest, pack
 from rlctl_agents.roles import evaluator, learner
-from rlctl_agents.runtime.manager_session import Member, Snapshot
+from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import Process
 from rlctl_agents.types.control import Experience, Match, Quota
 from rlctl_agents.types.experience import ModelRef
@@ -63,7 +63,7 @@ def test_a_learner_begins_with_torchs_generator_as_the_seed_says_whatever_was_dr
     for spec in (SPEC, SPEC, spec_of(seed=5)):
         torch.rand(len(states) + 1)
         wire, process = Wire(), process_of("learner", manager, spec, volume=folder)
-        member = Member(process, wire)
+        member = ManagerSession(process, wire)
         lease = learner.join(process, member)
         assert lease is not None
         made = learner.Learner(process, wire, member, lease, Layout(folder), torch.device("cpu"))
@@ -79,7 +79,7 @@ def test_an_actor_begins_with_torchs_generator_as_seed_role_and_index_say(folder
     drawn = []
 
     class Drawer:
-        def __init__(self, process: Process, wire: Wire, member: Member, env: Env) -> None:
+        def __init__(self, process: Process, wire: Wire, member: ManagerSession, env: Env) -> None:
             self.env = env
             drawn.append(torch.rand(3).tolist())
 

@@ -15,7 +15,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.algorithms.base import Batch
 from rlctl_agents.roles import actor, evaluator, learner, modelpool
 from rlctl_agents.runtime.health import RESET_S, SIMULATOR_S
-from rlctl_agents.runtime.manager_session import Member
+from rlctl_agents.runtime.manager_session import ManagerSession
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.stored_policy import load_kept
 from rlctl_agents.training.trainer import Diverged, Trainer, Updated
@@ -122,15 +122,15 @@ def test_a_learner_asks_until_the_manager_has_decided_about_its_generation_and_g
 def test_a_learner_that_cannot_ask_the_manager_saves_the_next_generation_all_the_same(
     folder: Path, manager: Manager, pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    call, refused = Member.call, list[Commit]()
+    call, refused = ManagerSession.call, list[Commit]()
 
-    def calling(self: Member, request: Any, *arguments: Any, **named: Any) -> Any:
+    def calling(self: ManagerSession, request: Any, *arguments: Any, **named: Any) -> Any:
         if isinstance(request, Commit) and not refused:
             refused.append(request)
             raise MemoryError("no socket is left")
         return call(self, request, *arguments, **named)
 
-    monkeypatch.setattr(Member, "call", calling)
+    monkeypatch.setattr(ManagerSession, "call", calling)
     with (
         running(actor.main, process_of("actor", manager, SPEC)),
         running(learner.main, process_of("learner", manager, SPEC, volume=folder)) as raised,

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rlctl_agents.wire.rpc.turns import AT_ONCE, EACH, SLOW_S, SLOWEST, WAITING_EACH, Turns
+from rlctl_agents.wire.rpc.turns import AT_ONCE, EACH, SLOW_S, SLOWEST, WAITING_EACH, ReplyLimiter
 from tests.wire.pair import Clock
 
 
@@ -8,8 +8,8 @@ class Tracker:
     done = False
 
 
-def busy(clock: Clock) -> tuple[Turns[str], list[Tracker]]:
-    turns, trackers = Turns[str](clock), [Tracker() for _ in range(AT_ONCE)]
+def busy(clock: Clock) -> tuple[ReplyLimiter[str], list[Tracker]]:
+    turns, trackers = ReplyLimiter[str](clock), [Tracker() for _ in range(AT_ONCE)]
     for tracker in trackers:
         assert turns.free()
         turns.began(tracker, int(2 * SLOWEST))  # type: ignore[arg-type]
@@ -53,7 +53,7 @@ def test_what_has_arrived_is_forgotten_though_nobody_asks_for_a_turn() -> None:
 
 
 def test_callers_at_one_address_that_read_nothing_leave_turns_to_those_at_others() -> None:
-    turns, trackers = Turns[str](Clock()), [Tracker() for _ in range(EACH)]
+    turns, trackers = ReplyLimiter[str](Clock()), [Tracker() for _ in range(EACH)]
     for tracker in trackers:
         turns.began(tracker, 1, "10.0.0.7")  # type: ignore[arg-type]
     assert not turns.free("10.0.0.7")
@@ -66,7 +66,7 @@ def test_callers_at_one_address_that_read_nothing_leave_turns_to_those_at_others
 
 
 def test_callers_at_one_address_leave_room_for_requests_of_others() -> None:
-    turns = Turns[int](Clock())
+    turns = ReplyLimiter[int](Clock())
     for number in range(WAITING_EACH + 5):
         turns.wait(("actor", str(number)), number, "10.0.0.7")
     turns.wait(("actor", "other"), -1, "10.0.0.8")

@@ -29,7 +29,7 @@ PIECE_BYTES = 1 << 20
 """Bytes of one frame: images of a draw are more than a frame may hold. More where there would be too many frames."""
 
 
-class Standing(msgspec.Struct, frozen=True):
+class ShardState(msgspec.Struct, frozen=True):
     """State of a shard, and the replay limits of its run; counts are rows since the shard's start."""
 
     mass: float  # sum over the units that may be drawn
@@ -64,7 +64,7 @@ class Drawn(msgspec.Struct, frozen=True):
 
     boot: str  # of the shard; a new one after each restart
     count: Count  # 0: there is nothing to draw
-    standing: Standing
+    standing: ShardState
 
 
 def drawn_schema(schema: Schema, settings: ReplaySettings) -> Schema:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rlctl_agents.checkpoint.parts import SHARD, PartError, StateError, name_of, remove_leftovers
 from rlctl_agents.experience.replay.server import SharedShard
-from rlctl_agents.types.control import Contribute, Generation, Said
+from rlctl_agents.types.control import Contribute, Generation, Reply
 from rlctl_agents.wire.rpc.client import RemoteError
 
 LAST_S = 5.0
@@ -42,7 +42,7 @@ class ShardSaver:
         policy: str,
         index: int,
         boot: str,
-        tell: Callable[[Contribute], Said],
+        tell: Callable[[Contribute], Reply],
         count: Callable[[float, int], None],
     ) -> None:
         self._shared, self._folder, self._policy, self._index = shared, folder, policy, index

@@ -14,7 +14,7 @@ from rlctl_agents.experience.replay.limiter import InsertLimit
 from rlctl_agents.experience.replay.messages import (
     Draw,
     Drawn,
-    Standing,
+    ShardState,
     changes,
     from_buffers,
     layout,
@@ -156,9 +156,9 @@ class SharedShard:
             "samples_per_insert": self._ratio,
         }
 
-    def _standing(self, mass: float | None) -> Standing:
+    def _standing(self, mass: float | None) -> ShardState:
         now = self._shard.totals
-        return Standing(
+        return ShardState(
             mass=now.mass if mass is None else mass,
             size=now.size,
             rows=now.rows,

@@ -26,7 +26,7 @@ from rlctl_agents.experience.replay.messages import (
     CHANGES,
     Draw,
     Drawn,
-    Standing,
+    ShardState,
     drawn_schema,
     from_buffers,
     layout,
@@ -102,7 +102,7 @@ class RemoteShard:
     def __init__(self, client: RpcClient, channels: Channels) -> None:
         self.client, self.channels = client, channels
         self.boot = ""
-        self.standing: Standing | None = None  # None: it has not replied yet, or counts as dead
+        self.standing: ShardState | None = None  # None: it has not replied yet, or counts as dead
         self.changes: list[Arrays] = []
         """Priority updates to be sent with the next draw."""
         self.counted = -1  # agent steps since its start that this learner has counted
@@ -160,7 +160,7 @@ class Shards:
         return [one for one in answers if one is not None]
 
     @property
-    def live(self) -> dict[int, Standing]:
+    def live(self) -> dict[int, ShardState]:
         """Standing of the shards that reply, by index; from any thread."""
         found = {index: one.standing for index, one in sorted(self.known.items()) if one.asked_again is None}
         return {index: standing for index, standing in found.items() if standing is not None}

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.manager.accounting.residuals import MIN_EPISODES, Figures, Off, far_off, grouped, groups_off
+from rlctl_agents.manager.accounting.residuals import MIN_EPISODES, Figures, Outlier, far_off, grouped, groups_off
 from rlctl_agents.types.control import Origin
 from rlctl_agents.types.figures import LENGTH, RETURN, Moments
 
@@ -39,7 +39,7 @@ class ActorEpisodes(NamedTuple):
     epsilon: float = 0.0  # probability of a random action, where actors explore differently by design
 
 
-class Told(NamedTuple):
+class OutlierReport(NamedTuple):
     """Problem in words, and a process that it is about."""
 
     text: str
@@ -61,7 +61,7 @@ class Outliers:
         clock: monotonic seconds.
     """
 
-    found: list[Told]
+    found: list[OutlierReport]
     """Problems as of the end of the last slice, at most MAX_TOLD."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -127,19 +127,19 @@ class Outliers:
             values[:, there, k] = one.values[row[there], figure].T
         return Figures(*values)
 
-    def _judge(self, present: Sequence[ActorEpisodes]) -> list[Told]:
-        told: list[tuple[float, Told]] = []
+    def _judge(self, present: Sequence[ActorEpisodes]) -> list[OutlierReport]:
+        told: list[tuple[float, OutlierReport]] = []
         _, group = grouped([one.epsilon for one in present])  # actors that explore differently play differently
         for number in range(int(group.max(initial=-1)) + 1):
             told += self._judge_alike([one for at, one in enumerate(present) if group[at] == number])
         return [one for _, one in sorted(told, key=lambda pair: -pair[0])]
 
-    def _judge_alike(self, actors: Sequence[ActorEpisodes]) -> list[tuple[float, Told]]:
+    def _judge_alike(self, actors: Sequence[ActorEpisodes]) -> list[tuple[float, OutlierReport]]:
         """Outliers among actors under the same conditions: all of an image, all of a node, then single ones."""
         kinds = [("image ", [one.origin.image for one in actors]), ("node ", [one.origin.node for one in actors])]
         kinds.append(("", [one.boot for one in actors]))
         rows, groups = self._rows([one.boot for one in actors]), [grouped(labels) for _, labels in kinds]
-        found: dict[tuple[int, int], list[tuple[str, Off]]] = {}  # (kind, group) -> figures in which it is off
+        found: dict[tuple[int, int], list[tuple[str, Outlier]]] = {}  # (kind, group) -> figures in which it is off
         for at, name in enumerate(self._names):
             figures, left, share = self._figures(rows, at), np.arange(len(actors)), at >= 2
             for kind, (_, group) in enumerate(groups):
@@ -159,7 +159,7 @@ class Outliers:
             told.append(_told(what, inside, len(actors), offs_of))
         return told
 
-    def _mixed(self, present: Sequence[ActorEpisodes], now: float) -> list[Told]:
+    def _mixed(self, present: Sequence[ActorEpisodes], now: float) -> list[OutlierReport]:
         """Report actors of another image than the rest, after longer than a roll-out takes."""
         names, image = grouped([one.origin.image for one in present])
         if len(names) < 2:
@@ -174,12 +174,12 @@ class Outliers:
             f"{len(others)} of {len(present)} actors have run another image than the rest for {now - since:.0f} s: "
             f"{_named(others)}; the rest: image {names[most] or 'not known'}"
         )
-        return [Told(printable(text), others[0].name)]
+        return [OutlierReport(printable(text), others[0].name)]
 
 
 def _told(
-    what: str, inside: Sequence[ActorEpisodes], all_of_them: int, offs: Sequence[tuple[str, Off]]
-) -> tuple[float, Told]:
+    what: str, inside: Sequence[ActorEpisodes], all_of_them: int, offs: Sequence[tuple[str, Outlier]]
+) -> tuple[float, OutlierReport]:
     """Distance in sigma and the problem in words, with the farthest figure first."""
     ordered = sorted(offs, key=lambda pair: -pair[1].sigma)
     figures = "; ".join(_figure(name, off) for name, off in ordered[:_TOLD_FIGURES])
@@ -189,10 +189,10 @@ def _told(
     text = f"{who} {play} otherwise than {'the other one' if others == 1 else f'the {others} others'}: {figures}"
     if all_of_them == 2 or (what and 2 * len(inside) == all_of_them):
         text += "; which of the two is off cannot be told"
-    return ordered[0][1].sigma, Told(printable(text), inside[0].name)
+    return ordered[0][1].sigma, OutlierReport(printable(text), inside[0].name)
 
 
-def _figure(name: str, off: Off) -> str:
+def _figure(name: str, off: Outlier) -> str:
     sigma = f"{off.sigma:.0f} sigma" if math.isfinite(off.sigma) else "where nothing varies"
     what = _PLAINLY.get(name, f"share of {name}")
     return f"{what} {off.here:.4g} instead of {off.others:.4g} ({sigma}, {off.episodes} episodes)"

@@ -58,7 +58,7 @@ class Figures(NamedTuple):
         return Figures(count, mean, squares)
 
 
-class Off(NamedTuple):
+class Outlier(NamedTuple):
     """Outlier: a unit that is far off in one figure."""
 
     unit: int
@@ -79,7 +79,7 @@ class _Rest(NamedTuple):
     drift: Floats  # change of the whole fleet's mean to a neighbouring slice, the larger one
 
 
-def far_off(figures: Figures, *, share: bool = False, spread: Floats | None = None) -> list[Off]:
+def far_off(figures: Figures, *, share: bool = False, spread: Floats | None = None) -> list[Outlier]:
     """Outliers, the farthest first; at most half of all units.
 
     Args:
@@ -87,7 +87,7 @@ def far_off(figures: Figures, *, share: bool = False, spread: Floats | None = No
         spread: [A] variance of D from another source, added to V; for groups, that among their members.
     """
     present = np.arange(len(figures.episodes))
-    off: list[Off] = []
+    off: list[Outlier] = []
     if np.count_nonzero(figures.episodes.sum(0)) < LEAST_SLICES:
         return off
     while True:
@@ -100,7 +100,9 @@ def far_off(figures: Figures, *, share: bool = False, spread: Floats | None = No
         if sigma < FAR_SIGMA:
             return off
         here = float(judged.mean[at])
-        off.append(Off(int(present[at]), sigma, here, here - float(judged.difference[at]), int(judged.episodes[at])))
+        off.append(
+            Outlier(int(present[at]), sigma, here, here - float(judged.difference[at]), int(judged.episodes[at]))
+        )
         present = np.delete(present, at)
 
 
@@ -165,7 +167,7 @@ def grouped(labels: Sequence[Any]) -> tuple[list[Any], NDArray[np.int64]]:
     return names, np.array([number[one] for one in labels], np.int64)
 
 
-def groups_off(figures: Figures, group: NDArray[np.int64], groups: int, *, share: bool = False) -> list[Off]:
+def groups_off(figures: Figures, group: NDArray[np.int64], groups: int, *, share: bool = False) -> list[Outlier]:
     """Groups that are outliers as a whole; `unit` is the group's number.
 
     One member that is far off does not make its group one: most members must differ from all others outside, in the

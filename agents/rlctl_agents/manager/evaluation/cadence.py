@@ -18,7 +18,7 @@ LONGEST_S = 30.0
 """Seconds between two starts, at most, where that keeps CORE_SHARE, or where training has reached the goal."""
 
 
-class Taken(NamedTuple):
+class CadenceSample(NamedTuple):
     """Interval between the starts of two consecutive evaluations, and what they cost."""
 
     every_s: float
@@ -45,7 +45,7 @@ class Cadence:
         self._clock, self._cpu, self._hopeful = clock, cpu, hopeful
         self._started: tuple[float, Cpu] | None = None
         self._at_once = True
-        self.taken: Taken | None = None
+        self.taken: CadenceSample | None = None
         """The newest interval; None: this manager has not seen two evaluations start."""
 
     def due(self, every_s: float | None) -> bool:
@@ -74,7 +74,7 @@ class Cadence:
             at, before = self._started
             spent = self._since(before)
             share = spent.evaluators / spent.everything if spent.everything > 0 else None
-            self.taken = Taken(self._clock() - at, share)
+            self.taken = CadenceSample(self._clock() - at, share)
         self._started, self._at_once = (self._clock(), self._cpu()), False
 
     def again(self) -> None:

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
-from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, Taken
-from rlctl_agents.manager.evaluation.matches import Quotas, Standstill, Wanted
+from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, CadenceSample
+from rlctl_agents.manager.evaluation.matches import Quotas, RequestedEvaluation, Standstill
 from rlctl_agents.manager.evaluation.recordings import Recordings
 from rlctl_agents.manager.evaluation.selection import Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
@@ -111,7 +111,7 @@ class Evaluations:
         """Progress of the last evaluation, in words."""
         if self._last is None:
             return "waiting for the last model"
-        wanted = next(iter(self._wanted()), Wanted(self._last, self._mode))
+        wanted = next(iter(self._wanted()), RequestedEvaluation(self._last, self._mode))
         return f"measuring version {wanted.ref.version}, {_how(wanted.mode, wanted.confirms)}"
 
     @property
@@ -125,7 +125,7 @@ class Evaluations:
         return self._quotas.standstill
 
     @property
-    def taken(self) -> Taken | None:
+    def taken(self) -> CadenceSample | None:
         """Interval between the newest evaluations, and their share of the run's CPU."""
         return self._cadence.taken
 
@@ -153,7 +153,7 @@ class Evaluations:
                 match = match or self._quotas.open(report.boot, wanted, seats=seats, quota=self._quota(wanted, seats))
         if match is None and not self.rests:
             settings = self._settings()
-            quota = self._quota(Wanted(ModelRef("", 0, 0), self._mode), seats)
+            quota = self._quota(RequestedEvaluation(ModelRef("", 0, 0), self._mode), seats)
             match = self._quotas.order(report.boot, published, seats=seats, every_s=every_s(settings), quota=quota)
             self._ordered += match is not None
         self._progress.match = self._quotas.match
@@ -247,25 +247,29 @@ class Evaluations:
         """Mode that counts."""
         return self._settings().evaluation.mode
 
-    def _wanted(self) -> list[Wanted]:
+    def _wanted(self) -> list[RequestedEvaluation]:
         """Evaluations to be played whatever the cadence, the most urgent first."""
         mode, confirming = self._mode, self._confirming
         found = [] if confirming is None or self._quotas.not_loaded[confirming] >= LOADS else [confirming]
         if self._last is not None:
-            both = [Wanted(self._last, mode), Wanted(self._last, OTHER[mode])]
+            both = [RequestedEvaluation(self._last, mode), RequestedEvaluation(self._last, OTHER[mode])]
             left = [one for one in both if (one.ref, one.mode) not in self._measured]
             unfilmed = self._settings().evaluation.video_every is not None and self._last.version not in self._filmed
             # a model may have been measured before it was known to be the last one
             found += left or ([both[0]] if unfilmed else [])
         elif self._other is not None and not self.rests:
-            found.append(Wanted(self._other, OTHER[mode]))
+            found.append(RequestedEvaluation(self._other, OTHER[mode]))
         return found
 
     @property
-    def _confirming(self) -> Wanted | None:
+    def _confirming(self) -> RequestedEvaluation | None:
         """Evaluation on fresh seeds of the model that has reached the goal; None if it is done or there is none."""
         candidate = self.selection.candidate(self._settings().stop.eval_return, self._mode)
-        return None if candidate is None or candidate.confirms else Wanted(candidate.ref, self._mode, confirms=True)
+        return (
+            None
+            if candidate is None or candidate.confirms
+            else RequestedEvaluation(candidate.ref, self._mode, confirms=True)
+        )
 
     def _tell_unloadable(self) -> None:
         """Report once that a model could not be confirmed, because no evaluator could load it."""
@@ -281,7 +285,7 @@ class Evaluations:
         goal, found = self._settings().stop.eval_return, self._train_return()
         return goal is not None and found is not None and found >= goal
 
-    def _quota(self, wanted: Wanted, seats: int) -> Quota:
+    def _quota(self, wanted: RequestedEvaluation, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
         above = self.selection.better_than(wanted.mode) if chosen else math.inf
         evaluation, every = self._settings().evaluation, self._settings().evaluation.video_every
@@ -351,11 +355,11 @@ class Evaluations:
             self.awaits = False
             what = "the last model"
             if self._last is not None:
-                wanted = next(iter(self._wanted()), Wanted(self._last, self._mode))
+                wanted = next(iter(self._wanted()), RequestedEvaluation(self._last, self._mode))
                 if not wanted.confirms and (wanted.ref, wanted.mode) in self._measured:
                     return  # it lacks its film only
                 what += f", version {self._last.version},"
-                if wanted != Wanted(self._last, self._mode):
+                if wanted != RequestedEvaluation(self._last, self._mode):
                     what = f"version {wanted.ref.version}, {_how(wanted.mode, wanted.confirms)},"
             self.not_evaluated = f"{what} was not evaluated: {why}"
             self._events.add("not_evaluated", self.not_evaluated)

@@ -41,7 +41,7 @@ PLAY_S = 600.0
 That is for one environment; `resets_s` is added for the others."""
 
 
-class Wanted(NamedTuple):
+class RequestedEvaluation(NamedTuple):
     """Requested evaluation of one version in one mode."""
 
     ref: ModelRef
@@ -64,7 +64,7 @@ class Standstill(NamedTuple):
 
 class _Open(msgspec.Struct):
     match: Match
-    wanted: Wanted
+    wanted: RequestedEvaluation
     loaded: bool
     steps: float  # total of the evaluator when it last made progress
     moved: float  # time of that
@@ -89,7 +89,7 @@ class Quotas:
         """Newest model that is being evaluated, or was."""
         self._done: ModelRef | None = None
         self._open: dict[str, _Open] = {}  # boot of the evaluator -> what it plays
-        self.not_loaded = Counter[Wanted]()
+        self.not_loaded = Counter[RequestedEvaluation]()
         """Failed loads of each evaluation's model."""
         self._given_up, self._given_up_envs = 0, 1  # matches given up without a step, and environments of the last
 
@@ -162,9 +162,9 @@ class Quotas:
             return None
         self._cadence.begin()
         self.newest = ref
-        return self.open(boot, Wanted(ref, quota.mode), seats=seats, quota=quota)
+        return self.open(boot, RequestedEvaluation(ref, quota.mode), seats=seats, quota=quota)
 
-    def open(self, boot: str, wanted: Wanted, *, seats: int, quota: Quota) -> Match | None:
+    def open(self, boot: str, wanted: RequestedEvaluation, *, seats: int, quota: Quota) -> Match | None:
         """Give an evaluation to an idle evaluator, whatever the cadence; None: another evaluator plays it. Its CPU time
         delays the next evaluation by cadence.
         """
@@ -223,7 +223,7 @@ class Quotas:
             confirms=mine.wanted.confirms,
         )
 
-    def only(self, wanted: Collection[Wanted]) -> None:
+    def only(self, wanted: Collection[RequestedEvaluation]) -> None:
         """Take all other evaluations from their evaluators."""
         for boot in [boot for boot, one in self._open.items() if one.wanted not in wanted]:
             self.drop(boot)

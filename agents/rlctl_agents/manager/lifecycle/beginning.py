@@ -13,7 +13,7 @@ from rlctl_agents.manager.events import Events
 log = logging.getLogger(__name__)
 
 
-class Beginning:
+class InitialPolicySource:
     """Initial policy, looked up until it is stored.
 
     Args:

@@ -27,7 +27,7 @@ from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
-from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Report, Said, Sampled
+from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Reply, Report, Sampled
 
 ON_REQUEST = "stopped on request"
 OVER = "the run is finished"
@@ -200,7 +200,7 @@ class Finished:
                 self.lines.add(request.log, request.role)
                 return Orders(self.term, known=True, peers={}, stop=True)
             case EvalResult() | Commit() | Contribute() | Sampled():
-                return Said(False, self._over)
+                return Reply(False, self._over)
             case Hello():
                 self._heard()
                 if self._begins_again and self._end.released and not self.goes_on:

@@ -38,18 +38,18 @@ class TooLate(ValueError):
     """The run is ending, and the request comes too late."""
 
 
-class InVain(UserFault):
+class NothingLearned(UserFault):
     """`stop.wall_time` is over, and nothing was ever learned: the run has failed."""
 
 
-class Met(NamedTuple):
+class StopReached(NamedTuple):
     """Stop condition that holds."""
 
     condition: Literal["eval_return", "agent_steps", "wall_time"]
     why: str  # in words
 
 
-def met(stop: Stop, *, goal: Evaluation | None, steps: int, wall_s: float, learned: bool) -> Met | None:
+def met(stop: Stop, *, goal: Evaluation | None, steps: int, wall_s: float, learned: bool) -> StopReached | None:
     """Stop condition by which the run has succeeded; None: none holds yet.
 
     Args:
@@ -63,11 +63,11 @@ def met(stop: Stop, *, goal: Evaluation | None, steps: int, wall_s: float, learn
             f"evaluation mean {goal.mean:.4g} >= {stop.eval_return:g} over {goal.episodes} episodes on fresh seeds "
             f"({goal.mode}, version {goal.ref.version})"
         )
-        return Met("eval_return", text)
+        return StopReached("eval_return", text)
     if stop.agent_steps is not None and steps >= stop.agent_steps:
-        return Met("agent_steps", f"{steps} agent steps >= {stop.agent_steps}")
+        return StopReached("agent_steps", f"{steps} agent steps >= {stop.agent_steps}")
     if stop.wall_time is not None and wall_s >= stop.wall_time and learned:
-        return Met("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
+        return StopReached("wall_time", f"{wall_s:.0f} s >= {stop.wall_time:g} s")
     return None
 
 
@@ -172,7 +172,7 @@ class RunStop(Phases):
         super().__init__()
         self._state, self._members, self._learners = state, members, learners
         self._checkpoints, self._evaluations, self._events, self._clock = checkpoints, evaluations, events, clock
-        self._proof: Met | None = None  # why the run ends; None: on request
+        self._proof: StopReached | None = None  # why the run ends; None: on request
         self._claimed: dict[str, int] = {}  # policy -> steps, when the stop began
         self._told: set[str] = set()  # boots that were told to stop
 
@@ -204,7 +204,7 @@ class RunStop(Phases):
             self._told.add(boot)
         return self.tells
 
-    def finish(self, why: str, found: Met | None = None) -> None:
+    def finish(self, why: str, found: StopReached | None = None) -> None:
         """End every role in good order: the run has met a stop condition, or was asked to stop.
 
         Args:
@@ -264,7 +264,7 @@ class RunStop(Phases):
             joined: roles of which a process has joined.
 
         Raises:
-            InVain: the time is over, and nothing was ever learned.
+            NothingLearned: the time is over, and nothing was ever learned.
             UserFault: the stop condition cannot be measured.
         """
         self._evaluations.settle()
@@ -281,7 +281,7 @@ class RunStop(Phases):
         if (fault := in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)) is not None:
             self._state.restart_wall_time()  # for the next up
             self._fail(fault)
-            raise InVain(fault)
+            raise NothingLearned(fault)
 
     def require_weights(self, stop: Stop) -> None:
         """Protect the weights for which the run ends: if a learner was killed meanwhile and resumed from an older
@@ -322,7 +322,7 @@ class RunStop(Phases):
         """Agent steps of the weights that surely exist."""
         return self._learners.sure_steps(self._learners.policies[0])
 
-    def _met(self, stop: Stop) -> Met | None:
+    def _met(self, stop: Stop) -> StopReached | None:
         steps, goal = self._steps, self._evaluations.goal
         learned = self._state.progress.started and steps > 0
         return met(stop, goal=goal, steps=steps, wall_s=self._state.wall_s, learned=learned)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.types.control import Enlist, Note, Noted, Place
+from rlctl_agents.types.control import Enlist, GroupPlace, Note, StoreReply
 
 FIRST_S = 30.0
 """Seconds for which the first learners of a run wait for the others in the spec."""
@@ -53,7 +53,7 @@ class Groups:
     def __init__(self, clock: Callable[[], float], tell: Callable[..., None]) -> None:
         self._clock, self._tell = clock, tell
         self._asked: dict[str, _Asker] = {}
-        self._placed: dict[str, Place] = {}  # of the newest group that this manager has formed
+        self._placed: dict[str, GroupPlace] = {}  # of the newest group that this manager has formed
         self._learned: set[str] = set()  # boots that have, or had, weights of a group
         self._number = 0
         self._notes: dict[str, bytes] = {}  # of the newest group
@@ -70,7 +70,7 @@ class Groups:
             self._number = max(self._number, number)
             self._learned.add(boot)
 
-    def enlist(self, ask: Enlist, live: Sequence[Holder], expected: int) -> Place:
+    def enlist(self, ask: Enlist, live: Sequence[Holder], expected: int) -> GroupPlace:
         """Give a place to a learner that asks for one.
 
         Args:
@@ -85,7 +85,7 @@ class Groups:
             return placed  # as before: the reply was lost
         now, indexes = self._clock(), {one.boot: one.index for one in live if not one.leaving}
         if ask.boot not in indexes:
-            return Place(0)
+            return GroupPlace(0)
         self._number = max(self._number, ask.left)
         if ask.learned:
             self._learned.add(ask.boot)
@@ -94,11 +94,11 @@ class Groups:
         self._asked[ask.boot] = _Asker(ask, indexes[ask.boot], first, now)
         self._asked = {boot: one for boot, one in self._asked.items() if boot in indexes and now - one.newest < ASKS_S}
         if not self._complete(indexes, expected):
-            return Place(0)
+            return GroupPlace(0)
         self._form()
         return self._placed[ask.boot]
 
-    def note(self, note: Note) -> Noted:
+    def note(self, note: Note) -> StoreReply:
         """Set, add to, read, count or delete notes of the newest group, a key-value store of its members.
 
         Raises:
@@ -109,22 +109,22 @@ class Groups:
             raise ValueError(f"{note.boot} has no place in group {note.group}, or that is not the newest")
         notes = self._notes
         if note.action == "get":
-            return Noted([notes.get(key) for key in note.keys])
+            return StoreReply([notes.get(key) for key in note.keys])
         if note.action == "count":
-            return Noted(count=len(notes))
+            return StoreReply(count=len(notes))
         if len(note.keys) != 1:
             raise ValueError(f"{note.action} takes one key, got {len(note.keys)}")
         key = note.keys[0]
         if note.action == "delete":
-            return Noted(count=notes.pop(key, None) is not None)
+            return StoreReply(count=notes.pop(key, None) is not None)
         if key not in notes and len(notes) >= NOTES:
             raise ValueError(f"group {note.group} has left {NOTES} notes, no more are kept")
         if note.action == "set":
             notes[key] = note.value
-            return Noted()
+            return StoreReply()
         total = int(notes.get(key, b"0")) + note.amount
         notes[key] = b"%d" % total
-        return Noted(count=total)
+        return StoreReply(count=total)
 
     def _complete(self, indexes: Mapping[str, int], expected: int) -> bool:
         missing = indexes.keys() - self._asked.keys()
@@ -147,7 +147,8 @@ class Groups:
         self._number += 1
         key = secrets.token_hex(32)
         self._placed = {
-            one.ask.boot: Place(self._number, rank, len(members), seed, ref, key) for rank, one in enumerate(members)
+            one.ask.boot: GroupPlace(self._number, rank, len(members), seed, ref, key)
+            for rank, one in enumerate(members)
         }
         self._asked = {}
         self._notes = {}

@@ -18,7 +18,7 @@ ADDRESSES = 4096
 """Addresses that are remembered, at most; the oldest is dropped."""
 
 
-class Newcomers:
+class BootRateLimiter:
     """Limiter of new boots per address.
 
     Args:

@@ -8,7 +8,7 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.outliers import Outliers
 from rlctl_agents.manager.checkpoints.schedule import Checkpoints
 from rlctl_agents.manager.evaluation.evaluations import Evaluations
-from rlctl_agents.manager.lifecycle.beginning import Beginning
+from rlctl_agents.manager.lifecycle.beginning import InitialPolicySource
 from rlctl_agents.manager.lifecycle.stop import RunStop
 from rlctl_agents.manager.membership.admission import LeaseAdmission
 from rlctl_agents.manager.membership.learner_progress import Learners
@@ -72,7 +72,7 @@ class RunView(Protocol):
     def stop(self) -> RunStop: ...
 
     @property
-    def beginning(self) -> Beginning: ...
+    def beginning(self) -> InitialPolicySource: ...
 
     @property
     def outliers(self) -> Outliers: ...

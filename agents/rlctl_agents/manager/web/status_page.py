@@ -67,7 +67,7 @@ FILM_HEADERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class StatusSnapshot:
     """Status as pages and watchers show it; replaced as a whole."""
 
     status: Mapping[str, Any] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Shown:
         generations: Sequence[Mapping[str, Any]] = (),
         every_s: float = 0.0,
         history: HistoryView = EMPTY,
-    ) -> Shown:
+    ) -> StatusSnapshot:
         """Snapshot of a status.
 
         Args:
@@ -93,7 +93,7 @@ class Shown:
 
 
 def pages(
-    shown: Callable[[], Shown],
+    shown: Callable[[], StatusSnapshot],
     unix: Callable[[], float] = time.time,
     lines: Callable[[], Sequence[str]] = tuple,
     episodes: Path | None = None,

@@ -17,7 +17,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.manager.checkpoints.manifests import Manifests
 from rlctl_agents.manager.lifecycle.finished import finished
 from rlctl_agents.manager.status.history import RunHistory
-from rlctl_agents.manager.web.status_page import MOST_LINES, Shown, log_line, pages
+from rlctl_agents.manager.web.status_page import MOST_LINES, StatusSnapshot, log_line, pages
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.health import ProbeListener, Pulse
 from rlctl_agents.runtime.process import USERS_FAULT, new_boot, serve_until_told
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
     return serve_until_told(options.root, f"at {where}", lambda: ProbeListener(where, Pulse(), lambda: b"", found))
 
 
-def stored(layout: Layout) -> Shown:
+def stored(layout: Layout) -> StatusSnapshot:
     """Status, generations and history of a run, as its manager stored them.
 
     Raises:
@@ -65,7 +65,7 @@ def stored(layout: Layout) -> Shown:
         status["phase"] = "finished" if finished(layout) is not None else "over"
     manifests = Manifests(layout.checkpoints)
     generations = [to_plain(one) for policy in status.get("policies", {}) for one in manifests.of(policy)]
-    return Shown.of(status, generations, history=RunHistory(layout.results).view())
+    return StatusSnapshot.of(status, generations, history=RunHistory(layout.results).view())
 
 
 def newest_lines(folder: Path) -> list[str]:

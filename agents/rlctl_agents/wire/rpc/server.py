@@ -18,7 +18,7 @@ from rlctl_agents.wire.codec import PROTOCOL, Buffer, Rejected, decode, receive
 from rlctl_agents.wire.keys import CORE
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Answer, Call, size_of
-from rlctl_agents.wire.rpc.turns import Turns
+from rlctl_agents.wire.rpc.turns import ReplyLimiter
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Wire
 
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]
@@ -107,7 +107,7 @@ class RpcServer:
         self._classes = classes or {}
         self._throttle = LogThrottle()
         self._large, self._remembers = large, remembers
-        self._turns: Turns[tuple[bytes, Call, Caller]] = Turns()
+        self._turns: ReplyLimiter[tuple[bytes, Call, Caller]] = ReplyLimiter()
         # client -> id, reply unless it was too large, and route that it was sent to
         self._answers: OrderedDict[tuple[str, str], tuple[int, list[Buffer], bytes]] = OrderedDict()
         self._remembered_bytes = 0

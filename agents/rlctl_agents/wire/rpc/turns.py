@@ -23,7 +23,7 @@ WAITING, WAITING_EACH = 1 << 16, 1 << 10
 """Longest queue of requests: of all places, and of one. Others are dropped, and have to be sent again."""
 
 
-class Turns(Generic[W]):
+class ReplyLimiter(Generic[W]):
     """Large replies in flight, and the queue of requests for more: first come, first served, but a place with `EACH`
     replies in flight is passed over. A place is an address; "" has no such limit.
 

@@ -16,14 +16,14 @@ PAGES_OF_ONE: Final = 128
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Place:
+class OpenConnection:
     """One connection."""
 
     source: str
     end: Callable[[], object]
 
 
-class Places:
+class ConnectionLimit:
     """Open connections. The newest always has a place: a waiting one is closed for it.
 
     A connection waits until its request has come whole, and again after its answer. The oldest waiting one of the
@@ -38,17 +38,17 @@ class Places:
 
     def __init__(self, most: int = CONNECTIONS, pages: int = PAGES, pages_of_one: int = PAGES_OF_ONE) -> None:
         self._most, self._pages, self._pages_of_one = most, pages, pages_of_one
-        self._open: set[Place] = set()
-        self._waiting: dict[str, dict[Place, None]] = {}  # source -> its own, the oldest first
+        self._open: set[OpenConnection] = set()
+        self._waiting: dict[str, dict[OpenConnection, None]] = {}  # source -> its own, the oldest first
         self._under_way: Counter[str] = Counter()  # source -> pages
 
-    def enter(self, source: str, end: Callable[[], object]) -> Place:
+    def enter(self, source: str, end: Callable[[], object]) -> OpenConnection:
         """Add a new connection, which waits.
 
         Args:
             end: closes the connection at once.
         """
-        place = Place(source, end)
+        place = OpenConnection(source, end)
         self._open.add(place)
         self.wait(place)
         while len(self._open) > self._most:
@@ -58,19 +58,19 @@ class Places:
             oldest.end()
         return place
 
-    def wait(self, place: Place) -> None:
+    def wait(self, place: OpenConnection) -> None:
         """Mark a connection as waiting: it has no request in flight."""
         if place in self._open:
             self._waiting.setdefault(place.source, {}).setdefault(place)
 
-    def work(self, place: Place) -> None:
+    def work(self, place: OpenConnection) -> None:
         """Mark a connection as working: its request has come whole."""
         waiting = self._waiting.get(place.source, {})
         waiting.pop(place, None)
         if not waiting:
             self._waiting.pop(place.source, None)
 
-    def leave(self, place: Place) -> None:
+    def leave(self, place: OpenConnection) -> None:
         """Remove a connection that is closed."""
         self.work(place)
         self._open.discard(place)

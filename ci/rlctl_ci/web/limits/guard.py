@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from rlctl_ci.config.settings import LOOPBACK, Config
-from rlctl_ci.web.limits.connection_limits import Places
+from rlctl_ci.web.limits.connection_limits import ConnectionLimit
 from rlctl_ci.web.limits.sources import Sources
 
 Scope = MutableMapping[str, Any]
@@ -48,7 +48,7 @@ class Guard:
         places: limits of answers.
     """
 
-    def __init__(self, app: App, config: Config, places: Places) -> None:
+    def __init__(self, app: App, config: Config, places: ConnectionLimit) -> None:
         self._app, self._places = app, places
         self._bodies_left = BODIES_BYTES
         self._sources = Sources(config.proxies)

@@ -9,7 +9,7 @@ from typing import Final
 _SOURCES: Final = 10_000
 
 
-class Rate:
+class RateLimit:
     """Token bucket for each key; the least recently used are discarded.
 
     Args:

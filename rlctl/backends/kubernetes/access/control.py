@@ -15,7 +15,7 @@ from rlctl.backends.base import RunState
 from rlctl.backends.gate import Gate
 from rlctl.backends.kubernetes.access import pages
 from rlctl.backends.kubernetes.api.interface import Api, ApiError
-from rlctl.backends.kubernetes.diagnose.causes.base import Around
+from rlctl.backends.kubernetes.diagnose.causes.base import RelatedObjects
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from rlctl.spec import names
 
@@ -146,5 +146,5 @@ class _Chosen:
             raise
 
 
-def _now() -> Around:
-    return Around(datetime.now(UTC))
+def _now() -> RelatedObjects:
+    return RelatedObjects(datetime.now(UTC))

@@ -18,8 +18,8 @@ from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes import containers, volumes
 from rlctl.backends.kubernetes.diagnose.causes.base import (
-    Around,
     Cause,
+    RelatedObjects,
     container_statuses,
     indexed,
     is_ready,
@@ -131,7 +131,7 @@ def processes(api: Api, state: RunState, now: Now = lambda: datetime.now(UTC)) -
             for role in ROLES
             if (count := state.replicas.get(role, 0))
         ]
-    look = _Look(api, state, now())
+    look = _Listing(api, state, now())
     return look.processes()
 
 
@@ -141,7 +141,7 @@ def unwell(api: Api, state: RunState, role: str | None = None) -> list[Object]:
     Raises:
         ApiError: pods may not be read.
     """
-    look = _Look(api, state, datetime.now(UTC))
+    look = _Listing(api, state, datetime.now(UTC))
     return [pod for each in ROLES if role in (None, each) for pod in look.unwell(each)]
 
 
@@ -151,17 +151,19 @@ def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | N
     Raises:
         ApiError: the server does not answer.
     """
-    around = Around(now)
+    around = RelatedObjects(now)
     if (found := explain.of_pod(pod, around)) is None:
         return None
     if found.kind == "ended":  # it is not restarted, so its container has the cause
         crashes = (containers.crash(pod, status, spec, around) for status, spec in container_statuses(pod))
         return next(filter(None, crashes), found)
-    (group, *_) = _Look(api, state, now).looked_into({"manager": [Group(found, (pod,))]})["manager"]  # any key will do
+    (group, *_) = _Listing(api, state, now).looked_into({"manager": [Group(found, (pod,))]})[
+        "manager"
+    ]  # any key will do
     return group.cause
 
 
-class _Look:
+class _Listing:
     """State of one listing: its budget of requests, and the objects read."""
 
     def __init__(self, api: Api, state: RunState, now: datetime) -> None:
@@ -169,7 +171,7 @@ class _Look:
         self._budget = MOST_REQUESTS
         self._selector = names.selector(state.run)
         self._workloads: dict[str, list[Object]] = {}
-        self._around = Around(now)
+        self._around = RelatedObjects(now)
 
     def unwell(self, role: Role) -> list[Object]:
         """Pods of a role that are not ready, or were restarted."""
@@ -262,7 +264,7 @@ class _Look:
             logs[name_of(group.pods[0])] = self._log(group.pods[0], end - time.monotonic())
         if not (events or claims or logs):
             return found
-        self._around = Around(self._now, indexed(events), claims, logs)
+        self._around = RelatedObjects(self._now, indexed(events), claims, logs)
         looked = {id(group) for group in ordered if group in asking or name_of(group.pods[0]) in logs}
         return {
             role: [part for group in groups for part in (self._again(group) if id(group) in looked else [group])]

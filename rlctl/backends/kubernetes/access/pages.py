@@ -6,14 +6,14 @@ from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Api, Object
 from rlctl.backends.kubernetes.diagnose import explain
-from rlctl.backends.kubernetes.diagnose.causes.base import Around, is_ready, name_of
+from rlctl.backends.kubernetes.diagnose.causes.base import RelatedObjects, is_ready, name_of
 from rlctl.errors import BackendUnreachable
 from rlctl.spec import names
 
 _FEW: Final = 20
 
 
-def pod_of(api: Api, run: str, component: str, around: Around) -> str:
+def pod_of(api: Api, run: str, component: str, around: RelatedObjects) -> str:
     """Name of a pod that can answer for a component: ready rather than only running, young rather than old.
 
     Raises:

@@ -20,7 +20,7 @@ from rlctl.backends.kubernetes.diagnose.causes.base import age_s, namespaced
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
-from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.backends.stored_files import FilesOfManager
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 from rlctl.spec import names
@@ -37,7 +37,7 @@ _MOST: Final = 500
 
 
 @contextmanager
-def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesOfManager]:
+def opened(session: Session, state: RunState, wanted: DesiredState) -> Iterator[FilesOfManager]:
     """Files of a run, through a pod that lives as long as the block.
 
     Args:
@@ -68,7 +68,7 @@ def opened(session: Session, state: RunState, wanted: Wanted) -> Iterator[FilesO
         _remove(session, [key_of(pod), key_of(policy)])
 
 
-def pod_and_policy(wanted: Wanted, name: str) -> tuple[Object, Object] | None:
+def pod_and_policy(wanted: DesiredState, name: str) -> tuple[Object, Object] | None:
     """Manifests of the pod and of a NetworkPolicy without any connection; None: the run has no manager to copy."""
     if (manager := manager_of(wanted)) is None:
         return None
@@ -129,7 +129,7 @@ def left(session: Session, run: str) -> list[Object]:
     return found
 
 
-def _sweep(session: Session, wanted: Wanted) -> None:
+def _sweep(session: Session, wanted: DesiredState) -> None:
     """Remove what killed commands left: pods that have ended, and objects older than any may get."""
     with suppress(ApiError):
         found = [one for one in left(session, wanted.run) if inventory.is_ours(one, wanted.run, wanted.uid)]

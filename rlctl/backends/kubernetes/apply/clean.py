@@ -8,7 +8,7 @@ from rlctl.backends.kubernetes.api.interface import Key, Object, kubectl
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, pod_of
-from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.errors import PartlyApplied
 
 TIMEOUT_S: Final = 300.0
@@ -19,7 +19,7 @@ def key_of(run: str) -> Key:
     return Key("Pod", f"{run}-clean")
 
 
-def pod(wanted: Wanted) -> Object | None:
+def pod(wanted: DesiredState) -> Object | None:
     """Pod that removes VOLUME/runs/<run>-<uid8> and nothing else; None: the run has no manager to copy it from."""
     return pod_of(wanted, key_of(wanted.run).name, "clean", ["python", "-c", _REMOVE, folder_of(wanted)])
 

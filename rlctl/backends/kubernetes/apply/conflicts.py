@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.apply.drift import compare
 from rlctl.backends.kubernetes.apply.survey import Item, Survey
 from rlctl.backends.kubernetes.run_state import keys, replicas
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.errors import Problem, RlctlError, SpecError
 from rlctl.spec.names import MANAGER
 
@@ -55,7 +55,7 @@ def check(session: Session, seen: Survey) -> None:
         raise conflict(rows, run=seen.wanted.run)
 
 
-def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> list[Problem]:
+def _patched(session: Session, key: Key, document: Object, wanted: DesiredState) -> list[Problem]:
     """Faults of a patched object that does not exist yet; any other refusal is raised when it is written."""
     if not wanted.patches(key):
         return []
@@ -67,7 +67,7 @@ def _patched(session: Session, key: Key, document: Object, wanted: Wanted) -> li
     return []
 
 
-def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
+def not_taken(error: ApiError, key: Key, wanted: DesiredState) -> SpecError | None:
     """The error for a patched object that the server never takes; None for any other error."""
     files = wanted.patches(key)
     if not files or not is_invalid(error):
@@ -77,12 +77,12 @@ def not_taken(error: ApiError, key: Key, wanted: Wanted) -> SpecError | None:
     )
 
 
-def judged(session: Session, error: ApiError, key: Key, wanted: Wanted) -> RlctlError:
+def judged(session: Session, error: ApiError, key: Key, wanted: DesiredState) -> RlctlError:
     """Error for the user when a dry run of a change is refused."""
     return not_taken(error, key, wanted) or in_words(error, "patch", key, session.api, written=False)
 
 
-def _asked(session: Session, item: Item, wanted: Wanted) -> list[Row]:
+def _asked(session: Session, item: Item, wanted: DesiredState) -> list[Row]:
     assert item.live is not None
     try:
         session.api.apply(

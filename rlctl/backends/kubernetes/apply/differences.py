@@ -19,11 +19,11 @@ from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state.replicas import with_replicas
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, number_of
 from rlctl.spec.names import MANAGER, WORKLOADS
 
 
-def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
+def differences(session: Session, wanted: DesiredState) -> Iterator[Difference]:
     """Differences by one dry run per object that differs; see KubernetesBackend.differences."""
     seen = survey(session, wanted)
     for item in seen.items:
@@ -43,7 +43,7 @@ def differences(session: Session, wanted: Wanted) -> Iterator[Difference]:
                 yield Difference(str(key), "remove")
 
 
-def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
+def _added(session: Session, item: Item, wanted: DesiredState) -> Iterator[str]:
     """The whole document as added lines; a dry run tells whether the server would take it, and raises if not."""
     workload = item.key.kind in WORKLOADS
     try:
@@ -61,7 +61,7 @@ def _added(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
         yield f"+  replicas: {item.replicas}  # set by rlctl-scale"
 
 
-def _changed(session: Session, item: Item, wanted: Wanted) -> Iterator[str]:
+def _changed(session: Session, item: Item, wanted: DesiredState) -> Iterator[str]:
     live = item.live
     assert live is not None
     try:

@@ -23,7 +23,7 @@ from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, loc
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, number_of, of_revision, revision_key
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, workload_name
@@ -97,7 +97,7 @@ class _Down:
         live = self._api.get(Key("StatefulSet", workload_name(self._run, "manager")))
         return live if live is not None and inventory.is_ours(live, self._run, self._uid) else None
 
-    def _revision(self) -> Wanted | None:
+    def _revision(self) -> DesiredState | None:
         """The recorded revision, else the newest that exists, else what its live manager shows; None without any."""
         number = self._record.state.revision
         there = (each for key in self._record.inventory if (each := number_of(key, self._run)) is not None)
@@ -107,7 +107,7 @@ class _Down:
         if self._manager is None:
             return None
         objects = {key_of(self._manager): self._manager}
-        return Wanted(self._run, self._uid, "", (), objects, {}, {}, {}, {}, {})
+        return DesiredState(self._run, self._uid, "", (), objects, {}, {}, {}, {}, {})
 
     def _last_words(self, writer: Writer) -> None:
         """Store the manager's last status, before it ends."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rlctl.backends.kubernetes.api.interface import Api, Key
 from rlctl.backends.kubernetes.apply.survey import Survey
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, number_of, of_revision, revision_key, same
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, number_of, of_revision, revision_key, same
 from rlctl.backends.revisions import KEPT
 
 
@@ -47,6 +47,6 @@ def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
     return stays
 
 
-def run_files(wanted: Wanted) -> set[Key]:
+def run_files(wanted: DesiredState) -> set[Key]:
     """Immutable ConfigMaps of a revision: pods that were not replaced yet still read them."""
     return {key for key, thing in wanted.objects.items() if key.kind == "ConfigMap" and thing.get("immutable")}

@@ -12,7 +12,7 @@ from rlctl.backends.kubernetes.apply.up import apply
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, described, number_of, of_revision, revision_key
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, described, number_of, of_revision, revision_key
 from rlctl.backends.revisions import check_fits, missing
 from rlctl.spec.names import COMPONENT, selector
 
@@ -41,7 +41,7 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
     yield from apply(session, replace(wanted, note=f"rollback to {number}"), "rollback")
 
 
-def _with_claims_of(present: Wanted, wanted: Wanted) -> Wanted:
+def _with_claims_of(present: DesiredState, wanted: DesiredState) -> DesiredState:
     """A revision with the volume claim of the present one, which may have grown since: a volume never shrinks."""
     claims = [key for key in wanted.objects if key.kind == "PersistentVolumeClaim" and key in present.objects]
     names = {f"{key.kind}-{key.name}.yaml".lower() for key in claims}
@@ -56,7 +56,7 @@ def _with_claims_of(present: Wanted, wanted: Wanted) -> Wanted:
     )
 
 
-def kept(api: Api, record: Record, number: int) -> Wanted:
+def kept(api: Api, record: Record, number: int) -> DesiredState:
     """The wanted objects of a revision.
 
     Raises:

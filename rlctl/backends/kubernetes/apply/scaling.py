@@ -17,7 +17,7 @@ from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, shares
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, of_revision, revision_key, shares
 from rlctl.backends.run_states import check_count, check_role
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 from rlctl.spec.names import DOMAIN, selector
@@ -50,7 +50,7 @@ def known(api: Api, run: str) -> Record:
     return record
 
 
-def live(session: Session, run: str) -> tuple[Record, Wanted]:
+def live(session: Session, run: str) -> tuple[Record, DesiredState]:
     """A run that is up, and its present revision.
 
     Raises:
@@ -111,12 +111,12 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
         raise partly(error) from error
 
 
-def _numbers(wanted: Wanted, counts: Mapping[str, int]) -> dict[Key, int]:
+def _numbers(wanted: DesiredState, counts: Mapping[str, int]) -> dict[Key, int]:
     """Replicas of each workload."""
     return {key: n for role, count in counts.items() for key, n in shares(wanted.workloads(role), count).items()}
 
 
-def _tell(session: Session, wanted: Wanted, state: RunState, counts: Mapping[str, int]) -> None:
+def _tell(session: Session, wanted: DesiredState, state: RunState, counts: Mapping[str, int]) -> None:
     """Notify the manager of new numbers of roles that it waits for; with the old ones it works, too."""
     if not counts.keys() & set(_RECKONED_WITH):
         return

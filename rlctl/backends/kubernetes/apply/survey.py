@@ -20,7 +20,7 @@ from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.replicas import Count
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, of_revision, revision_key, same, shares
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, of_revision, revision_key, same, shares
 from rlctl.backends.run_states import live_counts
 from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout
@@ -80,9 +80,9 @@ class Item:
 class Survey:
     """Everything that an `up` needs to know, and what it will do."""
 
-    wanted: Wanted
+    wanted: DesiredState
     record: Record | None
-    previous: Wanted | None  # the revision last applied as a whole
+    previous: DesiredState | None  # the revision last applied as a whole
     items: tuple[Item, ...]  # in the order in which they are sent
     unused: tuple[Key, ...]  # to be removed
     core: Object | None  # Secrets
@@ -132,7 +132,7 @@ class Survey:
         return [item.key for item in self.items if item.live and item.live["metadata"].get("deletionTimestamp")]
 
 
-def survey(session: Session, wanted: Wanted) -> Survey:
+def survey(session: Session, wanted: DesiredState) -> Survey:
     """Read everything that an `up` needs.
 
     Raises:
@@ -178,8 +178,8 @@ def survey(session: Session, wanted: Wanted) -> Survey:
 
 
 def _item(
-    key: Key, document: Object, live: Object | None, record: Record | None, previous: Wanted | None, wanted: Wanted,
-    replicas_wanted: int, kept_roles: set[str],
+    key: Key, document: Object, live: Object | None, record: Record | None, previous: DesiredState | None,
+    wanted: DesiredState, replicas_wanted: int, kept_roles: set[str],
 ) -> Item:  # fmt: skip
     role = inventory.role_of(document)
     denied = record is not None and live is None and key in record.denied
@@ -205,7 +205,7 @@ def _still_denied(session: Session, item: Item) -> bool:
     return False
 
 
-def _state(session: Session, wanted: Wanted, stored: RunState | None, totals: Mapping[str, int]) -> RunState:
+def _state(session: Session, wanted: DesiredState, stored: RunState | None, totals: Mapping[str, int]) -> RunState:
     counts = {role: totals.get(role, count) for role, count in wanted.spec_replicas.items()}
     if stored is not None:
         return replace(
@@ -228,20 +228,20 @@ def _state(session: Session, wanted: Wanted, stored: RunState | None, totals: Ma
     )
 
 
-def _storage(wanted: Wanted) -> str:
+def _storage(wanted: DesiredState) -> str:
     storage: Mapping[str, Any] = wanted.spec.get("storage") or {}
     claim = storage.get("claim") or volume_name(wanted.run)
     return f"claim {claim}:{Layout.of(Path('/'), wanted.run, wanted.uid).root}"
 
 
-def _unused(record: Record | None, wanted: Wanted) -> list[Key]:
+def _unused(record: Record | None, wanted: DesiredState) -> list[Key]:
     if record is None:
         return []
     kept = {*record.kept, revision_key(wanted.run, record.state.revision)}
     return inventory.unused(record.inventory, wanted.objects, kept.__contains__, wanted.run)
 
 
-def _read(session: Session, wanted: Wanted) -> dict[Key, Object | None]:
+def _read(session: Session, wanted: DesiredState) -> dict[Key, Object | None]:
     """Live objects of the wanted ones: a list for each kind, and a read by name for those in no list."""
     found: dict[Key, Object] = {}
     for kind in dict.fromkeys(key.kind for key in wanted.objects):
@@ -269,7 +269,7 @@ def _get(session: Session, key: Key) -> Object | None:
         raise in_words(error, "get", key, session.api, written=False) from error
 
 
-def _check_foreign(there: list[Object], wanted: Wanted, namespace: str) -> None:
+def _check_foreign(there: list[Object], wanted: DesiredState, namespace: str) -> None:
     foreign = [thing for thing in there if not inventory.is_ours(thing, wanted.run, wanted.uid)]
     if foreign:
         named = [f"{thing['kind']} {thing['metadata']['name']}" for thing in foreign]

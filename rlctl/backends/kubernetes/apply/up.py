@@ -31,7 +31,7 @@ from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import Wanted, revision_document, revision_key
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState, revision_document, revision_key
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS
 
@@ -42,7 +42,7 @@ _BOOKKEEPING: Final = ("resourceVersion", "generation", "managedFields")
 
 
 def apply(
-    session: Session, wanted: Wanted, verb: str = "up", initial: Callable[[], Path] | None = None
+    session: Session, wanted: DesiredState, verb: str = "up", initial: Callable[[], Path] | None = None
 ) -> Iterator[Applied]:
     """Apply the wanted objects; see KubernetesBackend.apply."""
     seen = survey(session, wanted)

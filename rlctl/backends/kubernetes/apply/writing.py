@@ -11,7 +11,7 @@ from rlctl.backends.kubernetes.api.refusals import Refusal, in_words, partly
 from rlctl.backends.kubernetes.api.retries import FENCE
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.lock import Hold
+from rlctl.backends.kubernetes.run_state.lock import HeldLock
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.errors import BackendUnreachable
 from rlctl.spec.names import MANAGER, SCALE_MANAGER
@@ -44,7 +44,7 @@ class Writer:
     ApiError.
     """
 
-    def __init__(self, api: Api, hold: Hold) -> None:
+    def __init__(self, api: Api, hold: HeldLock) -> None:
         self._api, self._hold = api, hold
         self.written = 0
 

@@ -17,8 +17,8 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose import rollout
 from rlctl.backends.kubernetes.diagnose.causes import admission, containers, images, nodes, scheduling
 from rlctl.backends.kubernetes.diagnose.causes.base import (
-    Around,
     Cause,
+    RelatedObjects,
     age_s,
     container_statuses,
     is_ready,
@@ -57,7 +57,7 @@ class Group:
     pods: tuple[Object, ...]
 
 
-def of_pod(pod: Object, around: Around) -> Cause | None:
+def of_pod(pod: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a pod is not ready; None when it is."""
     found = nodes.ending(pod, around) or nodes.failed(pod)
     if found is not None or is_ready(pod):
@@ -78,12 +78,12 @@ def of_pod(pod: Object, around: Around) -> Cause | None:
     return containers.unready(pod, around) if running else containers.creating(pod, around)
 
 
-def of_workload(workload: Object, around: Around) -> Cause | None:
+def of_workload(workload: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which pods of a Deployment or StatefulSet were not created; None when nothing says so."""
     return admission.cause(workload, around) or admission.progress(workload)
 
 
-def groups(pods: Sequence[Object], around: Around, workloads: Sequence[Object] = ()) -> list[Group]:
+def groups(pods: Sequence[Object], around: RelatedObjects, workloads: Sequence[Object] = ()) -> list[Group]:
     """Groups of pods that are not ready, by cause, the most frequent first; without those that ended long ago.
 
     Args:
@@ -106,7 +106,9 @@ def sentence(count: int, wanted: int, role: str, text: str) -> str:
     return text if count == 1 else f"{count} of {max(wanted, count)} {role}s: {text}"
 
 
-def stateful(role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], around: Around) -> list[Process]:
+def stateful(
+    role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], around: RelatedObjects
+) -> list[Process]:
     """One entry for each replica of a StatefulSet, by ordinal; those without a pod share one."""
     if workload is None:
         return [_absent(role, wanted, "StatefulSet")] if wanted else []
@@ -125,7 +127,7 @@ def ordinal(pod: Object) -> int:
 
 
 def elastic(
-    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: Around,
+    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: RelatedObjects,
     pods: Sequence[Object] = (),
 ) -> list[Process]:  # fmt: skip
     """Entries for the replicas of a role's Deployments: the healthy ones, then the others by cause.
@@ -198,7 +200,7 @@ def asked(workload: Object) -> int:
     return 1 if replicas is None else int(replicas)
 
 
-def _single(role: Role, index: int, pod: Object, workload: Object, around: Around) -> Process:
+def _single(role: Role, index: int, pod: Object, workload: Object, around: RelatedObjects) -> Process:
     cause, name, again = of_pod(pod, around), name_of(pod), restarts(pod)
     if (cause is None or cause.state not in _ON_THEIR_WAY_OUT) and rollout.is_old(pod, [workload]):
         cause = _waiting_for(workload)
@@ -211,7 +213,7 @@ def _single(role: Role, index: int, pod: Object, workload: Object, around: Aroun
     )  # fmt: skip
 
 
-def lately(pods: Sequence[Object], around: Around) -> str:
+def lately(pods: Sequence[Object], around: RelatedObjects) -> str:
     """ "pong-learner-0 was restarted 4 min ago: exited 1: why", of pods that are healthy again; "" without one."""
     ended = sorted((ago_s, name_of(pod)) for pod in pods if (ago_s := _restarted_s(pod, around.now)) <= _LATELY_S)
     if not ended:
@@ -235,7 +237,7 @@ def _restarted_s(pod: Object, now: datetime) -> float:
     return min(ended, default=math.inf)
 
 
-def _life_before(pod: Object, around: Around) -> tuple[tuple[str, ...], str, datetime | None]:
+def _life_before(pod: Object, around: RelatedObjects) -> tuple[tuple[str, ...], str, datetime | None]:
     """Last restart of a container that is healthy now: last log lines and cause; and the start of its present life."""
     lines: tuple[str, ...] = ()
     said, started = "", None
@@ -272,7 +274,9 @@ def _waiting_for(*workloads: Object) -> Cause:
     return _REPLACED if any(map(rollout.taken_up, workloads)) else _UNSEEN
 
 
-def _replaced(role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: Around) -> Process:
+def _replaced(
+    role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: RelatedObjects
+) -> Process:
     """Replicas of Deployments from before the last change; and why their successors are refused, if they are."""
     late = [workload for workload in workloads if rollout.old_ready(workload)] or workloads
     cause = _waiting_for(*late)
@@ -283,7 +287,9 @@ def _replaced(role: Role, index: int, count: int, wanted: int, workloads: Sequen
     return _of_cause(role, index, cause, name, count, wanted)
 
 
-def _missing(role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: Around) -> Process:
+def _missing(
+    role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: RelatedObjects
+) -> Process:
     """Replicas that are wanted and were not created."""
     cause = next((found for workload in workloads if (found := of_workload(workload, around)) is not None), None)
     asked_for = sum(asked(workload) for workload in workloads)

@@ -23,7 +23,7 @@ MODEL_MB: Final = 10.0
 class Fleet:
     """All objects of a run, and its pods by workload."""
 
-    wanted: wanted.Wanted
+    wanted: wanted.DesiredState
     pods: Mapping[Key, int]  # workload -> replicas
     live: Mapping[Key, int]  # workload -> pods that exist already
     sizes: Sizes = no_sizes

@@ -36,7 +36,7 @@ _PROCESS: Final = f"{DOMAIN}/process"
 
 
 @dataclass(frozen=True, slots=True)
-class Me:
+class LockHolder:
     """Identity of this command, as others see it."""
 
     user: str
@@ -49,11 +49,11 @@ class Me:
         return f"{self.user}@{self.host}"
 
     @staticmethod
-    def now() -> Me:
-        return Me(user(), socket.gethostname(), os.getpid(), _process(os.getpid()))
+    def now() -> LockHolder:
+        return LockHolder(user(), socket.gethostname(), os.getpid(), _process(os.getpid()))
 
 
-class Hold:
+class HeldLock:
     """One holding of the lock."""
 
     def __init__(
@@ -121,12 +121,12 @@ class Lock:
     """
 
     def __init__(
-        self, api: Api, run: str, verb: str, *, me: Me | None = None, clock: Callable[[], float] = steady,
+        self, api: Api, run: str, verb: str, *, me: LockHolder | None = None, clock: Callable[[], float] = steady,
         sleep: Callable[[float], None] = time.sleep, now: Callable[[], datetime] = lambda: datetime.now(UTC),
         waiting: Say = lambda text: None,
     ) -> None:  # fmt: skip
         self._api, self._run, self._verb = api, run, verb
-        self._me = me or Me.now()
+        self._me = me or LockHolder.now()
         self._clock, self._sleep, self._now, self._waiting = clock, sleep, now, waiting
 
     def sweep(self) -> None:
@@ -137,7 +137,7 @@ class Lock:
                 self._api.delete(_key(self._run), uid=found["metadata"]["uid"])
 
     @contextmanager
-    def held(self) -> Iterator[Hold]:
+    def held(self) -> Iterator[HeldLock]:
         """Hold the lock for the block.
 
         Raises:
@@ -145,7 +145,7 @@ class Lock:
             ApiError: Leases may not be written, or the server does not answer.
         """
         began = self._clock()
-        hold = Hold(self._api, self._run, self._take(), self._clock, self._now, began)
+        hold = HeldLock(self._api, self._run, self._take(), self._clock, self._now, began)
         done = threading.Event()
         renewing = threading.Thread(target=_renew, args=(hold, done), name=f"lock of {self._run}", daemon=True)
         renewing.start()
@@ -222,7 +222,7 @@ class Lock:
         return {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec}
 
 
-def _renew(hold: Hold, done: threading.Event) -> None:
+def _renew(hold: HeldLock, done: threading.Event) -> None:
     while not done.wait(RENEW_S):
         hold.renew()
 
@@ -259,7 +259,7 @@ def is_of(lease: Object, run: str) -> bool:
     return (found.get(MANAGED_BY), found.get(INSTANCE)) == (MANAGER, run)
 
 
-def _has_died(lease: Object, me: Me) -> bool:
+def _has_died(lease: Object, me: LockHolder) -> bool:
     """Whether the holder was a process of this machine that is gone: no need to wait."""
     process = (lease["metadata"].get("annotations") or {}).get(_PROCESS, "")
     machine, _, rest = process.rpartition("/")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from rlctl.backends.base import Process, RunState, Say
 from rlctl.backends.kubernetes.api.interface import Api
-from rlctl.backends.kubernetes.run_state.lock import Lock, Me
+from rlctl.backends.kubernetes.run_state.lock import Lock, LockHolder
 from rlctl.waiting import Waiting, quiet, steady
 
 
@@ -31,7 +31,7 @@ class Session:
 
     api: Api
     ask: Callable[[RunState, str, dict[str, object] | None], dict[str, object]]
-    me: Me = field(default_factory=Me.now)
+    me: LockHolder = field(default_factory=LockHolder.now)
     clock: Callable[[], float] = steady
     sleep: Callable[[float], None] = time.sleep
     now: Callable[[], datetime] = lambda: datetime.now(UTC)

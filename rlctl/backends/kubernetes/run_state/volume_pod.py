@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.kubernetes.api.interface import Object
-from rlctl.backends.kubernetes.run_state.wanted import Wanted
+from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.spec.layout import Layout
 from rlctl.spec.names import UID, VOLUME, labels
 
@@ -18,19 +18,19 @@ _TAKEN: Final = (
 """Fields copied from the manager's pods: they let a pod be scheduled there, and use that volume."""
 
 
-def folder_of(wanted: Wanted) -> str:
+def folder_of(wanted: DesiredState) -> str:
     """Folder of the run as its pods see it: VOLUME/runs/<run>-<uid8>."""
     return str(Layout.of(Path(VOLUME), wanted.run, wanted.uid).root)
 
 
-def manager_of(wanted: Wanted) -> Object | None:
+def manager_of(wanted: DesiredState) -> Object | None:
     """Pod spec of the run's manager; None: the run has no manager."""
     key = next(iter(wanted.workloads("manager")), None)
     return None if key is None else dict(wanted.objects[key]["spec"]["template"]["spec"])
 
 
 def pod_of(
-    wanted: Wanted, name: str, component: str, command: Sequence[str], *, read_only: bool = False,
+    wanted: DesiredState, name: str, component: str, command: Sequence[str], *, read_only: bool = False,
     container: Mapping[str, Any] | None = None, **spec: Any,
 ) -> Object | None:  # fmt: skip
     """Manifest of a pod with the volume and nothing else of the run; None: the run has no manager to copy.

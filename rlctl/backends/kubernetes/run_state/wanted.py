@@ -29,7 +29,7 @@ _LABEL: Final = "revision"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class DesiredState:
     """Desired state of a run in its namespace: what one `up` or `rollback` applies, stored as a revision."""
 
     run: str
@@ -60,7 +60,7 @@ class Wanted:
         return sorted(found, key=_shard)
 
 
-def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> Wanted:
+def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) -> DesiredState:
     """Desired state from a plan and its documents.
 
     Raises:
@@ -68,7 +68,7 @@ def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) 
     """
     documents = tuple(documents)
     objects, texts = _objects(documents, plan.uid)
-    return Wanted(
+    return DesiredState(
         run=plan.run,
         uid=plan.uid,
         rlctl_version=plan.rlctl_version,
@@ -99,7 +99,7 @@ def shares(workloads: Iterable[Key], replicas: int) -> dict[Key, int]:
     return dict(zip(workloads, spread(replicas, len(workloads)), strict=True))
 
 
-def revision_document(wanted: Wanted, number: int, at: datetime, by: str) -> Object:
+def revision_document(wanted: DesiredState, number: int, at: datetime, by: str) -> Object:
     """ConfigMap of a revision: immutable, with compressed documents, as shards repeat each other."""
     described: dict[str, Any] = {
         "format": 1,
@@ -140,7 +140,7 @@ def number_of(key: Key, run: str) -> int | None:
     return int(digits) if key.kind == "ConfigMap" and key.name.startswith(prefix) and digits.isdecimal() else None
 
 
-def of_revision(found: Object, run: str, uid: str) -> Wanted:
+def of_revision(found: Object, run: str, uid: str) -> DesiredState:
     """Desired state from the ConfigMap of a revision.
 
     Raises:
@@ -154,7 +154,7 @@ def of_revision(found: Object, run: str, uid: str) -> Wanted:
             Document(each["name"], each["text"], each["role"], each["origin"]) for each in json.loads(packed)
         )
         objects, texts = _objects(documents, uid)
-        return Wanted(
+        return DesiredState(
             run=run,
             uid=uid,
             rlctl_version=str(described["rlctl_version"]),
@@ -192,7 +192,7 @@ def described(found: Object) -> Revision:
         raise _torn(found["metadata"]["name"], error) from error
 
 
-def same(one: Wanted, other: Wanted) -> bool:
+def same(one: DesiredState, other: DesiredState) -> bool:
     """Whether two revisions have the same content; author and note do not count."""
     return (
         [(document.name, document.text) for document in one.documents]

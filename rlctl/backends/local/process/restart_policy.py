@@ -35,7 +35,7 @@ Report = TypeVar("Report")
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Observation:
     """Observation of one process."""
 
     name: str  # "actor-3"
@@ -57,7 +57,7 @@ class Death:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Restart:
     """Verdict: restart the process, `delay_s` from now."""
 
     delay_s: float
@@ -95,7 +95,7 @@ class RestartPolicy(Generic[Report]):
 
     records: dict[str, _Record[Report]] = field(default_factory=dict)
 
-    def observe(self, seen: Iterable[Seen], now: float) -> list[Death]:
+    def observe(self, seen: Iterable[Observation], now: float) -> list[Death]:
         """Record an observation of all processes of the run.
 
         Args:
@@ -120,7 +120,7 @@ class RestartPolicy(Generic[Report]):
                 deaths.append(Death(process.name, process.exit_status, lived_s, process.startup_s))
         return deaths
 
-    def _live(self, record: _Record[Report], process: Seen, now: float) -> None:
+    def _live(self, record: _Record[Report], process: Observation, now: float) -> None:
         if record.pid != process.pid or record.born is None:
             record.pid, record.born = process.pid, now - process.age_s
         record.due = None
@@ -130,14 +130,14 @@ class RestartPolicy(Generic[Report]):
         elif _of_use_s(lived_s, process.startup_s) >= HEALTHY_S:
             record.well = True
 
-    def unsure(self, process: Seen) -> bool:
+    def unsure(self, process: Observation) -> bool:
         """Whether the policy needs `startup_s` of a process: it has just died, or it has died before and may again."""
         record = self.records.get(process.name)
         if process.state == "dead":
             return process.exit_status != 0 and (record is None or record.due is None)
         return record is not None and record.trouble_since is not None and not record.well
 
-    def judge(self, death: Death, report: Report, now: float, error: str = "") -> Again | GiveUp[Report]:
+    def judge(self, death: Death, report: Report, now: float, error: str = "") -> Restart | GiveUp[Report]:
         """Decide about one death.
 
         Args:
@@ -170,9 +170,9 @@ class RestartPolicy(Generic[Report]):
             return self._first_cause(death.name, report)
         return self._again(record, DELAYS_S[record.short_lives - 1], now)
 
-    def _again(self, record: _Record[Report], delay_s: float, now: float) -> Again:
+    def _again(self, record: _Record[Report], delay_s: float, now: float) -> Restart:
         record.due = now + delay_s
-        return Again(delay_s)
+        return Restart(delay_s)
 
     def _first_cause(self, name: str, report: Report, *, in_vain: bool = False) -> GiveUp[Report]:
         troubles = [

@@ -25,7 +25,7 @@ from rlctl.backends.files import read_json, to_json, write_at_last, write_change
 from rlctl.backends.local.names import is_role, shown
 from rlctl.backends.local.proc import boot_time, started
 from rlctl.backends.local.process.causes import Report, describe, oom_kills, startup_s
-from rlctl.backends.local.process.restart_policy import Again, Death, GiveUp, RestartPolicy, Seen
+from rlctl.backends.local.process.restart_policy import Death, GiveUp, Observation, Restart, RestartPolicy
 from rlctl.backends.local.process.stopping import signal_group, stop_in_order
 from rlctl.backends.local.process.supervisord import BAD_NAME, Child, Supervisor
 from rlctl.backends.local.state import run_state
@@ -101,7 +101,7 @@ class Watch:
             self._reasons[death.name] = report.text
         verdict = self._policy.judge(death, report, now, report.error)
         match verdict:
-            case Again(delay_s):
+            case Restart(delay_s):
                 say(f"{report.text}; started again in {delay_s:g} s")
                 return True
             case GiveUp(process, cause, short_lives):
@@ -125,7 +125,7 @@ class Watch:
                 self._policy.started(name)
         return bool(due)
 
-    def _seen(self, child: Child) -> Seen:
+    def _seen(self, child: Child) -> Observation:
         seen = _seen(child)
         if seen.state == "stopped" or not self._policy.unsure(seen):
             return seen
@@ -170,13 +170,13 @@ def _undisturbed() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _seen(child: Child) -> Seen:
+def _seen(child: Child) -> Observation:
     if child.state in ("EXITED", "FATAL", "UNKNOWN"):
         lived_s = max(0.0, child.stop - child.start)
-        return Seen(child.name, "dead", 0, lived_s, child.exit_status if child.state == "EXITED" else None)
+        return Observation(child.name, "dead", 0, lived_s, child.exit_status if child.state == "EXITED" else None)
     if child.state in _STOPPED_STATES:
-        return Seen(child.name, "stopped")
-    return Seen(child.name, "live", child.pid, max(0.0, child.now - child.start))
+        return Observation(child.name, "stopped")
+    return Observation(child.name, "live", child.pid, max(0.0, child.now - child.start))
 
 
 def _began(child: Child, lived_s: float) -> float:

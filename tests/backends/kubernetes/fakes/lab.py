@@ -13,7 +13,7 @@ from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.lock import Me
+from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.plan import Document, Plan, make
 from rlctl.render import cluster_documents
@@ -23,8 +23,8 @@ from tests.support.kills import killed_at_every_step
 
 DIGEST = "sha256:" + "ab" * 32
 IMAGES = {name: f"registry.example/{name}@{DIGEST}" for name in ("core", "actor", "learner")}
-ALICE = Me("alice", "desk", 1)
-BOB = Me("bob", "laptop", 2)
+ALICE = LockHolder("alice", "desk", 1)
+BOB = LockHolder("bob", "laptop", 2)
 UID = "0123456789abcdef" * 2
 KEPT_BY_US = ("ConfigMap pong-state", "Lease pong-lock")
 """Neither is in the inventory: one holds it, the other goes with the command."""
@@ -57,7 +57,7 @@ class Lab:
         change: what a test does to every document before it is sent, as a user's patch does.
     """
 
-    def __init__(self, api: FakeApi | None = None, me: Me = ALICE) -> None:
+    def __init__(self, api: FakeApi | None = None, me: LockHolder = ALICE) -> None:
         self.api = api or FakeApi()
         self.me = me
         self.notes: list[str] = []

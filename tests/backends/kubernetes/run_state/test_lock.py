@@ -12,7 +12,7 @@ import pytest
 from rlctl.backends.kubernetes.api.exchange import NoAnswer
 from rlctl.backends.kubernetes.api.interface import ApiError, Key
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.run_state.lock import DURATION_S, FRESH_S, Lock, Me
+from rlctl.backends.kubernetes.run_state.lock import DURATION_S, FRESH_S, Lock, LockHolder
 from rlctl.errors import Conflict, Locked
 from rlctl.waiting import steady
 from tests.backends.kubernetes.api.test_calls import Clock, calls_of
@@ -23,7 +23,7 @@ from tests.backends.kubernetes.fakes.selectors import forbidden
 LEASE = Key("Lease", "pong-lock")
 
 
-def lock_of(api: FakeApi, me: Me = ALICE, verb: str = "up", notes: list[str] | None = None) -> Lock:
+def lock_of(api: FakeApi, me: LockHolder = ALICE, verb: str = "up", notes: list[str] | None = None) -> Lock:
     return Lock(
         api, "pong", verb, me=me, clock=api.clock, sleep=api.sleep, now=api.now,
         waiting=(notes if notes is not None else []).append,
@@ -61,7 +61,7 @@ def test_a_dead_holder_is_waited_out_by_the_clock_of_whoever_waits() -> None:
 
 def test_a_dead_process_of_this_machine_is_not_waited_for() -> None:
     api = FakeApi()
-    me = Me.now()
+    me = LockHolder.now()
     machine = me.process.rpartition("/")[0]
     dead = replace(me, pid=2**22 + 1, process=f"{machine}/{2**22 + 1}-1")
     api.create(lock_of(api, dead)._document())
@@ -72,7 +72,7 @@ def test_a_dead_process_of_this_machine_is_not_waited_for() -> None:
 
 def test_a_live_process_of_this_machine_is_waited_for() -> None:
     api = FakeApi()
-    me = Me.now()
+    me = LockHolder.now()
     api.create(lock_of(api, me)._document())
     with lock_of(api, me).held():
         pass
@@ -175,7 +175,7 @@ def test_a_lease_of_somebody_else_is_no_lock_and_stays() -> None:
 
 def test_a_lease_of_somebody_else_is_not_swept_though_it_names_a_dead_process() -> None:
     api = FakeApi()
-    me = Me.now()
+    me = LockHolder.now()
     made = lock_of(api, replace(me, process=f"{me.process.rpartition('/')[0]}/1-1"))._document()
     api.put({**made, "metadata": {**made["metadata"], "labels": {}}})
     lock_of(api, me).sweep()

@@ -8,8 +8,8 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.api.quantity import amount, written
 from rlctl.backends.kubernetes.api.refusals import QUOTA, pairs
 from rlctl.backends.kubernetes.diagnose.causes.base import (
-    Around,
     Cause,
+    RelatedObjects,
     age_s,
     condition,
     evidence,
@@ -22,7 +22,7 @@ _FORGOTTEN_S = 300.0
 """Seconds after which a refusal no longer counts: it is overcome, or would have been repeated."""
 
 
-def cause(workload: Object, around: Around) -> Cause | None:
+def cause(workload: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a Deployment or StatefulSet has fewer pods than it wants; None when no pod of it was refused."""
     refused = condition(workload, "ReplicaFailure")
     if refused.get("status") == "True":

@@ -40,7 +40,7 @@ class Cause:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class RelatedObjects:
     """Related objects that were read beside the pods."""
 
     now: datetime
@@ -55,7 +55,7 @@ class Around:
 
 
 def indexed(events: Iterable[Object]) -> dict[tuple[str, str], list[Object]]:
-    """Events by the object that they are about, newest first; as in Around.events."""
+    """Events by the object that they are about, newest first; as in RelatedObjects.events."""
     found: dict[tuple[str, str], list[Object]] = {}
     for event in events:
         about = event.get("involvedObject") or {}
@@ -136,7 +136,7 @@ def container_statuses(pod: Object) -> Iterator[tuple[Object, Object]]:
             yield found, specs.get(found.get("name"), {})
 
 
-def settled(pod: Object, around: Around, found: Cause) -> Cause:
+def settled(pod: Object, around: RelatedObjects, found: Cause) -> Cause:
     """The cause; `starting` while a missing object may still be written, just after the pod."""
     if age_s((pod.get("metadata") or {}).get("creationTimestamp"), around.now) >= SETTLED_S:
         return found

@@ -11,8 +11,8 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes import images, volumes
 from rlctl.backends.kubernetes.diagnose.causes.base import (
     GRACE_S,
-    Around,
     Cause,
+    RelatedObjects,
     State,
     age_s,
     describe,
@@ -40,7 +40,7 @@ _NO_COMMAND = re.compile(
 )
 
 
-def config(pod: Object, status: Object, around: Around) -> Cause | None:
+def config(pod: Object, status: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a container cannot be created from its spec; None for any other reason."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
@@ -89,7 +89,7 @@ def start(pod: Object, reason: str, message: str) -> Cause:
     return Cause("start", "its container cannot be started", "backoff", said, describe(pod), key=stable(message))
 
 
-def crash(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
+def crash(pod: Object, status: Object, spec: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a container does not stay up; None when it has not ended, or ended in good order or long ago."""
     state, last = status.get("state") or {}, status.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
@@ -173,7 +173,7 @@ def _memory(death: _Death, spec: Object) -> Cause:
     return death.cause("oom", text, said=said, again=again)
 
 
-def _probe_that_killed(pod: Object, around: Around) -> str | None:
+def _probe_that_killed(pod: Object, around: RelatedObjects) -> str | None:
     """Message of the kubelet about the probe because of which it killed a container."""
     killed = [
         event
@@ -189,7 +189,7 @@ def _probe_that_killed(pod: Object, around: Around) -> str | None:
     return str(killed[0].get("message", ""))
 
 
-def creating(pod: Object, around: Around) -> Cause:
+def creating(pod: Object, around: RelatedObjects) -> Cause:
     """Cause for which a scheduled pod has no container yet."""
     if (mounted := volumes.mount(pod, around)) is not None:
         return mounted
@@ -212,7 +212,7 @@ def creating(pod: Object, around: Around) -> Cause:
     return Cause("creating", text, state, "", show)
 
 
-def unready(pod: Object, around: Around) -> Cause | None:
+def unready(pod: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a pod whose containers run is not ready."""
     begun = [
         age_s(((status.get("state") or {}).get("running") or {}).get("startedAt"), around.now)
@@ -241,7 +241,7 @@ def _probe_words(message: str) -> str:
     return f"its {probe} probe fails"
 
 
-def _lines(pod: Object, ended: Object, around: Around) -> list[str]:
+def _lines(pod: Object, ended: Object, around: RelatedObjects) -> list[str]:
     """Last log lines of the previous life: Kubernetes keeps them as the message of a container that failed."""
     told = around.logs.get(name_of(pod))
     if told is None:

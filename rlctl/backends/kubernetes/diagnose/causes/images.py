@@ -6,7 +6,14 @@ import re
 from typing import NamedTuple
 
 from rlctl.backends.kubernetes.api.interface import Object
-from rlctl.backends.kubernetes.diagnose.causes.base import Around, Cause, describe, evidence, name_of, namespaced
+from rlctl.backends.kubernetes.diagnose.causes.base import (
+    Cause,
+    RelatedObjects,
+    describe,
+    evidence,
+    name_of,
+    namespaced,
+)
 from rlctl.image_names import HUB, LOCAL, Reference, loopback
 
 REASONS = (
@@ -78,7 +85,7 @@ _SORTS = (
 )  # fmt: skip
 
 
-def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | None:
+def cause(pod: Object, status: Object, spec: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which the image of a waiting container is missing; None when it waits for something else."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
@@ -117,7 +124,7 @@ def cause(pod: Object, status: Object, spec: Object, around: Around) -> Cause | 
     return Cause("image", f"image {image} cannot be pulled", "backoff", said, describe(pod))
 
 
-def _message(pod: Object, image: str, message: str, around: Around) -> str:
+def _message(pod: Object, image: str, message: str, around: RelatedObjects) -> str:
     """Message of the registry: while the kubelet waits between two attempts, an older one has it in an event only."""
     if message and not re.fullmatch(r"Back-off pulling image \S+", message):
         return message
@@ -149,7 +156,7 @@ def _parts(image: str) -> tuple[str, str]:
     return first if known else HUB, path.rpartition(":")[0] or path
 
 
-def pulling(pod: Object, around: Around) -> tuple[str, Object] | None:
+def pulling(pod: Object, around: RelatedObjects) -> tuple[str, Object] | None:
     """Image that is being pulled, and the event that says so; None when none is."""
     for event in around.of("Pod", name_of(pod), "Pulling", "Pulled", "Created", "Started"):
         if event.get("reason") != "Pulling":

@@ -6,8 +6,8 @@ import re
 
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes.base import (
-    Around,
     Cause,
+    RelatedObjects,
     age_s,
     condition,
     describe,
@@ -74,7 +74,7 @@ def _evicted(pod: Object, message: str, said: str) -> Cause:
     return Cause("evicted", "was evicted from its node", "exited", said, show)
 
 
-def lost(pod: Object, around: Around) -> Cause | None:
+def lost(pod: Object, around: RelatedObjects) -> Cause | None:
     """Cause of a pod whose node does not answer; None when nothing says so."""
     node = str((pod.get("spec") or {}).get("nodeName", ""))
     ready = condition(pod, "Ready")
@@ -87,7 +87,7 @@ def lost(pod: Object, around: Around) -> Cause | None:
     return Cause("node-lost", text, "backoff", said, f"kubectl describe node {node}", key=node)
 
 
-def ending(pod: Object, around: Around) -> Cause | None:
+def ending(pod: Object, around: RelatedObjects) -> Cause | None:
     """Cause of a pod that is being deleted, or is stuck in that; None when it is not being deleted."""
     metadata = pod.get("metadata") or {}
     deleted = metadata.get("deletionTimestamp")

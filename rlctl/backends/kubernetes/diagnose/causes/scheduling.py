@@ -10,8 +10,8 @@ from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes import volumes
 from rlctl.backends.kubernetes.diagnose.causes.base import (
     GRACE_S,
-    Around,
     Cause,
+    RelatedObjects,
     State,
     age_s,
     condition,
@@ -28,7 +28,7 @@ _RANKS: Final = ("resource", "volume", "affinity", "taint", "other")
 """Order of reasons that hold for equally many nodes: first the one that a user can do more about."""
 
 
-def cause(pod: Object, around: Around) -> Cause | None:
+def cause(pod: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which the scheduler has not placed the pod; None when it has."""
     found = condition(pod, "PodScheduled")
     if found.get("status") != "False":
@@ -76,7 +76,7 @@ def _gated(pod: Object, said: str) -> Cause:
     return Cause("gated", text, "starting", said, describe(pod))
 
 
-def _scale_up(pod: Object, around: Around) -> Cause | None:
+def _scale_up(pod: Object, around: RelatedObjects) -> Cause | None:
     for event in around.of("Pod", name_of(pod), "TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "Nominated"):
         reason, message = str(event.get("reason")), str(event.get("message", ""))
         if reason in ("TriggeredScaleUp", "Nominated"):  # the second is Karpenter's

@@ -6,8 +6,8 @@ import re
 
 from rlctl.backends.kubernetes.api.interface import Object
 from rlctl.backends.kubernetes.diagnose.causes.base import (
-    Around,
     Cause,
+    RelatedObjects,
     State,
     age_s,
     describe,
@@ -29,7 +29,7 @@ def claims_of(pod: Object) -> list[str]:
     return [str(name) for name in found if name]
 
 
-def unbound(pod: Object, message: str, around: Around) -> Cause | None:
+def unbound(pod: Object, message: str, around: RelatedObjects) -> Cause | None:
     """Cause in the scheduler's message about claims: missing, or not bound; None when it is about something else."""
     if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
         return settled(pod, around, Cause(
@@ -47,7 +47,7 @@ def unbound(pod: Object, message: str, around: Around) -> Cause | None:
     )  # fmt: skip
 
 
-def claim(found: Object, around: Around) -> Cause | None:
+def claim(found: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a PersistentVolumeClaim is not bound; None when it is."""
     phase = (found.get("status") or {}).get("phase")
     if phase == "Bound":
@@ -89,7 +89,7 @@ def claim(found: Object, around: Around) -> Cause | None:
     return Cause("claim-pending", text, "backoff", said, show)
 
 
-def mount(pod: Object, around: Around) -> Cause | None:
+def mount(pod: Object, around: RelatedObjects) -> Cause | None:
     """Cause for which a volume of a scheduled pod is not mounted; None when no event says so."""
     for event in around.of("Pod", name_of(pod), "FailedMount", "FailedAttachVolume", "FailedMapVolume"):
         reason, message = str(event.get("reason")), str(event.get("message", ""))
@@ -101,7 +101,7 @@ def mount(pod: Object, around: Around) -> Cause | None:
     return None
 
 
-def _mount(pod: Object, around: Around, reason: str, message: str) -> Cause:
+def _mount(pod: Object, around: RelatedObjects, reason: str, message: str) -> Cause:
     said, show = evidence(reason, message), describe(pod)
     volume = named[1] if (named := re.search(r'for volume "([^"]+)"', message)) else ""
     if missing := re.search(r'(secret|configmap|persistentvolumeclaim) "([^"]+)" not found', message, re.IGNORECASE):
@@ -135,6 +135,6 @@ def _mount(pod: Object, around: Around, reason: str, message: str) -> Cause:
     return Cause("volume", text, still(pod, around), said, show, key=reason)
 
 
-def still(pod: Object, around: Around) -> State:
+def still(pod: Object, around: RelatedObjects) -> State:
     """`starting` for a while, then `backoff`: a first attempt on a node often fails, and that is not worth a report."""
     return "starting" if age_s((pod.get("status") or {}).get("startTime"), around.now) < FIRST_TRIES_S else "backoff"

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from rlctl_agents.algorithms.base import Algorithm, Batch, Loss
 
-PIECE_ROWS = 8192
+MICRO_BATCH_ROWS = 8192
 """Most rows of a micro-batch. An mlp of 128 learns from a row in 2.3 us of CPU with 8,192 rows, in 3.7 with 65,536."""
-PIECE_BYTES = 6 << 20
+MICRO_BATCH_BYTES = 6 << 20
 """Most bytes of a micro-batch. The Nature CNN (fp32, AVX2 alone) learns from a row of Pong in 0.96 ms with 160 rows, in
 1.0 with 80, in 1.07 with 640."""
 
 
-def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
+def micro_batches(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
     """Split a batch into micro-batches of whole segments, as views: at most `most_rows` rows each (at least one
     segment); all but the last of equal size, and the last as near to it as possible.
 
@@ -36,7 +36,7 @@ def pieces(algorithm: Algorithm, batch: Batch, most_rows: int) -> list[Batch]:
 def cached_rows(batch: Batch) -> int:
     """Rows of a micro-batch that stays in the processor's cache together with a network's activations."""
     row = sum(one.nbytes for one in batch.fields.values()) / max(1, batch.version.numel())
-    return max(1, min(PIECE_ROWS, int(PIECE_BYTES / max(row, 1.0))))
+    return max(1, min(MICRO_BATCH_ROWS, int(MICRO_BATCH_BYTES / max(row, 1.0))))
 
 
 def backward(loss_of: Callable[[Batch], Loss], parts: Sequence[Batch]) -> Loss:

@@ -1,4 +1,4 @@
-"""A batch in pieces: the update is that of the whole."""
+"""A batch in micro-batches: the update is that of the whole."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.base import Batch, Loss
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.experience.batching import column_axes, segment_fields
-from rlctl_agents.training.pieces import PIECE_BYTES, PIECE_ROWS, backward, cached_rows, pieces
+from rlctl_agents.training.micro_batches import (
+    MICRO_BATCH_BYTES,
+    MICRO_BATCH_ROWS,
+    backward,
+    cached_rows,
+    micro_batches,
+)
 from rlctl_agents.types.experience import Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
@@ -20,7 +26,7 @@ STEPS, STREAMS = 4, 5
 
 
 def learned(algorithm: Impala, schema: Schema, batch: Batch, most_rows: int) -> Loss:
-    return backward(algorithm.loss, pieces(algorithm, batch, most_rows))
+    return backward(algorithm.loss, micro_batches(algorithm, batch, most_rows))
 
 
 def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Batch]:
@@ -43,7 +49,7 @@ def made(core: str, *, advantage_norm: bool = False) -> tuple[Impala, Schema, Ba
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
+def test_micro_batches_give_the_gradient_of_the_whole(core: str) -> None:
     whole, schema, batch = made(core)
     parted, _, _ = made(core)
     one = learned(whole, schema, batch, STEPS * STREAMS)
@@ -56,32 +62,32 @@ def test_pieces_give_the_gradient_of_the_whole(core: str) -> None:
         torch.testing.assert_close(got.grad, expected.grad)
 
 
-def test_pieces_hold_every_segment_once() -> None:
+def test_micro_batches_hold_every_segment_once() -> None:
     algorithm, schema, batch = made("lstm")
-    found = pieces(algorithm, batch, 2 * STEPS)
+    found = micro_batches(algorithm, batch, 2 * STEPS)
     assert [part.version.shape[1] for part in found] == [2, 2, 1]
     for name, axis in column_axes(schema).items():
         assert torch.equal(torch.cat([part.fields[name] for part in found], axis), batch.fields[name])
 
 
-def test_pieces_are_alike_rather_than_full() -> None:
+def test_micro_batches_are_alike_rather_than_full() -> None:
     algorithm, _, batch = made("none")
-    assert [part.version.shape[1] for part in pieces(algorithm, batch, 4 * STEPS)] == [3, 2]
+    assert [part.version.shape[1] for part in micro_batches(algorithm, batch, 4 * STEPS)] == [3, 2]
 
 
-def test_frames_make_pieces_small_and_numbers_do_not() -> None:
+def test_frames_make_micro_batches_small_and_numbers_do_not() -> None:
     version = torch.zeros(STEPS, STREAMS, dtype=torch.int64)
-    assert cached_rows(Batch({"obs": torch.zeros(STEPS, STREAMS, 4)}, version)) == PIECE_ROWS
+    assert cached_rows(Batch({"obs": torch.zeros(STEPS, STREAMS, 4)}, version)) == MICRO_BATCH_ROWS
     frames = Batch({"obs": torch.zeros(STEPS, STREAMS, 4, 84, 84, dtype=torch.uint8)}, version)
-    assert cached_rows(frames) == PIECE_BYTES // (4 * 84 * 84)
+    assert cached_rows(frames) == MICRO_BATCH_BYTES // (4 * 84 * 84)
 
 
 def test_a_piece_is_one_segment_at_least() -> None:
     algorithm, _, batch = made("none")
-    assert len(pieces(algorithm, batch, 1)) == STREAMS
+    assert len(micro_batches(algorithm, batch, 1)) == STREAMS
 
 
-def test_a_loss_that_looks_at_the_whole_batch_is_not_taken_to_pieces() -> None:
+def test_a_loss_that_looks_at_the_whole_batch_is_not_split() -> None:
     whole, schema, batch = made("none", advantage_norm=True)
     parted, _, _ = made("none", advantage_norm=True)
     one = learned(whole, schema, batch, STEPS * STREAMS)
@@ -97,12 +103,12 @@ class Ranked(Impala):
         return loss._replace(total=loss.total * batch.fields["reward"].max())
 
 
-def test_a_loss_of_ones_own_is_taken_to_pieces_only_when_it_says_so() -> None:
+def test_a_loss_of_ones_own_is_taken_to_micro_batches_only_when_it_says_so() -> None:
     _, _, batch = made("none")
     algorithm = Ranked(Settings(unroll_length=STEPS), Network(hidden=[8]), SPACES, seed=0)
-    assert len(pieces(algorithm, batch, STEPS)) == 1
+    assert len(micro_batches(algorithm, batch, STEPS)) == 1
     algorithm.additive = True
-    assert len(pieces(algorithm, batch, STEPS)) == STREAMS
+    assert len(micro_batches(algorithm, batch, STEPS)) == STREAMS
 
 
 def test_a_batch_without_a_valid_row_has_no_gradient() -> None:
