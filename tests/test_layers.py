@@ -240,11 +240,11 @@ def test_the_layer_check_sees_an_upward_arrow_and_a_wrong_door() -> None:
     assert fault("rlctl_agents.manager.coordinator", "rlctl_agents.training.trainer")
     assert fault("rlctl_agents.runtime.process", "torch")
     assert fault("rlctl_agents.roles.manager", "pickle")
-    assert fault("rlctl_ci.core.work", "rlctl.cli.verbs.up")
-    assert fault("rlctl.backends.kubernetes.run_state.wanted", "rlctl.backends.kubernetes.apply.survey")
+    assert fault("rlctl_ci.core.build_attempt", "rlctl.cli.verbs.up")
+    assert fault("rlctl.backends.kubernetes.run_state.desired_state", "rlctl.backends.kubernetes.apply.survey")
     assert fault("rlctl.cli.experiments.scheduler", "rlctl.cli.verbs.up")
-    assert fault("rlctl.backends.base", "rlctl_ci.core.work")
-    assert fault("rlctl_ci.core.work", "subprocess")
+    assert fault("rlctl.backends.base", "rlctl_ci.core.build_attempt")
+    assert fault("rlctl_ci.core.build_attempt", "subprocess")
     assert not fault("rlctl_agents.roles.learner", "rlctl_agents.algorithms.base")
 
 

@@ -79,7 +79,7 @@ class ImageMaker:
     Args:
         builder: builds and pushes.
         registry: queried for existing images; stores artifacts.
-        wish: options of the build.
+        options: options of the build.
         workspace: an empty folder.
         push: push what is built.
         say: called with every line.
@@ -89,7 +89,7 @@ class ImageMaker:
 
     builder: Builder
     registry: Registry
-    wish: BuildOptions
+    options: BuildOptions
     workspace: Path
     push: bool
     say: Callable[[str], object]
@@ -106,13 +106,13 @@ class ImageMaker:
         context.stage(folder)
         for name in names:
             recipe = context.RECIPES[name]
-            given = {"BASE": self._own_base(self.wish.bases[name])} if name in self.wish.bases else {}
-            base = {**given, **self.wish.args}.get("BASE") or context.usual_base(folder / recipe.file)
+            given = {"BASE": self._own_base(self.options.bases[name])} if name in self.options.bases else {}
+            base = {**given, **self.options.args}.get("BASE") or context.usual_base(folder / recipe.file)
             known = Reference.parse(base)
             about = {"BASE_NAME": str(known.by_tag), "BASE_DIGEST": known.digest}
-            reference = self.wish.reference(name, self.wish.tag)
-            args = {"VERSION": __version__, **about, **given, **self.wish.args}
-            build = self.wish.build(reference, folder, folder / recipe.file, recipe.target, args)
+            reference = self.options.reference(name, self.options.tag)
+            args = {"VERSION": __version__, **about, **given, **self.options.args}
+            build = self.options.build(reference, folder, folder / recipe.file, recipe.target, args)
             yield self._finish(name, reference, self._built(build), base)
 
     def _own_base(self, text: str) -> str:
@@ -144,7 +144,7 @@ class ImageMaker:
         """
         for name in names:
             base = self._base(name, published.get(name))
-            reference = self.wish.reference(name, code.tag(self._identity(base)))
+            reference = self.options.reference(name, code.tag(self._identity(base)))
             manifest = self._there(reference) if self.push else None
             if manifest is not None:
                 self.say(f"{reference} is there already")
@@ -157,7 +157,7 @@ class ImageMaker:
                 folder = self.workspace / name
                 folder.mkdir()
                 file = layers.stage(code, str(base), folder)
-                config = self._built(self.wish.build(reference, folder, file, None, {}, base.registry))
+                config = self._built(self.options.build(reference, folder, file, None, {}, base.registry))
             elif not self.push:
                 self.say(f"{reference} is here already")
                 yield BuiltImage(name, reference, reference.tag, "there", config, None, str(base))
@@ -166,7 +166,7 @@ class ImageMaker:
 
     def _base(self, name: Name, published: str | None) -> Reference:
         """Base image for the code, by digest if its registry can be queried; of an image with code, its own base."""
-        text = self.wish.bases.get(name) or published
+        text = self.options.bases.get(name) or published
         if text is None:
             raise UsageError(
                 f"there is no {name} image to lay the code over",
@@ -211,7 +211,7 @@ class ImageMaker:
         if not self.push:
             return BuiltImage(name, reference, reference.tag, "built", config, None, base)
         self.say(f"{self.builder.name} pushes {reference}")
-        digest = self.builder.push(str(reference), verify=self.wish.verifies(reference.registry), say=self.say)
+        digest = self.builder.push(str(reference), verify=self.options.verifies(reference.registry), say=self.say)
         pushed = reference.by_digest(digest)
         try:
             manifest = self.registry.manifest(pushed)

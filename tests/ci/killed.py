@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from rlctl_ci.config.settings import Config, Project
+from rlctl_ci.core.build_attempt import Adapters, Job
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.core.wiring import maker
-from rlctl_ci.core.work import Adapters, Job
 from rlctl_ci.forges.github import GitHub
 from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Artifact, Deploy, Push

@@ -13,8 +13,8 @@ from typing import Any
 from rlctl.errors import WorkloadFailed
 from rlctl_ci.builders.source import Contents, Part, contents
 from rlctl_ci.config.settings import Project
+from rlctl_ci.core.build_attempt import Adapters, BuildAttempt, Job, Live
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.core.work import Adapters, BuildAttempt, Job, Live
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue

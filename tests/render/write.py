@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from rlctl.backends.kubernetes.access.reader import pod_and_policy
-from rlctl.backends.kubernetes.run_state.wanted import of_plan
+from rlctl.backends.kubernetes.run_state.desired_state import of_plan
 from rlctl.plan import make
 from rlctl.render.encode import to_document
 from rlctl.render.kubernetes import admin

@@ -30,20 +30,20 @@ class Member:
         return self.said
 
 
-def failed(member: Any) -> str:
+def failed(session: Any) -> str:
     """Message of the process at its end."""
     env = recorder({"id": f"{HERE}:Lamps"}, 2, training=True)
     with pytest.raises(EnvError) as caught:
         drive(env, 100_000)
-    return str(told_crash(caught.value, env, PROCESS, member, ModelRef("main", 1, 7), "0" * 64))
+    return str(told_crash(caught.value, env, PROCESS, session, ModelRef("main", 1, 7), "0" * 64))
 
 
 def test_a_failure_names_the_command_that_plays_its_episode_again() -> None:
-    member = Member(Reply(True, "actor/0@3"))
-    said = failed(member)
+    session = Member(Reply(True, "actor/0@3"))
+    said = failed(session)
     assert said.startswith("step raised AssertionError: too bright (")
     assert said.endswith("; play it again: rlctl repro lamps actor/0@3")
-    (recorded,) = member.kept
+    (recorded,) = session.kept
     header, chunks = unpack(recorded.header + b"\n" + recorded.body)
     assert (recorded.kind, header.run, header.process) == ("crash", "lamps", "actor/0")
     assert header.model == ModelRef("main", 1, 7)
@@ -60,8 +60,8 @@ def test_a_failure_names_the_command_that_plays_its_episode_again() -> None:
     ids=["refused", "silent"],
 )
 def test_a_manager_that_does_not_keep_it_hides_no_failure(answer: Reply | Exception, why: str) -> None:
-    member = Member(answer)
-    said = failed(member)
+    session = Member(answer)
+    said = failed(session)
     assert said.startswith("step raised AssertionError: too bright (")
     assert said.endswith(f"; its episode is not kept: {why}")
-    assert len(member.kept) == 1, "it is not sent again"
+    assert len(session.kept) == 1, "it is not sent again"

@@ -68,18 +68,18 @@ def work(process: Process, count: int, make: Callable[[Process, Wire, ManagerSes
         stack.callback(lambda: (env if worker is None else worker.env).close())
         with as_users_fault(AlgorithmError):
             schema = algorithms.schema_of(process.spec, env.spaces, process.spec.policy_names[0])
-        member = ManagerSession(process, wire, streams=env.envs * env.spaces.seats)
-        lease = member.join(Experience(env.spaces, schema, env.frame_skip))
+        session = ManagerSession(process, wire, streams=env.envs * env.spaces.seats)
+        lease = session.join(Experience(env.spaces, schema, env.frame_skip))
         if lease is None:
             return
-        stack.callback(member.close)
+        stack.callback(session.close)
         seed_torch(process.spec.seed, process.role, lease.index)
-        worker = make(process, wire, member, env)
+        worker = make(process, wire, session, env)
         stack.callback(worker.close)
-        member.start(worker.snapshot)
+        session.start(worker.snapshot)
         worker.run()
-        if member.moved:
-            raise RuntimeError(member.moved)
+        if session.moved:
+            raise RuntimeError(session.moved)
 
 
 def make_env(spec: Spec, count: int, *, training: bool = True) -> Env:

@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--quiet", action="store_true")
     options = parser.parse_args(arguments)
-    telling = DebugAnswer(answers(options.json), options.json, options.quiet)
+    output = DebugAnswer(answers(options.json), options.json, options.quiet)
     logging.basicConfig(format="%(levelname)s %(name)s: %(message)s", level=logging.WARNING)
     try:
         loaded = load(options.specs, [*options.set, "target=local"])
@@ -99,34 +99,34 @@ def main(arguments: Sequence[str]) -> int:
         return INVALID
     base = loaded.base.resolve()
     code = None if loaded.spec.code is None else (base / loaded.spec.code.path).resolve()
-    go_to(code, telling)
+    go_to(code, output)
     try:
-        return run(loaded.spec, telling, updates=options.updates, episodes=options.episodes, base=base)
+        return run(loaded.spec, output, updates=options.updates, episodes=options.episodes, base=base)
     except KeyboardInterrupt:
         return INTERRUPTED
     except ReaderGone:
-        telling.leave()
+        output.leave()
         return NO_READER
     except (Exception, SystemExit) as error:
-        return failed(error, telling, code, stay=options.pdb)
+        return failed(error, output, code, stay=options.pdb)
 
 
-def run(spec: Spec, telling: DebugAnswer, *, updates: int, episodes: int, base: Path = Path()) -> int:
+def run(spec: Spec, output: DebugAnswer, *, updates: int, episodes: int, base: Path = Path()) -> int:
     """Make `updates` updates, then play `episodes` whole episodes.
 
     Args:
         base: folder of the spec file.
     """
-    telling.note("all roles in one process and one thread; no run is started, nothing is stored")
+    output.note("all roles in one process and one thread; no run is started, nothing is stored")
     if spec.init is not None:
-        telling.note(f"begins from {spec.init.run}: {', '.join(spec.init.parts) or 'all parts'}")
+        output.note(f"begins from {spec.init.run}: {', '.join(spec.init.parts) or 'all parts'}")
     for in_turn in (False, True):
         possible = arranged(spec, in_turn=in_turn)
         for note in possible.notes:
-            telling.note(f"note: {note}")
+            output.note(f"note: {note}")
         session = DebugSession(possible, base)
         try:
-            learn(session, telling, updates, episodes)
+            learn(session, output, updates, episodes)
             break
         except LockStepBroken as error:  # of the first step
             if spec.sync:
@@ -136,24 +136,24 @@ def run(spec: Spec, telling: DebugAnswer, *, updates: int, episodes: int, base: 
     return 0
 
 
-def learn(session: DebugSession, telling: DebugAnswer, updates: int, episodes: int) -> None:
+def learn(session: DebugSession, output: DebugAnswer, updates: int, episodes: int) -> None:
     """Make the updates, or fewer if `stop.agent_steps` is reached, and the evaluation; print each, and the totals."""
     limit = session.spec.stop.agent_steps or math.inf
     try:
         while session.updates < updates and session.trainer.consumed_steps < limit:
-            telling.update(session, session.update())
+            output.update(session, session.update())
         if episodes:
             games = session.evaluate(episodes)
             mean, mode = math.fsum(games.returns) / len(games.returns), session.spec.evaluation.mode
-            telling.answer(
+            output.answer(
                 f"evaluation  mean return {mean:.4g} of {len(games.returns)} whole episodes ({mode})",
                 evaluation={"mean": mean, "mode": mode, "returns": games.returns, "lengths": games.lengths},
             )
     except KeyboardInterrupt:
-        telling.note("interrupted")
-        telling.summary(session)
+        output.note("interrupted")
+        output.summary(session)
         raise
-    telling.summary(session)
+    output.summary(session)
 
 
 _OURS = tuple(Path(one) for package in (rlctl, rlctl_agents) for one in package.__path__)
@@ -169,7 +169,7 @@ def _is_users(filename: str, code: Path | None) -> bool:
     return path.is_absolute() and not path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
-def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, stay: bool) -> int:
+def failed(error: BaseException, output: DebugAnswer, code: Path | None, *, stay: bool) -> int:
     """Report an exception: of the user's own code with all frames, another mistake of the user in a sentence.
 
     Args:
@@ -183,7 +183,7 @@ def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, sta
     frames = [frame for cause in causes for frame in traceback.extract_tb(cause.__traceback__)]
     quits = isinstance(causes[-1], SystemExit) and any(one.filename == pdb.__file__ for one in frames)
     if quits or any(isinstance(cause, bdb.BdbQuit) for cause in causes):
-        telling.note("ended from the debugger")
+        output.note("ended from the debugger")
         return INTERRUPTED
     theirs = any(_is_users(one.filename, code) for one in frames)
     if isinstance(error, UserFault) and not theirs:
@@ -192,9 +192,9 @@ def failed(error: BaseException, telling: DebugAnswer, code: Path | None, *, sta
     else:
         exit_code = FAILED
         traceback.print_exception(error)
-    if telling.as_json:
+    if output.as_json:
         reason = {INVALID: "invalid_spec", FAILED: "workload_failed"}[exit_code]
-        telling.answer("", error={"code": exit_code, "reason": reason, "message": f"{type(error).__name__}: {error}"})
+        output.answer("", error={"code": exit_code, "reason": reason, "message": f"{type(error).__name__}: {error}"})
     if stay and exit_code == FAILED:
-        stay_there(error, telling)
+        stay_there(error, output)
     return exit_code

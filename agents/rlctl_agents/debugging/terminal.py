@@ -66,7 +66,7 @@ def answers(as_json: bool) -> TextIO:
     return out
 
 
-def go_to(code: Path | None, telling: DebugOutput) -> None:
+def go_to(code: Path | None, output: DebugOutput) -> None:
     """Enter the folder in which actors and learners of this machine run: `code.path`, in the place of PYTHONPATH."""
     if sys.path[:1] == [os.getcwd()]:  # as `python -m` has put it
         del sys.path[0]
@@ -79,7 +79,7 @@ def go_to(code: Path | None, telling: DebugOutput) -> None:
     os.environ["PYTHONPATH"] = str(code)  # of what an environment starts
     os.chdir(code)
     if left_out:
-        telling.note(f"note: as in a run, code.path is in the place of PYTHONPATH: {', '.join(left_out)} left out")
+        output.note(f"note: as in a run, code.path is in the place of PYTHONPATH: {', '.join(left_out)} left out")
 
 
 def _searched_anyway() -> set[str]:
@@ -94,9 +94,9 @@ def _searched_anyway() -> set[str]:
     return found
 
 
-def stay_there(error: BaseException, telling: DebugOutput) -> None:
+def stay_there(error: BaseException, output: DebugOutput) -> None:
     """Open pdb where the root cause of an error was raised."""
     if sys.stdin is None:
-        telling.note("standard input is closed: pdb cannot ask")
+        output.note("standard input is closed: pdb cannot ask")
     else:
         pdb.post_mortem(list(chain(error))[-1].__traceback__)

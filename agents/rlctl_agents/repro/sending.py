@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 def told_crash(
-    error: EnvError, env: Env, process: Process, member: ManagerSession, model: ModelRef | None, sha256: str
+    error: EnvError, env: Env, process: Process, session: ManagerSession, model: ModelRef | None, sha256: str
 ) -> EnvError:
     """Send the episode in which the environment has just raised to the manager.
 
@@ -42,14 +42,20 @@ def told_crash(
         recorder = _recorder(env)
         header, chunks = recorder.crashed(str(error))
         replaced = msgspec.structs.replace(header, error=str(error), traceback=users_traceback(error))
-        name = _send(replaced, chunks, recorder, process, member, model, sha256)
+        name = _send(replaced, chunks, recorder, process, session, model, sha256)
     except Exception as fault:  # the first cause is what is told
         return EnvError(f"{error}; its episode is not kept: {fault}")
     return EnvError(f"{error}; play it again: rlctl repro {process.run} {name}")
 
 
 def tell_extremes(
-    played: EpisodeResults, env: Env, process: Process, member: ManagerSession, mode: Mode, model: ModelRef, sha256: str
+    played: EpisodeResults,
+    env: Env,
+    process: Process,
+    session: ManagerSession,
+    mode: Mode,
+    model: ModelRef,
+    sha256: str,
 ) -> None:
     """Send the worst and the best episode of an evaluation to the manager; only the best where all are alike."""
     recorder = _recorder(env)
@@ -64,7 +70,7 @@ def tell_extremes(
         for kind, at in extremes.items():
             header, chunks = recorder.ended(kind, *where[at])
             described = msgspec.structs.replace(header, returned=played.returns[at], mode=mode)
-            _send(described, chunks, recorder, process, member, model, sha256)
+            _send(described, chunks, recorder, process, session, model, sha256)
     except Exception as fault:  # what counts is the evaluation
         log.warning("an episode of the evaluation is not kept: %s", fault)
 
@@ -79,7 +85,7 @@ def _send(
     chunks: list[Chunk],
     recorder: Recorder,
     process: Process,
-    member: ManagerSession,
+    session: ManagerSession,
     model: ModelRef | None,
     sha256: str,
 ) -> str:
@@ -94,7 +100,7 @@ def _send(
     )
     line, body = pack(named, chunks)
     try:
-        said = member.call(Recorded(process.boot, header.kind, line, body), Reply, deadline_s=SAY_S)
+        said = session.call(Recorded(process.boot, header.kind, line, body), Reply, deadline_s=SAY_S)
     except (TimeoutError, RemoteError) as error:
         raise ValueError(f"the manager does not take it: {error}") from error
     if not said.ok:

@@ -47,10 +47,10 @@ def main(process: Process) -> None:
 class Actor:
     """One vector of environments, its players, and their connections to learners and modelpools."""
 
-    def __init__(self, process: Process, wire: Wire, member: ManagerSession, env: Env) -> None:
+    def __init__(self, process: Process, wire: Wire, session: ManagerSession, env: Env) -> None:
         self._process = process
         self._wire = wire
-        self._member = member
+        self._session = session
         self.env: Env = Recorder(env, process.spec.env.model_dump(), training=True)
         self._peers: Peers = {}
         self._pool_at: Channels = {}
@@ -68,12 +68,12 @@ class Actor:
 
     def run(self) -> None:
         """Act until the process is asked to stop."""
-        match = self._member.match
+        match = self._session.match
         if match is None:
             raise RuntimeError("the manager leased an index but no match to play")
         if not self._wait_for_peers():
             return
-        index, spec = self._member.lease.index, self._process.spec
+        index, spec = self._session.lease.index, self._process.spec
         # an actor that starts again must not play the same games again; lock-step has no second start
         seed = spec.seed if spec.sync else spec.seed ^ int(self._process.boot, 16)
         table = self._take_seats(match, index, seed)
@@ -102,7 +102,7 @@ class Actor:
                     rollout.step()
         except EnvError as error:
             acted = next((one.ref for one in self._seated if one.follower is not None), None)
-            raise told_crash(error, self.env, self._process, self._member, acted, self._sha256) from error
+            raise told_crash(error, self.env, self._process, self._session, acted, self._sha256) from error
 
     def close(self) -> None:
         """Send the blocks for which there is credit, and stop."""
@@ -144,8 +144,8 @@ class Actor:
                     run=self._process.uid,
                     boot=self._process.boot,
                     schema=schema,
-                    term=self._member.term,
-                    ticket=self._member.ticket,
+                    term=self._session.term,
+                    ticket=self._session.ticket,
                     on_policy=waits,
                     # one block waits at most, and no other is begun meanwhile: a waiting block grows old
                     queue_blocks=1 if waits else 8,
@@ -170,8 +170,8 @@ class Actor:
         """Take the manager's newest orders and answer the reporting thread; called between steps and while waiting."""
         self._process.pulse.beat()
         for sender in self._senders:
-            sender.term, sender.ticket = self._member.term, self._member.ticket
-        if self._member.peers is not self._peers and self._reachable():
+            sender.term, sender.ticket = self._session.term, self._session.ticket
+        if self._session.peers is not self._peers and self._reachable():
             self._redirect()
         self._asked.answer(self._books)
         return not self._process.stop.is_set()
@@ -190,20 +190,20 @@ class Actor:
     def _wait_for_peers(self) -> bool:
         while self._turn() and not self._reachable():
             self._process.stop.wait(PEERS_S)
-        self._peers = self._member.peers
+        self._peers = self._session.peers
         return not self._process.stop.is_set()
 
     def _reachable(self) -> bool:
-        return bool(self._member.peers_of(self._receiver) and self._member.peers_of("modelpool"))
+        return bool(self._session.peers_of(self._receiver) and self._session.peers_of("modelpool"))
 
     @property
     def _receiver(self) -> str:
         """Role that takes the rows of this actor: a replay, where the run has one, else the learners."""
-        return "replay" if self._member.peers_of("replay") else "learner"
+        return "replay" if self._session.peers_of("replay") else "learner"
 
     def _assigned(self, role: str) -> Channels:
         """Channels of the peer of a role that this actor uses; it has waited until there is one."""
-        channels = self._member.assigned(role)
+        channels = self._session.assigned(role)
         assert channels is not None
         return channels
 
@@ -216,7 +216,7 @@ class Actor:
 
     def _redirect(self) -> None:
         """Switch to the peers that the manager names now."""
-        self._peers = self._member.peers
+        self._peers = self._session.peers
         if not self._seated:
             return
         for sender in self._senders:

@@ -59,8 +59,8 @@ class _Loaded(NamedTuple):
 class Evaluator:
     """One vector of environments and the networks of the policies met so far."""
 
-    def __init__(self, process: Process, wire: Wire, member: ManagerSession, env: Env) -> None:
-        self._process, self._wire, self._member = process, wire, member
+    def __init__(self, process: Process, wire: Wire, session: ManagerSession, env: Env) -> None:
+        self._process, self._wire, self._session = process, wire, session
         self.env: Env = self._recorded(env)
         self._networks: dict[ModelRef, _Loaded] = {}  # of the present match
         self._pool: Pool | None = None
@@ -77,12 +77,12 @@ class Evaluator:
         stop = self._process.stop
         while not stop.is_set():
             self._process.pulse.beat()
-            match = self._member.match
+            match = self._session.match
             if match is None:  # with one, the pool is asked for its models
                 self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
             if match is None or match.quota is None or match.id == self._done or not self._measure(match):
-                self._member.heard.wait(IDLE_S)
-                self._member.heard.clear()
+                self._session.heard.wait(IDLE_S)
+                self._session.heard.clear()
 
     def _measure(self, match: Match) -> bool:
         """Load the models of a match, play it and report the result; False as long as the pool lacks one of them."""
@@ -97,11 +97,11 @@ class Evaluator:
             except EnvRefused as error:
                 raise UserFault(str(error)) from error
             except EnvError as error:
-                raise told_crash(error, self.env, self._process, self._member, *self._acted(match)) from error
+                raise told_crash(error, self.env, self._process, self._session, *self._acted(match)) from error
             if played is not None:
                 seconds = time.perf_counter() - started
                 acted = self._acted(match)
-                tell_extremes(played, self.env, self._process, self._member, match.quota.mode, *acted)
+                tell_extremes(played, self.env, self._process, self._session, match.quota.mode, *acted)
                 self._tell(match, played, seconds, self._record(match))
                 self._done = match.id
             return True
@@ -172,7 +172,7 @@ class Evaluator:
 
     def _keep_going(self, match: Match) -> bool:
         self._process.pulse.beat()
-        wanted = self._member.match  # the result of a match that was withdrawn or replaced meanwhile would not count
+        wanted = self._session.match  # the result of a match that was withdrawn or replaced meanwhile would not count
         return wanted is not None and wanted.id == match.id and not self._process.stop.is_set()
 
     def _has_any_model(self) -> bool:
@@ -185,7 +185,7 @@ class Evaluator:
 
     def _reach(self) -> Pool | None:
         """The modelpool assigned now; None as long as there is none."""
-        channels = self._member.assigned("modelpool")
+        channels = self._session.assigned("modelpool")
         if channels is None:
             return None
         if self._pool is None or channels["rpc"] != self._pool_address:
@@ -245,7 +245,7 @@ class Evaluator:
             recording,
         )  # fmt: skip
         try:
-            said = self._member.call(result, Reply, deadline_s=SAY_S)
+            said = self._session.call(result, Reply, deadline_s=SAY_S)
         except (TimeoutError, RemoteError) as error:
             log.warning("the manager did not take an evaluation: %s", error)
             return

@@ -96,29 +96,29 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        member = ManagerSession(process, wire)
-        lease = join(process, member)
+        session = ManagerSession(process, wire)
+        lease = join(process, session)
         if lease is None:
             return
-        stack.callback(member.close)
+        stack.callback(session.close)
         device = choose_device(process.spec, lease.index, lease.learners)
         process.metrics.set(RESUMING, 1.0)
         if lease.learners > 1:
             process.metrics.set(RANK, -1.0)  # the generation that it reads may be older than the others' weights
-        member.start(Snapshot)  # reading a large generation takes longer than a lease outlives silence
+        session.start(Snapshot)  # reading a large generation takes longer than a lease outlives silence
         layout = Layout(process.arguments.volume)
         if not lease.generations and not await_init(process, layout):
             return
-        learner = Learner(process, wire, member, lease, layout, device)
+        learner = Learner(process, wire, session, lease, layout, device)
         stack.callback(learner.close)
         process.metrics.set(RESUMING, 0.0)
-        member.snapshot = learner.snapshot
+        session.snapshot = learner.snapshot
         learner.run()
-        if member.moved:
-            raise RuntimeError(member.moved)
+        if session.moved:
+            raise RuntimeError(session.moved)
 
 
-def join(process: Process, member: ManagerSession) -> Lease | None:
+def join(process: Process, session: ManagerSession) -> Lease | None:
     """A lease whose experience fits; None when asked to stop meanwhile.
 
     After a change of the spec or of the code, actors before the change may still live: the schema of this learner
@@ -128,7 +128,7 @@ def join(process: Process, member: ManagerSession) -> Lease | None:
         UserFault: the algorithm cannot be found, or does not fit the spaces.
     """
     wanted = None
-    while (lease := member.join(wanted, needs_experience=True)) is not None:
+    while (lease := session.join(wanted, needs_experience=True)) is not None:
         assert lease.experience is not None
         with as_users_fault(AlgorithmError):
             own = algorithms.schema_of(process.spec, lease.experience.spaces, process.spec.policy_names[0])
@@ -199,10 +199,10 @@ class Learner:
     """One policy's learner: wires up the batch source, the trainer, the publisher and the manager's session."""
 
     def __init__(
-        self, process: Process, wire: Wire, member: ManagerSession, lease: Lease, layout: Layout, device: torch.device
+        self, process: Process, wire: Wire, session: ManagerSession, lease: Lease, layout: Layout, device: torch.device
     ) -> None:
         assert lease.experience is not None, "joined with needs_experience"
-        self._process, self._member = process, member
+        self._process, self._session = process, session
         spec = process.spec
         policy = spec.policy_names[0]
         config, schema = spec.policy(policy).algorithm, lease.experience.schema
@@ -261,8 +261,8 @@ class Learner:
         self._publisher = Publisher(
             wire,
             process.boot,
-            pools=lambda: member.peers_of("modelpool"),
-            term=lambda: member.term,
+            pools=lambda: session.peers_of("modelpool"),
+            term=lambda: session.term,
             policy=pack_policy(described),
             every_version=spec.sync,
             every=publish_every,
@@ -288,8 +288,8 @@ class Learner:
             process.metrics, lambda: dict(self._receiver.rejected), lambda: refused_connections(wire)
         )
         one_machine = process.arguments.bind in ("", "127.0.0.1", "::1")
-        self._ranks = Ranks(process, member, self._trainer, device, one_machine=one_machine)
-        self._hand, self._standing, self._hunger = _NextBatch(), _Progress(), _Starvation()
+        self._ranks = Ranks(process, session, self._trainer, device, one_machine=one_machine)
+        self._next, self._progress, self._starvation = _NextBatch(), _Progress(), _Starvation()
 
     def snapshot(self) -> Snapshot:
         """Snapshot for a report; called by the reporting thread."""
@@ -298,12 +298,12 @@ class Learner:
             self._source.measure(self._process.metrics)
         self._refusals.count()
         self._process.metrics.set(FAILED_GENERATION, self._checkpoints.failed)
-        rests = float(self._standing.rests)  # before the weights: one that rests has made its last update
+        rests = float(self._progress.rests)  # before the weights: one that rests has made its last update
         reached = self._reached
         accounts, place = self._receiver.accounts, self._ranks.gauges
         if not self._ranks.placed:
             return Snapshot(accounts=accounts, gauges=place)
-        if self._ranks.world > 1 and not self._standing.placed:  # the weights are the group's, the figures not yet
+        if self._ranks.world > 1 and not self._progress.placed:  # the weights are the group's, the figures not yet
             return Snapshot(accounts=accounts, gauges={**place, RANK: -1.0})
         base = {} if self._ranks.seeded else self._base
         told = {STEPS: float(reached.consumed), LEARNED: float(reached.learned), RESTS: rests, **base, **place}
@@ -321,33 +321,33 @@ class Learner:
             while not self._process.stop.is_set():
                 self.run_once()
         except Diverged:  # a last generation would take the place of one from which a learner can go on
-            self._standing.running = False
+            self._progress.running = False
             raise
 
     def run_once(self) -> None:
         """Do what is due, then at most one update."""
         self._process.pulse.beat()
-        self._receiver.term, self._receiver.leased_since_s = self._member.term, self._member.leased_since_s
+        self._receiver.term, self._receiver.leased_since_s = self._session.term, self._session.leased_since_s
         if not self._ranks.placed and not self._ranks.find_place():
-            self._standing.placed = False
+            self._progress.placed = False
             return
-        if not self._standing.placed:
+        if not self._progress.placed:
             self._take_place()
         try:
             self._step()
         except GroupBroken as error:
-            self._standing.placed = False
-            self._ranks.broken(error, updating=self._hand.tried)
+            self._progress.placed = False
+            self._ranks.broken(error, updating=self._next.tried)
 
     def close(self) -> None:
         """Save a last generation, and stop."""
         self._ranks.close()
-        if self._standing.running:
+        if self._progress.running:
             if self._checkpoints.unsaved(self._trainer.consumed_steps) and self._ranks.saves:
                 log.info("saving the last generation", extra={"kv": {"version": self._trainer.version}})
-                self._save(self._checkpoints.next_number(self._member.checkpoint))
+                self._save(self._checkpoints.next_number(self._session.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):
-                self._standing.asks = False
+                self._progress.asks = False
                 more_s = self._process.arguments.grace - STOP_S
                 if self._checkpoints.settle(2.0 * AGAIN_S + more_s):
                     log.info("the last generation is the manager's to commit, once a replay's parts are there")
@@ -363,7 +363,7 @@ class Learner:
         spec = self._process.spec
         needs = Needs(
             self._receiver, schema, config, algorithm, lambda: self._trainer.ref, device, self._streams,
-            lock_step=spec.sync, seed=spec.seed, shards=lambda: self._member.peers_of("replay"), wire=wire,
+            lock_step=spec.sync, seed=spec.seed, shards=lambda: self._session.peers_of("replay"), wire=wire,
             boot=self._process.boot,
         )  # fmt: skip
         with as_users_fault(AlgorithmError):
@@ -381,20 +381,20 @@ class Learner:
 
     def _take_place(self) -> None:
         """Begin at a new place: the weights are the group's now, and the share of a batch may have changed."""
-        hand, first = self._hand, not self._standing.running
+        following, first = self._next, not self._progress.running
         streams = self._ranks.share(self._streams)
-        if hand.tried and hand.batch is not None and self._trainer.version == self._reached.ref.version + 1:
-            self._done_with(hand.batch, hand.batch.books.rows)  # the others finished that update
-        hand.tried, hand.fresh = False, True
+        if following.tried and following.batch is not None and self._trainer.version == self._reached.ref.version + 1:
+            self._done_with(following.batch, following.batch.books.rows)  # the others finished that update
+        following.tried, following.fresh = False, True
         self._reached = self._trainer.reached
-        self._standing.placed = True
+        self._progress.placed = True
         self._publisher.begin(self._trainer.version, leads=self._ranks.leads)
         self._source.leads = self._ranks.leads
         if not first or streams != self._streams:
             self._source.resize(streams)
         if first:
             self._source.start()
-            self._standing.running = True
+            self._progress.running = True
         log.info("learning", extra={"kv": {"model": str(self._trainer.ref), "steps": self._trainer.consumed_steps}})
         self._process.pulse.ready = True
 
@@ -404,13 +404,13 @@ class Learner:
         Raises:
             GroupBroken: the group is over.
         """
-        process, hand = self._process, self._hand
+        process, following = self._process, self._next
         enough, far = self._has_enough(), self._ranks.leads and self._publisher.far_ahead(self._trainer.version)
-        if hand.batch is None and not enough and not far:
-            self._take(0.0 if hand.fresh else TAKE_S if self._ranks.world == 1 else TAKE_TOGETHER_S)
+        if following.batch is None and not enough and not far:
+            self._take(0.0 if following.fresh else TAKE_S if self._ranks.world == 1 else TAKE_TOGETHER_S)
         with process.metrics.timed("wait_group_seconds"):
-            agreed = self._ranks.agree(ready=hand.batch is not None, held=enough or far)
-        hand.fresh = False
+            agreed = self._ranks.agree(ready=following.batch is not None, held=enough or far)
+        following.fresh = False
         # every member has made the update before, for it has voted since: what is published now cannot be lost again
         if self._ranks.leads:
             self._lead()
@@ -426,23 +426,23 @@ class Learner:
     def _lead(self) -> None:
         """Publish and save what is due."""
         # the last weights are published, whatever their version
-        self._publisher.publish(self._trainer.ref, self._trainer.copied, last=self._standing.rests)
+        self._publisher.publish(self._trainer.ref, self._trainer.copied, last=self._progress.rests)
         # as ordered now: the rank 0 of an earlier group may have saved an older order
-        if self._checkpoints.wants(wanted := self._member.wanted):
+        if self._checkpoints.wants(wanted := self._session.wanted):
             self._save(wanted)
 
     def _take(self, timeout_s: float) -> None:
         """Take the next batch, if there is one in time."""
         with self._process.metrics.timed("wait_data_seconds"), as_users_fault(LockStepError):
-            self._hand.batch = self._source.take(timeout_s)
-        if self._hand.batch is None:
-            self._hunger.say(self._source)
+            self._next.batch = self._source.take(timeout_s)
+        if self._next.batch is None:
+            self._starvation.say(self._source)
 
     def _learn(self) -> None:
-        started, hand = time.perf_counter(), self._hand
-        hand.tried, batch = True, hand.batch
+        started, following = time.perf_counter(), self._next
+        following.tried, batch = True, following.batch
         updated = self._trainer.update(batch)
-        hand.tried, hand.fresh = False, True
+        following.tried, following.fresh = False, True
         self._ranks.made_update()
         self._reached = self._trainer.reached
         if batch is None:
@@ -451,41 +451,41 @@ class Learner:
             if updated.priorities is not None:
                 self._source.update_priorities(batch, updated.priorities)
             self._done_with(batch, updated.rows)
-            self._hunger.fed()
+            self._starvation.fed()
         self._process.metrics.add("update_seconds", time.perf_counter() - started)
         self._count(updated)
 
     def _done_with(self, batch: Batch, steps: int) -> None:
         """Give back a batch that was learned from; `steps` of its agent steps were in no batch before."""
         self._process.metrics.add("consumed_steps", steps)
-        self._hand.batch = None
+        self._next.batch = None
         self._source.give_back(batch)
 
     def _has_enough(self) -> bool:
         """True if as many agent steps were learned from as the run allows: a further update would exceed the limit."""
-        limit, steps, rested = self._member.stop_steps, self._trainer.consumed_steps, self._standing.rests
-        self._standing.rests = 0 < limit <= steps
-        self._process.metrics.set(RESTS, float(self._standing.rests))
-        if self._standing.rests and not rested:
+        limit, steps, rested = self._session.stop_steps, self._trainer.consumed_steps, self._progress.rests
+        self._progress.rests = 0 < limit <= steps
+        self._process.metrics.set(RESTS, float(self._progress.rests))
+        if self._progress.rests and not rested:
             log.info("learned from %d agent steps: no further update", steps)
-        elif rested and not self._standing.rests:
+        elif rested and not self._progress.rests:
             log.info("stop conditions have changed: learning goes on")
-            self._hunger.fed()
-        return self._standing.rests
+            self._starvation.fed()
+        return self._progress.rests
 
     def _save(self, number: int) -> None:
         trainer = self._trainer
         with self._process.metrics.timed("checkpoint_seconds"):
             state = trainer.capture()
-            self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_steps, self._member.term))
+            self._checkpoints.save(Job(number, state, trainer.ref, trainer.consumed_steps, self._session.term))
 
     def _commit(self, commit: Commit) -> Reply:
         """Ask the manager to commit, until it has decided: the parts of a replay take longer. Called by the writer."""
         try:
-            said = self._member.call(commit, Reply, deadline_s=COMMIT_S)
-            while said.again and self._standing.asks:
+            said = self._session.call(commit, Reply, deadline_s=COMMIT_S)
+            while said.again and self._progress.asks:
                 time.sleep(AGAIN_S)
-                said = self._member.call(commit, Reply, deadline_s=COMMIT_S)
+                said = self._session.call(commit, Reply, deadline_s=COMMIT_S)
         except (TimeoutError, RemoteError):
             raise
         except Exception as error:  # no socket is left: the thread that writes lives on, for the next generation

@@ -19,7 +19,7 @@ from rlctl_agents.manager.lifecycle.stop import NothingLearned
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
-from rlctl_agents.manager.membership.newcomers import BootRateLimiter
+from rlctl_agents.manager.membership.boot_rate import BootRateLimiter
 from rlctl_agents.manager.state_store import Damaged
 from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.timing import Clock
@@ -68,11 +68,11 @@ def main(process: Process) -> None:
         wire = open_wire(arguments)
         stack.callback(wire.close)
         phase: RunPhase
-        newcomers = BootRateLimiter(time.monotonic)
+        boot_rate = BootRateLimiter(time.monotonic)
 
         def admit(hello: Hello, known: bool) -> None:
             if hello.role == "actor":
-                newcomers.admit(hello.boot, server.caller_address, known=known)
+                boot_rate.admit(hello.boot, server.caller_address, known=known)
 
         def answer(request: msgspec.Struct, _buffers: object) -> tuple[msgspec.Struct, list[bytes]]:
             return phase.answer(request), []

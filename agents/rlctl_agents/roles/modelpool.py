@@ -57,11 +57,11 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        member = ManagerSession(process, wire)
-        lease = member.join()
+        session = ManagerSession(process, wire)
+        lease = session.join()
         if lease is None:
             return
-        stack.callback(member.close)
+        stack.callback(session.close)
         notices = NoticePublisher(wire, lease.bind["notice"])
         stack.callback(notices.close)
         first = lease.index == 0
@@ -74,14 +74,14 @@ def main(process: Process) -> None:
         server = RpcServer(wire, lease.bind["rpc"], process.boot, handlers, MODELPOOL, large=pool.large)
         stack.callback(server.close)
         relays = [
-            Relay(wire, process.boot, policy, above=lambda: member.peers_of("modelpool"), take=pool.take)
+            Relay(wire, process.boot, policy, above=lambda: session.peers_of("modelpool"), take=pool.take)
             for policy in ([] if first else process.spec.policy_names)
         ]
         for relay in relays:
             relay.start()
             stack.callback(relay.close)
         refusals = Refusals(process.metrics, lambda: server.rejected, lambda: refused_connections(wire))
-        member.start(lambda: Snapshot(model=pool.announced()))
+        session.start(lambda: Snapshot(model=pool.announced()))
         kv = {"address": server.address, "budget_mib": budget_bytes >> 20, "relays": len(relays)}
         log.info("serving", extra={"kv": kv})
         while not process.stop.is_set():
@@ -92,8 +92,8 @@ def main(process: Process) -> None:
                 relay.require_life()
             refusals.count()
             process.pulse.ready = pool.ready
-        if member.moved:
-            raise RuntimeError(member.moved)
+        if session.moved:
+            raise RuntimeError(session.moved)
 
 
 def serve(server: RpcServer) -> bool:

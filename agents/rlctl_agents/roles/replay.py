@@ -64,11 +64,11 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
-        member = ManagerSession(process, wire)
-        lease = member.join(needs_experience=True)
+        session = ManagerSession(process, wire)
+        lease = session.join(needs_experience=True)
         if lease is None:
             return
-        stack.callback(member.close)
+        stack.callback(session.close)
         assert lease.experience is not None, "joined with needs_experience"
         schema, spaces = lease.experience.schema, lease.experience.spaces
         shards = lease.shards
@@ -92,7 +92,7 @@ def main(process: Process) -> None:
             folder = Layout(process.arguments.volume).checkpoints
         if folder is not None:
             process.metrics.set(RESUMING, 1.0)
-            member.start(Snapshot)  # reading takes longer than a lease outlives silence
+            session.start(Snapshot)  # reading takes longer than a lease outlives silence
             found = restore_newest(shared, folder, lease.generations, index=lease.index, shards=shards)
             process.metrics.set(RESUMING, 0.0)
             process.metrics.set(UNREADABLE, float(found.unreadable))
@@ -112,7 +112,7 @@ def main(process: Process) -> None:
         )
 
         def lead() -> None:
-            receiver.term, receiver.leased_since_s = member.term, member.leased_since_s
+            receiver.term, receiver.leased_since_s = session.term, session.leased_since_s
 
         inserter = Inserter(shared, receiver, lead)
         stack.callback(inserter.close)
@@ -134,13 +134,13 @@ def main(process: Process) -> None:
         if folder is not None:
             saver = ShardSaver(
                 shared, folder, policy=policy, index=lease.index, boot=process.boot,
-                tell=lambda part: member.call(part, Reply, deadline_s=TELL_S),
+                tell=lambda part: session.call(part, Reply, deadline_s=TELL_S),
                 count=lambda seconds, size: count_saved(process.metrics, seconds, size),
             )  # fmt: skip
             stack.callback(saver.close)
-            member.snapshot = told
+            session.snapshot = told
         else:
-            member.start(told)
+            session.start(told)
         inserter.start()
         log.info(
             "storing",
@@ -155,13 +155,13 @@ def main(process: Process) -> None:
             refusals.count()
             if receiver.rejected.get("schema", 0) > misfits and throttle.due("schema"):
                 misfits = receiver.rejected["schema"]
-                if (now := member.agreed_experience()) is not None and now.schema != schema:
+                if (now := session.agreed_experience()) is not None and now.schema != schema:
                     # the spec has changed, and this shard had joined before the last actor of the old spec was gone
                     raise RuntimeError("actors send segments of another form by now: this shard begins anew")
             if saver is not None:
-                saver.obey(member.wanted, member.term)
-        if member.moved:
-            raise RuntimeError(member.moved)
+                saver.obey(session.wanted, session.term)
+        if session.moved:
+            raise RuntimeError(session.moved)
         answer_last(server)
 
 

@@ -11,7 +11,7 @@ import zmq
 
 from rlctl_agents.wire.address import bound_at, check_address, check_bind_host, host_of, is_tcp, number
 from rlctl_agents.wire.keys import DOMAIN, Keys
-from rlctl_agents.wire.watch import HANDSHAKE_S, Link, SocketMonitor
+from rlctl_agents.wire.socket_monitor import HANDSHAKE_S, Link, SocketMonitor
 
 if TYPE_CHECKING:
     from rlctl_agents.wire.admission import Admission

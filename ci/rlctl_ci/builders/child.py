@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 from rlctl.images.builders.base import Ended
 from rlctl_ci.builders.source import Contents, Part
 from rlctl_ci.config.settings import Project
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.core.work import Job
 from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL
 from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 

@@ -14,8 +14,8 @@ from typing import Any
 from rlctl.images.code import CodeArchive
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import statement
+from rlctl_ci.core.build_attempt import Job, Stop
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.core.work import Job, Stop
 from rlctl_ci.git.tars import lay
 from rlctl_ci.sandbox.locks import held
 from rlctl_ci.store.records import Artifact

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl_ci.builders.child import Reader, read
-from rlctl_ci.core.work import Job
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.store.records import Artifact
 
 

@@ -23,8 +23,8 @@ from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
 from rlctl_ci.builders.registry import attach, plain, registry_of, tag
 from rlctl_ci.config.settings import Project
+from rlctl_ci.core.build_attempt import Job, Live, images_of
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.core.work import Job, Live, images_of
 from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Artifact
 

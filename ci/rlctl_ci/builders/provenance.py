@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlctl import __version__
-from rlctl_ci.core.work import Job
+from rlctl_ci.core.build_attempt import Job
 
 
 def statement(job: Job, subjects: Sequence[tuple[str, str]], bases: Mapping[str, str]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rlctl.images.registry import referrers
 from rlctl.images.registry.client import Registry, sha256
 from rlctl.images.registry.logins import logins
 from rlctl_ci.config.settings import Project
-from rlctl_ci.core.work import Job
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.git.refs import slug
 
 _PROOF: Final = ".provenance"

@@ -20,9 +20,9 @@ from rlctl.spec.words import plain
 from rlctl.waiting import Waiting
 from rlctl_ci.config.settings import Config, Project, secrets
 from rlctl_ci.core import stages
+from rlctl_ci.core.build_attempt import Adapters, BuildAttempt, Job
 from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transient
 from rlctl_ci.core.logs import MASK, Log, Masker
-from rlctl_ci.core.work import Adapters, BuildAttempt, Job
 from rlctl_ci.forges.base import Event, text
 from rlctl_ci.git.refs import HEADS
 from rlctl_ci.store.database import Database

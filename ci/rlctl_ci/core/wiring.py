@@ -7,8 +7,8 @@ from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.none import NoBuilder
 from rlctl_ci.builders.program import Look, Program
 from rlctl_ci.config.settings import Project
+from rlctl_ci.core.build_attempt import Adapters, ArtifactBuilder
 from rlctl_ci.core.service import Service
-from rlctl_ci.core.work import Adapters, ArtifactBuilder
 from rlctl_ci.deploy.child import Child
 from rlctl_ci.git.repository import Git
 

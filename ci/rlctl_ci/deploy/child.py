@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from rlctl.errors import BackendUnreachable, PartlyApplied, WorkloadFailed
 from rlctl_ci.config.settings import Project
+from rlctl_ci.core.build_attempt import Job, Live
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.core.work import Job, Live
 from rlctl_ci.sandbox.programs import Bounds, Programs
 from rlctl_ci.store.records import Artifact, Deploy
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from rlctl.images.builders.base import Ended
 from rlctl_ci.config.settings import Project
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped, CiError, Transient
-from rlctl_ci.core.work import Job
 from rlctl_ci.git.plumbing import cause, damaged, environment, hint, too_large
 from rlctl_ci.git.refs import fault, is_sha, slug
 from rlctl_ci.git.tars import lay

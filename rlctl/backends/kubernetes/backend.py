@@ -39,9 +39,9 @@ from rlctl.backends.kubernetes.apply.writing import whole_or_partly
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.desired_state import of_plan, of_revision, revision_key
 from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import of_plan, of_revision, revision_key
 from rlctl.backends.revisions import images_of
 from rlctl.backends.run_states import live_counts
 from rlctl.backends.stored_files import FilesOfManager

@@ -72,7 +72,7 @@ def attach(
     """
     deadline_s = None if timeout_s is None else world.clock() + timeout_s
     snapshot = None
-    hope = StuckDetector(world.clock)
+    detector = StuckDetector(world.clock)
     with showing.make(world, progress) as shower:
         observer = Observer(world, backend, run)
         while (seen := observer.look()) is not None:
@@ -83,7 +83,7 @@ def attach(
             if until_ready:
                 if snapshot.ready:
                     return Outcome("ready", snapshot)
-                culprit = hope.lost(snapshot.processes)
+                culprit = detector.lost(snapshot.processes)
                 if culprit is not None:
                     return Outcome("hopeless", snapshot, culprit)
             if interrupts.asked:

@@ -52,24 +52,24 @@ class Design:
         UsageError: options do not go together, or the sweep cannot be named so.
     """
 
-    def __init__(self, world: World, wish: SweepOptions) -> None:
-        _check(wish)
-        self._world, self._wish, self._digest = world, wish, _digest(wish.specs)
-        self._fixed, axes, problems = grammar.read(wish.sets, search=wish.search is not None)
+    def __init__(self, world: World, options: SweepOptions) -> None:
+        _check(options)
+        self._world, self._wish, self._digest = world, options, _digest(options.specs)
+        self._fixed, axes, problems = grammar.read(options.sets, search=options.search is not None)
         stated = next((axis for axis in axes if axis.path == "seed"), None)
         self._axes = [axis for axis in axes if axis is not stated]
-        if stated and wish.prune:
+        if stated and options.prune:
             raise UsageError("--prune judges single runs", hint="leave out --set seed, and compare the best afterwards")
-        if stated and wish.seeds > 1:
+        if stated and options.seeds > 1:
             raise UsageError("--seeds and --set seed=... both say which seeds", hint="leave one of them out")
-        if wish.search is not None and not self._axes:
+        if options.search is not None and not self._axes:
             raise UsageError("nothing to search", hint="as in --set algorithm.lr=1e-5..1e-3:log")
-        if stated and stated.range and wish.search:
+        if stated and stated.range and options.search:
             problems.append(Problem("seed", "is no range to search: list the seeds, as in seed=0,1,2", "--set"))
         _refuse(problems)
-        settings_many = wish.trials if wish.search else prod(len(axis.values) for axis in self._axes)
-        many = settings_many * (len(stated.values) if stated else wish.seeds)  # counted before they are made
-        record.check_room(wish.name or "", many)
+        settings_many = options.trials if options.search else prod(len(axis.values) for axis in self._axes)
+        many = settings_many * (len(stated.values) if stated else options.seeds)  # counted before they are made
+        record.check_room(options.name or "", many)
         grid = grammar.grid(self._axes)
         self._loaded: dict[str, Loaded] = {}  # settings in words -> the spec with them
         self._seeds: list[int] = []
@@ -84,15 +84,15 @@ class Design:
             except SpecError as error:
                 problems += error.problems
         _refuse(problems)
-        _refuse([problem for one in self._loaded.values() for problem in _endless(one.spec, prune=wish.prune)])
+        _refuse([problem for one in self._loaded.values() for problem in _endless(one.spec, prune=options.prune)])
         first = self._first
         check_place(world, first)
-        self._seeds = self._seeds or [first.spec.seed + at for at in range(wish.seeds)]
-        self.sweep = self._new(first.spec.run if wish.name is None else wish.name, first.spec.target)
+        self._seeds = self._seeds or [first.spec.seed + at for at in range(options.seeds)]
+        self.sweep = self._new(first.spec.run if options.name is None else options.name, first.spec.target)
         record.check_room(self.sweep.name, many)
         named = unsound(first.spec.model_copy(update={"run": f"{self.sweep.name}-1"}))
         _refuse([Problem("run", fault.message, "--name") for fault in named if fault.path == ("run",)])
-        for settings in grid if wish.search is None else ():
+        for settings in grid if options.search is None else ():
             self.sweep.specs[words(settings)] = record.pinned(self._loaded[words(settings)].spec)
             for seed in self._seeds:
                 self.sweep.add(settings, seed)
@@ -107,12 +107,12 @@ class Design:
 
     def _new(self, name: str, target: str) -> Sweep:
         record.check_name(name)
-        wish, search = self._wish, dict[str, Any]()
-        if wish.search is not None:
-            search = {"method": wish.search, "axes": [axis.text for axis in self._axes], "prune": wish.prune}
+        options, search = self._wish, dict[str, Any]()
+        if options.search is not None:
+            search = {"method": options.search, "axes": [axis.text for axis in self._axes], "prune": options.prune}
         cluster = self._world.cluster if any(self._world.cluster) else self._world.usual_cluster
         context, namespace = cluster if target in ON_CLUSTERS else Cluster()
-        files = ", ".join(printable(str(path)) for path in wish.specs)
+        files = ", ".join(printable(str(path)) for path in options.specs)
         return Sweep(name, rfc3339(self._world.now()), files, target, context, namespace, search)
 
     def begin(self, *, retry: bool) -> Sweep:
@@ -223,12 +223,12 @@ class Design:
         return added[0]
 
 
-def _check(wish: SweepOptions) -> None:
-    if any(str(path) == "-" for path in wish.specs):
+def _check(options: SweepOptions) -> None:
+    if any(str(path) == "-" for path in options.specs):
         raise UsageError("a sweep reads its spec again when it goes on", hint="write it to a file")
-    if wish.prune and wish.search is None:
+    if options.prune and options.search is None:
         raise UsageError("--prune is for a search: --search optuna")
-    if wish.prune and wish.seeds > 1:
+    if options.prune and options.seeds > 1:
         raise UsageError("--prune judges single runs", hint="leave out --seeds, and compare the best with more seeds")
 
 

@@ -23,8 +23,8 @@ from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.program import Program, base_of
 from rlctl_ci.builders.registry import registry_of
+from rlctl_ci.core.build_attempt import Job, Live
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.core.work import Job, Live
 from tests.ci.builders.test_builders import job_for
 from tests.ci.git.test_repository import job_of
 from tests.ci.oci import Registry, elsewhere, registry

@@ -20,8 +20,8 @@ from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.program import Program
 from rlctl_ci.builders.registry import plain, registry_of
 from rlctl_ci.config.settings import Config
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.cleaning import UnusedArtifact, remove
-from rlctl_ci.core.work import Job
 from rlctl_ci.git.refs import fault, slug
 from rlctl_ci.store.records import Artifact
 from tests.ci.corpus import WORDS

@@ -13,8 +13,8 @@ import pytest
 from rlctl_ci.builders import child
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.none import NoBuilder
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped, Cancelled
-from rlctl_ci.core.work import Job
 from tests.ci.git.test_repository import job_of
 from tests.ci.world import here, sha
 

@@ -18,10 +18,10 @@ from starlette.testclient import TestClient
 from rlctl_ci.builders.append import Append
 from rlctl_ci.builders.program import Program
 from rlctl_ci.config.settings import Config
+from rlctl_ci.core.build_attempt import Adapters, Live
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.core.logs import MASK, Masker
 from rlctl_ci.core.service import Service
-from rlctl_ci.core.work import Adapters, Live
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Push

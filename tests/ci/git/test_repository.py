@@ -23,8 +23,8 @@ import pytest
 
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.source import spec_at
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped, Cancelled, Transient
-from rlctl_ci.core.work import Job
 from rlctl_ci.git.refs import fault
 from rlctl_ci.git.repository import Git, unpack
 from rlctl_ci.sandbox import keeper

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from rlctl.errors import BackendUnreachable, TimedOut
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped, CiError, Transient
 from rlctl_ci.core.service import Service
-from rlctl_ci.core.work import Job
 from rlctl_ci.forges.base import Event
 from rlctl_ci.store.records import Deploy, Push
 from tests.ci.lives.pushes import deployed, drain, drain_at, pushed

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import CiError
 from rlctl_ci.core.service import Service
-from rlctl_ci.core.work import Job
 from rlctl_ci.store.records import Push
 from tests.ci.lives.pushes import pushed
 from tests.ci.world import MAIN, Clock, Outside, sha

@@ -18,7 +18,7 @@ from rlctl_agents.wire.codec import PROTOCOL, Buffer, Rejected, decode, receive
 from rlctl_agents.wire.keys import CORE
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.client import MAX_BUFFERS, Answer, Call, size_of
-from rlctl_agents.wire.rpc.turns import ReplyLimiter
+from rlctl_agents.wire.rpc.reply_limiter import ReplyLimiter
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Wire
 
 Handler = Callable[[Any, Sequence[memoryview]], tuple[Struct, Sequence[Buffer]]]

@@ -151,11 +151,11 @@ def cause_of(api: Api, state: RunState, pod: Object, now: datetime) -> Cause | N
     Raises:
         ApiError: the server does not answer.
     """
-    around = RelatedObjects(now)
-    if (found := explain.of_pod(pod, around)) is None:
+    related = RelatedObjects(now)
+    if (found := explain.of_pod(pod, related)) is None:
         return None
     if found.kind == "ended":  # it is not restarted, so its container has the cause
-        crashes = (containers.crash(pod, status, spec, around) for status, spec in container_statuses(pod))
+        crashes = (containers.crash(pod, status, spec, related) for status, spec in container_statuses(pod))
         return next(filter(None, crashes), found)
     (group, *_) = _Listing(api, state, now).looked_into({"manager": [Group(found, (pod,))]})[
         "manager"
@@ -171,7 +171,7 @@ class _Listing:
         self._budget = MOST_REQUESTS
         self._selector = names.selector(state.run)
         self._workloads: dict[str, list[Object]] = {}
-        self._around = RelatedObjects(now)
+        self._related = RelatedObjects(now)
 
     def unwell(self, role: Role) -> list[Object]:
         """Pods of a role that are not ready, or were restarted."""
@@ -197,17 +197,17 @@ class _Listing:
         elastic = [role for role in wanted if role not in STATEFUL and (wanted[role] or role in self._workloads)]
         core = self._core_pods(stateful)
         pods = core | {role: self._elastic_pods(role) for role in elastic}
-        found = {role: explain.groups(pods[role], self._around, self._workloads.get(role, ())) for role in pods}
+        found = {role: explain.groups(pods[role], self._related, self._workloads.get(role, ())) for role in pods}
         found = self.looked_into(found)
         entries: list[Process] = []
         for role in ROLES:
             count = self._state.replicas.get(role, 0)
             if role in stateful:
                 workload = next(iter(self._workloads.get(role, ())), None)
-                entries += explain.stateful(role, count, workload, core.get(role, ()), self._around)
+                entries += explain.stateful(role, count, workload, core.get(role, ()), self._related)
             elif role in elastic:
                 workloads = sorted(self._workloads.get(role, ()), key=_shard)
-                entries += explain.elastic(role, count, workloads, found[role], self._around, pods[role])
+                entries += explain.elastic(role, count, workloads, found[role], self._related, pods[role])
             elif count and over:
                 entries.append(Process(role, 0, "exited", count=count, reason=f"the run has {self._state.phase}"))
         return entries
@@ -264,7 +264,7 @@ class _Listing:
             logs[name_of(group.pods[0])] = self._log(group.pods[0], end - time.monotonic())
         if not (events or claims or logs):
             return found
-        self._around = RelatedObjects(self._now, indexed(events), claims, logs)
+        self._related = RelatedObjects(self._now, indexed(events), claims, logs)
         looked = {id(group) for group in ordered if group in asking or name_of(group.pods[0]) in logs}
         return {
             role: [part for group in groups for part in (self._again(group) if id(group) in looked else [group])]
@@ -273,7 +273,7 @@ class _Listing:
 
     def _again(self, group: Group) -> list[Group]:
         """The group with the cause of its sampled pods; split if these differ."""
-        told = [(pod, explain.of_pod(pod, self._around) or group.cause) for pod in _sample(group)]
+        told = [(pod, explain.of_pod(pod, self._related) or group.cause) for pod in _sample(group)]
         if len({cause.group for _, cause in told}) == 1:
             return [Group(told[0][1], group.pods)]
         parts = [Group(cause, (pod,)) for pod, cause in told if cause.group != group.cause.group]

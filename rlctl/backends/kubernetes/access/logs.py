@@ -21,7 +21,7 @@ from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes.base import container_statuses, moment, name_of, restarts
 from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.records.entries import TIMESTAMP, Parser, entries, parted
-from rlctl.backends.records.wanted import Filter
+from rlctl.backends.records.filtering import Filter
 from rlctl.errors import RlctlError
 from rlctl.spec import names
 

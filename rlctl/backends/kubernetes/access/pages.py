@@ -13,7 +13,7 @@ from rlctl.spec import names
 _FEW: Final = 20
 
 
-def pod_of(api: Api, run: str, component: str, around: RelatedObjects) -> str:
+def pod_of(api: Api, run: str, component: str, related: RelatedObjects) -> str:
     """Name of a pod that can answer for a component: ready rather than only running, young rather than old.
 
     Raises:
@@ -23,7 +23,7 @@ def pod_of(api: Api, run: str, component: str, around: RelatedObjects) -> str:
     live = [pod for pod in pods if _runs(pod)]
     if live:
         return name_of(max(live, key=lambda pod: (is_ready(pod), str(pod["metadata"].get("creationTimestamp", "")))))
-    why = next((cause for pod in pods if (cause := explain.of_pod(pod, around)) is not None), None)
+    why = next((cause for pod in pods if (cause := explain.of_pod(pod, related)) is not None), None)
     said = f" does not run: pod {name_of(pods[0])}: {why.text}" if why else " has no pod" if not pods else ""
     raise BackendUnreachable(
         f"the {component} of run {run}{said}",

@@ -18,9 +18,9 @@ from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, key_o
 from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, in_words, lasting
 from rlctl.backends.kubernetes.diagnose.causes.base import age_s, namespaced
 from rlctl.backends.kubernetes.run_state import inventory
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.backends.stored_files import FilesOfManager
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 from rlctl.spec import names

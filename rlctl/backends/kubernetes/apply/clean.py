@@ -6,9 +6,9 @@ from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Key, Object, kubectl
 from rlctl.backends.kubernetes.api.watch import follow
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, pod_of
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.errors import PartlyApplied
 
 TIMEOUT_S: Final = 300.0

@@ -18,8 +18,8 @@ from rlctl.backends.kubernetes.api.refusals import (
 from rlctl.backends.kubernetes.apply.drift import compare
 from rlctl.backends.kubernetes.apply.survey import Item, Survey
 from rlctl.backends.kubernetes.run_state import keys, replicas
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState
 from rlctl.errors import Problem, RlctlError, SpecError
 from rlctl.spec.names import MANAGER
 

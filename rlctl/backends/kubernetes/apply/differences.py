@@ -17,9 +17,9 @@ from rlctl.backends.kubernetes.apply.conflicts import judged
 from rlctl.backends.kubernetes.apply.drift import compare
 from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.run_state import inventory
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of
 from rlctl.backends.kubernetes.run_state.replicas import with_replicas
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, number_of
 from rlctl.spec.names import MANAGER, WORKLOADS
 
 

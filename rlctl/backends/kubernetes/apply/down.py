@@ -20,10 +20,10 @@ from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import clean
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, of_revision, revision_key
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, number_of, of_revision, revision_key
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, workload_name

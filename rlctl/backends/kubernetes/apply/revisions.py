@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rlctl.backends.kubernetes.api.interface import Api, Key
 from rlctl.backends.kubernetes.apply.survey import Survey
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, number_of, of_revision, revision_key, same
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, of_revision, revision_key, same
 from rlctl.backends.revisions import KEPT
 
 

@@ -9,10 +9,16 @@ from rlctl.backends.base import Applied, Revision
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object
 from rlctl.backends.kubernetes.apply.scaling import known
 from rlctl.backends.kubernetes.apply.up import apply
+from rlctl.backends.kubernetes.run_state.desired_state import (
+    DesiredState,
+    described,
+    number_of,
+    of_revision,
+    revision_key,
+)
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, described, number_of, of_revision, revision_key
 from rlctl.backends.revisions import check_fits, missing
 from rlctl.spec.names import COMPONENT, selector
 

@@ -14,10 +14,10 @@ from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, of_revision, revision_key, shares
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, of_revision, revision_key, shares
 from rlctl.backends.run_states import check_count, check_role
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 from rlctl.spec.names import DOMAIN, selector

@@ -16,11 +16,11 @@ from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.apply.drift import Drift, compare, mark, replaced
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, of_revision, revision_key, same, shares
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.replicas import Count
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, of_revision, revision_key, same, shares
 from rlctl.backends.run_states import live_counts
 from rlctl.errors import Conflict
 from rlctl.spec.layout import Layout

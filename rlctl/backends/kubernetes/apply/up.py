@@ -29,9 +29,9 @@ from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, Survey, su
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, revision_document, revision_key
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState, revision_document, revision_key
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS
 

@@ -57,33 +57,33 @@ class Group:
     pods: tuple[Object, ...]
 
 
-def of_pod(pod: Object, around: RelatedObjects) -> Cause | None:
+def of_pod(pod: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a pod is not ready; None when it is."""
-    found = nodes.ending(pod, around) or nodes.failed(pod)
+    found = nodes.ending(pod, related) or nodes.failed(pod)
     if found is not None or is_ready(pod):
         return found
-    found = scheduling.cause(pod, around) or nodes.lost(pod, around)
+    found = scheduling.cause(pod, related) or nodes.lost(pod, related)
     if found is not None:
         return found
     statuses = list(container_statuses(pod))
     for status, spec in statuses:
         found = (
-            images.cause(pod, status, spec, around)
-            or containers.config(pod, status, around)
-            or containers.crash(pod, status, spec, around)
+            images.cause(pod, status, spec, related)
+            or containers.config(pod, status, related)
+            or containers.crash(pod, status, spec, related)
         )
         if found is not None:
             return found
     running = [status for status, _ in statuses if "running" in (status.get("state") or {})]
-    return containers.unready(pod, around) if running else containers.creating(pod, around)
+    return containers.unready(pod, related) if running else containers.creating(pod, related)
 
 
-def of_workload(workload: Object, around: RelatedObjects) -> Cause | None:
+def of_workload(workload: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which pods of a Deployment or StatefulSet were not created; None when nothing says so."""
-    return admission.cause(workload, around) or admission.progress(workload)
+    return admission.cause(workload, related) or admission.progress(workload)
 
 
-def groups(pods: Sequence[Object], around: RelatedObjects, workloads: Sequence[Object] = ()) -> list[Group]:
+def groups(pods: Sequence[Object], related: RelatedObjects, workloads: Sequence[Object] = ()) -> list[Group]:
     """Groups of pods that are not ready, by cause, the most frequent first; without those that ended long ago.
 
     Args:
@@ -91,8 +91,8 @@ def groups(pods: Sequence[Object], around: RelatedObjects, workloads: Sequence[O
     """
     found: dict[tuple[str, str], tuple[Cause, list[Object]]] = {}
     for pod in pods:
-        cause = of_pod(pod, around)
-        if cause is None or (cause.state == "exited" and _ended_s(pod, around.now) > _REMEMBERED_S):
+        cause = of_pod(pod, related)
+        if cause is None or (cause.state == "exited" and _ended_s(pod, related.now) > _REMEMBERED_S):
             continue
         if cause.state not in _ON_THEIR_WAY_OUT and rollout.is_old(pod, workloads):
             cause = _REPLACED
@@ -107,16 +107,16 @@ def sentence(count: int, wanted: int, role: str, text: str) -> str:
 
 
 def stateful(
-    role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], around: RelatedObjects
+    role: Role, wanted: int, workload: Object | None, pods: Sequence[Object], related: RelatedObjects
 ) -> list[Process]:
     """One entry for each replica of a StatefulSet, by ordinal; those without a pod share one."""
     if workload is None:
         return [_absent(role, wanted, "StatefulSet")] if wanted else []
     by_ordinal = {ordinal(pod): pod for pod in pods}
-    found = [_single(role, index, by_ordinal[index], workload, around) for index in sorted(by_ordinal)]
+    found = [_single(role, index, by_ordinal[index], workload, related) for index in sorted(by_ordinal)]
     missing = [index for index in range(wanted) if index not in by_ordinal]
     if missing:
-        found.append(_missing(role, missing[0], len(missing), wanted, [workload], around))
+        found.append(_missing(role, missing[0], len(missing), wanted, [workload], related))
     return sorted(found, key=lambda process: process.index)
 
 
@@ -127,7 +127,7 @@ def ordinal(pod: Object) -> int:
 
 
 def elastic(
-    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], around: RelatedObjects,
+    role: Role, wanted: int, workloads: Sequence[Object], found: Sequence[Group], related: RelatedObjects,
     pods: Sequence[Object] = (),
 ) -> list[Process]:  # fmt: skip
     """Entries for the replicas of a role's Deployments: the healthy ones, then the others by cause.
@@ -146,10 +146,10 @@ def elastic(
     entries: list[Process] = []
     index = ready - old
     if index:
-        entries.append(Process(role, 0, "running", count=index, lately=lately(pods, around)))
+        entries.append(Process(role, 0, "running", count=index, lately=lately(pods, related)))
     old += sum(count for group, count in zip(active, shares, strict=True) if group.cause is _REPLACED)
     if old:
-        entries.append(_replaced(role, index, old, wanted, workloads, around))
+        entries.append(_replaced(role, index, old, wanted, workloads, related))
         index += old
     for group, count in zip(active, shares, strict=True):
         if group.cause is not _REPLACED:
@@ -160,7 +160,7 @@ def elastic(
         entries.append(Process(role, index, "starting", count=unexplained, reason=text))
         index += unexplained
     if (short := wanted - max(existing, ready + sum(shares))) > 0:
-        entries.append(_missing(role, index, short, wanted, workloads, around))
+        entries.append(_missing(role, index, short, wanted, workloads, related))
         index += short
     for group in found:
         if group not in active:
@@ -200,26 +200,26 @@ def asked(workload: Object) -> int:
     return 1 if replicas is None else int(replicas)
 
 
-def _single(role: Role, index: int, pod: Object, workload: Object, around: RelatedObjects) -> Process:
-    cause, name, again = of_pod(pod, around), name_of(pod), restarts(pod)
+def _single(role: Role, index: int, pod: Object, workload: Object, related: RelatedObjects) -> Process:
+    cause, name, again = of_pod(pod, related), name_of(pod), restarts(pod)
     if (cause is None or cause.state not in _ON_THEIR_WAY_OUT) and rollout.is_old(pod, [workload]):
         cause = _waiting_for(workload)
     if cause is not None:
         return _of_group(role, index, Group(cause, (pod,)), 1, 1)
-    lines, said, started = _life_before(pod, around)
+    lines, said, started = _life_before(pod, related)
     return Process(
         role, index, "running", started=started, restarts=again, name=name, evidence=said, first_cause_lines=lines,
-        lately=lately([pod], around),
+        lately=lately([pod], related),
     )  # fmt: skip
 
 
-def lately(pods: Sequence[Object], around: RelatedObjects) -> str:
+def lately(pods: Sequence[Object], related: RelatedObjects) -> str:
     """ "pong-learner-0 was restarted 4 min ago: exited 1: why", of pods that are healthy again; "" without one."""
-    ended = sorted((ago_s, name_of(pod)) for pod in pods if (ago_s := _restarted_s(pod, around.now)) <= _LATELY_S)
+    ended = sorted((ago_s, name_of(pod)) for pod in pods if (ago_s := _restarted_s(pod, related.now)) <= _LATELY_S)
     if not ended:
         return ""
     ago_s, name = ended[0]
-    _, said, _ = _life_before(next(pod for pod in pods if name_of(pod) == name), around)
+    _, said, _ = _life_before(next(pod for pod in pods if name_of(pod) == name), related)
     why = f": {said}" if said else ""
     more = f"; {len(ended) - 1} more like it" if len(ended) > 1 else ""
     return f"{name} was restarted {duration(ago_s)} ago{why}{more}"
@@ -237,7 +237,7 @@ def _restarted_s(pod: Object, now: datetime) -> float:
     return min(ended, default=math.inf)
 
 
-def _life_before(pod: Object, around: RelatedObjects) -> tuple[tuple[str, ...], str, datetime | None]:
+def _life_before(pod: Object, related: RelatedObjects) -> tuple[tuple[str, ...], str, datetime | None]:
     """Last restart of a container that is healthy now: last log lines and cause; and the start of its present life."""
     lines: tuple[str, ...] = ()
     said, started = "", None
@@ -245,7 +245,7 @@ def _life_before(pod: Object, around: RelatedObjects) -> tuple[tuple[str, ...], 
         begun = moment(((status.get("state") or {}).get("running") or {}).get("startedAt"))
         started = max(filter(None, (started, begun)), default=None)
         ended = {**status, "state": status.get("lastState") or {}}
-        if status.get("restartCount") and (cause := containers.crash(pod, ended, spec, around)) is not None:
+        if status.get("restartCount") and (cause := containers.crash(pod, ended, spec, related)) is not None:
             lines, said = cause.lines, f"{status.get('name')} {cause.text}"
     return lines, said, started
 
@@ -275,12 +275,12 @@ def _waiting_for(*workloads: Object) -> Cause:
 
 
 def _replaced(
-    role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: RelatedObjects
+    role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], related: RelatedObjects
 ) -> Process:
     """Replicas of Deployments from before the last change; and why their successors are refused, if they are."""
     late = [workload for workload in workloads if rollout.old_ready(workload)] or workloads
     cause = _waiting_for(*late)
-    refused = next((found for each in late if (found := admission.cause(each, around)) is not None), None)
+    refused = next((found for each in late if (found := admission.cause(each, related)) is not None), None)
     if refused is not None:
         cause = replace(refused, text=f"{cause.text}, but its successor cannot be made: {refused.text}")
     name = f"{late[0].get('kind')} {name_of(late[0])}"
@@ -288,10 +288,10 @@ def _replaced(
 
 
 def _missing(
-    role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], around: RelatedObjects
+    role: Role, index: int, count: int, wanted: int, workloads: Sequence[Object], related: RelatedObjects
 ) -> Process:
     """Replicas that are wanted and were not created."""
-    cause = next((found for workload in workloads if (found := of_workload(workload, around)) is not None), None)
+    cause = next((found for workload in workloads if (found := of_workload(workload, related)) is not None), None)
     asked_for = sum(asked(workload) for workload in workloads)
     name = f"{workloads[0].get('kind')} {name_of(workloads[0])}"
     if cause is None and asked_for < wanted:

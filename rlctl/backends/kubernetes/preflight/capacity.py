@@ -12,7 +12,7 @@ from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import name_of
 from rlctl.backends.kubernetes.preflight import doctor, fleet
 from rlctl.backends.kubernetes.preflight.fleet import MODEL_MB, Fleet
-from rlctl.backends.kubernetes.run_state import inventory, keys, wanted
+from rlctl.backends.kubernetes.run_state import desired_state, inventory, keys
 from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.image_names import Reference
 from rlctl.spec import names
@@ -105,7 +105,7 @@ def _unrendered(run: Fleet) -> list[Key]:
     """Objects that a first `up` creates beside the documents."""
     name = run.wanted.run
     made = [Key("ConfigMap", names.state_name(name)), Key("Lease", names.lock_name(name))]
-    made += [keys.core_key(name), keys.actor_key(name), wanted.revision_key(name, 1)]
+    made += [keys.core_key(name), keys.actor_key(name), desired_state.revision_key(name, 1)]
     return [key for key in made if key not in run.objects]
 
 

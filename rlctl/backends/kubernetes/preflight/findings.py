@@ -16,7 +16,7 @@ from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.preflight import capacity, fleet, pod_security, shared_volume
 from rlctl.backends.kubernetes.preflight.fleet import Fleet
-from rlctl.backends.kubernetes.run_state import wanted
+from rlctl.backends.kubernetes.run_state import desired_state
 from rlctl.plan import Document, Plan
 from rlctl.spec.words import duration
 
@@ -133,7 +133,7 @@ def _endpoints(run: Fleet, service: Object) -> int:
 
 def _objects(api: Api, run: Fleet) -> Iterator[Check]:
     objects = dict(run.objects)
-    revision = wanted.revision_document(run.wanted, 1, datetime.now(UTC), "")
+    revision = desired_state.revision_document(run.wanted, 1, datetime.now(UTC), "")
     objects[Key("ConfigMap", "the record of the revision")] = revision
     sizes = {key: _bytes(thing) for key, thing in objects.items()}
     faults = []

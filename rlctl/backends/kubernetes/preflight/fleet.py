@@ -10,7 +10,7 @@ from rlctl.backends.base import Sizes, no_sizes
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object
 from rlctl.backends.kubernetes.api.quantity import amount
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
-from rlctl.backends.kubernetes.run_state import wanted
+from rlctl.backends.kubernetes.run_state import desired_state
 from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.plan import Document, Plan
 from rlctl.spec import names
@@ -23,7 +23,7 @@ MODEL_MB: Final = 10.0
 class Fleet:
     """All objects of a run, and its pods by workload."""
 
-    wanted: wanted.DesiredState
+    wanted: desired_state.DesiredState
     pods: Mapping[Key, int]  # workload -> replicas
     live: Mapping[Key, int]  # workload -> pods that exist already
     sizes: Sizes = no_sizes
@@ -56,13 +56,13 @@ def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_si
         RlctlError: a document is no object of this run.
         ApiError: workloads may not be read.
     """
-    known = wanted.of_plan(plan, documents, {})
+    known = desired_state.of_plan(plan, documents, {})
     replicas = {role.role: role.replicas for role in plan.roles}
     pods: dict[Key, int] = {}
     for role in dict.fromkeys(role_of(known.objects[key]) for key in known.workloads()):
         workloads = known.workloads(role)
         count = replicas.get(role)  # type: ignore[call-overload]
-        pods |= dict.fromkeys(workloads, 1) if count is None else wanted.shares(workloads, count)
+        pods |= dict.fromkeys(workloads, 1) if count is None else desired_state.shares(workloads, count)
     live: dict[Key, int] = {}
     for kind in names.WORKLOADS:
         for found in api.list(kind, labels=names.selector(plan.run)).items:

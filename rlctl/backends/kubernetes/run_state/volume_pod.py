@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.kubernetes.api.interface import Object
-from rlctl.backends.kubernetes.run_state.wanted import DesiredState
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState
 from rlctl.spec.layout import Layout
 from rlctl.spec.names import UID, VOLUME, labels
 

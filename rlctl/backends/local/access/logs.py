@@ -15,7 +15,7 @@ from rlctl.backends.local.access.follow import Follower
 from rlctl.backends.local.access.logfiles import complete_size, first_time, read_lines, rotations
 from rlctl.backends.local.names import in_order, shown, split_name
 from rlctl.backends.records.entries import Parser, entries, parted
-from rlctl.backends.records.wanted import Filter
+from rlctl.backends.records.filtering import Filter
 
 _BOOT = re.compile(rb'"boot": ?"([^"]{1,64})"')
 _FIRST_WINDOW = 1 << 18

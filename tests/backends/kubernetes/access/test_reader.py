@@ -14,7 +14,7 @@ import yaml
 
 from rlctl.backends.kubernetes.access import reader
 from rlctl.backends.kubernetes.api.interface import Key, Object
-from rlctl.backends.kubernetes.run_state.wanted import of_revision
+from rlctl.backends.kubernetes.run_state.desired_state import of_revision
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.web.stored_files import StoredFiles

@@ -204,11 +204,11 @@ TOLD = {
 
 
 def cause_of(name: str) -> Cause:
-    whole, around = read(name)
+    whole, related = read(name)
     found = (
-        explain.of_pod(whole["pods"][0], around)
+        explain.of_pod(whole["pods"][0], related)
         if "pods" in whole
-        else explain.of_workload(whole["workloads"][0], around)
+        else explain.of_workload(whole["workloads"][0], related)
     )
     assert found is not None
     return found
@@ -243,22 +243,22 @@ def test_a_text_names_no_single_pod_so_that_many_can_share_it(name: str) -> None
 
 @pytest.mark.parametrize("name", [name for name, told in TOLD.items() if told.permanent])
 def test_what_is_permanent_is_known_ten_seconds_after_the_pod_was_made(name: str) -> None:
-    whole, around = read(name)
-    made = (around.now - timedelta(seconds=10)).isoformat()
+    whole, related = read(name)
+    made = (related.now - timedelta(seconds=10)).isoformat()
     for thing in [*whole.get("pods", ()), *whole.get("workloads", ())]:
         thing["metadata"]["creationTimestamp"] = made
     pods, workloads = whole.get("pods", ()), whole.get("workloads", ())
-    found = [explain.of_pod(pod, around) for pod in pods] + [explain.of_workload(each, around) for each in workloads]
+    found = [explain.of_pod(pod, related) for pod in pods] + [explain.of_workload(each, related) for each in workloads]
 
     assert [cause is not None and cause.permanent for cause in found] == [True]
 
 
 @pytest.mark.parametrize("name", ["claim_missing", "config_object_missing", "mount_config_missing"])
 def test_what_is_written_a_moment_after_the_pod_is_no_failure_yet(name: str) -> None:
-    whole, around = read(name)
-    whole["pods"][0]["metadata"]["creationTimestamp"] = (around.now - timedelta(seconds=1)).isoformat()
+    whole, related = read(name)
+    whole["pods"][0]["metadata"]["creationTimestamp"] = (related.now - timedelta(seconds=1)).isoformat()
 
-    found = explain.of_pod(whole["pods"][0], around)
+    found = explain.of_pod(whole["pods"][0], related)
 
     assert found is not None
     assert (found.state, found.permanent) == ("starting", False)
@@ -273,42 +273,42 @@ def test_a_crash_shows_the_last_five_lines_of_the_life_before() -> None:
 
 
 def test_a_line_that_kubernetes_cut_at_its_beginning_is_left_out() -> None:
-    whole, around = read("crash_without_words")
+    whole, related = read("crash_without_words")
     ended = whole["pods"][0]["status"]["containerStatuses"][0]["lastState"]["terminated"]
     ended["message"] = "x" * 2040 + "\nValueError: no"
 
-    found = explain.of_pod(whole["pods"][0], replace(around, logs={}))
+    found = explain.of_pod(whole["pods"][0], replace(related, logs={}))
 
     assert found is not None
     assert found.lines == ("ValueError: no",)
 
 
 def test_the_registry_is_not_judged_by_words_in_the_name_of_the_image() -> None:
-    whole, around = read("image_unreachable")
+    whole, related = read("image_unreachable")
     text = json.dumps(whole).replace("team/rlctl-actor", "denied/not-found-404")
 
-    found = explain.of_pod(json.loads(text)["pods"][0], around)
+    found = explain.of_pod(json.loads(text)["pods"][0], related)
 
     assert found is not None
     assert found.kind == "image-unreachable"
 
 
 def test_a_registry_by_ipv6_is_told_though_a_spec_cannot_name_it() -> None:
-    whole, around = read("image_unreachable")
+    whole, related = read("image_unreachable")
     text = json.dumps(whole).replace(HOST, "[fd00::1]:5000").replace("team/rlctl-actor", "denied/not-found-404")
 
-    found = explain.of_pod(json.loads(text)["pods"][0], around)
+    found = explain.of_pod(json.loads(text)["pods"][0], related)
 
     assert found is not None
     assert found.text == "the nodes cannot reach the registry [fd00::1]:5000; the cluster goes on trying"
 
 
 def test_evidence_cannot_act_on_a_terminal() -> None:
-    whole, around = read("image_unknown")
+    whole, related = read("image_unknown")
     waiting = whole["pods"][0]["status"]["containerStatuses"][0]["state"]["waiting"]
     waiting["message"] = "\x1b[2Jgone\x07\nnext" + "a" * 5000
 
-    found = explain.of_pod(whole["pods"][0], around)
+    found = explain.of_pod(whole["pods"][0], related)
 
     assert found is not None
     assert found.evidence.startswith("ErrImagePull:  [2Jgone next")
@@ -327,15 +327,15 @@ def test_evidence_cannot_act_on_a_terminal() -> None:
     ],
 )
 def test_an_object_that_lacks_everything_stops_nobody(pod: dict[str, Any]) -> None:
-    _, around = read("crash")
+    _, related = read("crash")
 
-    assert explain.of_pod(pod, around) is not None
+    assert explain.of_pod(pod, related) is not None
 
 
 def test_a_pod_that_is_ready_has_no_cause() -> None:
-    whole, around = read("not_ready_yet")
+    whole, related = read("not_ready_yet")
     pod = whole["pods"][0]
     pod["status"]["conditions"].append({"type": "Ready", "status": "True"})
     pod["status"]["conditions"] = [each for each in pod["status"]["conditions"] if each["status"] == "True"]
 
-    assert explain.of_pod(pod, around) is None
+    assert explain.of_pod(pod, related) is None

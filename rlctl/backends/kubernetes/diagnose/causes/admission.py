@@ -22,23 +22,23 @@ _FORGOTTEN_S = 300.0
 """Seconds after which a refusal no longer counts: it is overcome, or would have been repeated."""
 
 
-def cause(workload: Object, around: RelatedObjects) -> Cause | None:
+def cause(workload: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a Deployment or StatefulSet has fewer pods than it wants; None when no pod of it was refused."""
     refused = condition(workload, "ReplicaFailure")
     if refused.get("status") == "True":
         return refusal(workload, str(refused.get("reason", "FailedCreate")), str(refused.get("message", "")))
     name = name_of(workload)
-    found = around.of("StatefulSet", name, "FailedCreate") if workload.get("kind") == "StatefulSet" else []
+    found = related.of("StatefulSet", name, "FailedCreate") if workload.get("kind") == "StatefulSet" else []
     if workload.get("kind") == "Deployment":
         found = [
             event
-            for (kind, owner), events in around.events.items()
+            for (kind, owner), events in related.events.items()
             if kind == "ReplicaSet" and re.fullmatch(rf"{re.escape(name)}-[a-z0-9]+", owner)
             for event in events
             if event.get("reason") == "FailedCreate"
         ]
     for event in found:
-        if age_s(event.get("lastTimestamp") or event.get("eventTime"), around.now) < _FORGOTTEN_S:
+        if age_s(event.get("lastTimestamp") or event.get("eventTime"), related.now) < _FORGOTTEN_S:
             return refusal(workload, "FailedCreate", str(event.get("message", "")))
     return None
 

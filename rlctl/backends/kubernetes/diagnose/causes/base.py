@@ -136,9 +136,9 @@ def container_statuses(pod: Object) -> Iterator[tuple[Object, Object]]:
             yield found, specs.get(found.get("name"), {})
 
 
-def settled(pod: Object, around: RelatedObjects, found: Cause) -> Cause:
+def settled(pod: Object, related: RelatedObjects, found: Cause) -> Cause:
     """The cause; `starting` while a missing object may still be written, just after the pod."""
-    if age_s((pod.get("metadata") or {}).get("creationTimestamp"), around.now) >= SETTLED_S:
+    if age_s((pod.get("metadata") or {}).get("creationTimestamp"), related.now) >= SETTLED_S:
         return found
     return replace(found, state="starting", permanent=False)
 

@@ -40,12 +40,12 @@ _NO_COMMAND = re.compile(
 )
 
 
-def config(pod: Object, status: Object, around: RelatedObjects) -> Cause | None:
+def config(pod: Object, status: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a container cannot be created from its spec; None for any other reason."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason, message = str(waiting.get("reason", "")), str(waiting.get("message", ""))
     if reason == "CreateContainerConfigError":
-        return settled(pod, around, _config(pod, evidence(reason, message), message))
+        return settled(pod, related, _config(pod, evidence(reason, message), message))
     if reason in ("CreateContainerError", "RunContainerError", "PreCreateHookError", "PreStartHookError"):
         return start(pod, reason, message)
     return None
@@ -89,18 +89,18 @@ def start(pod: Object, reason: str, message: str) -> Cause:
     return Cause("start", "its container cannot be started", "backoff", said, describe(pod), key=stable(message))
 
 
-def crash(pod: Object, status: Object, spec: Object, around: RelatedObjects) -> Cause | None:
+def crash(pod: Object, status: Object, spec: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a container does not stay up; None when it has not ended, or ended in good order or long ago."""
     state, last = status.get("state") or {}, status.get("lastState") or {}
     waiting, running = state.get("waiting") or {}, state.get("running") or {}
     ended = state.get("terminated") or last.get("terminated") or {}
     looping = waiting.get("reason") == "CrashLoopBackOff"
-    if not looping and (not ended or age_s(running.get("startedAt"), around.now) > _RECENT_S):
+    if not looping and (not ended or age_s(running.get("startedAt"), related.now) > _RECENT_S):
         return None
     code = int(ended.get("exitCode") or 0)
     if not looping and code == 0 and (running or spec.get("name") in _first(pod)):
         return None
-    raw = _lines(pod, ended, around)
+    raw = _lines(pod, ended, related)
     reason, message = str(ended.get("reason", "")), str(ended.get("message", ""))
     if reason in ("StartError", "ContainerCannotRun"):
         return _again(start(pod, reason, message), looping)
@@ -118,7 +118,7 @@ def crash(pod: Object, status: Object, spec: Object, around: RelatedObjects) -> 
     )
     if reason == "OOMKilled":
         return _memory(death, spec)
-    if code in _TOLD_TO_END and (probe := _probe_that_killed(pod, around)) is not None:
+    if code in _TOLD_TO_END and (probe := _probe_that_killed(pod, related)) is not None:
         return death.cause("probe-killed", f"was killed: {_probe_words(probe)}", said=evidence("Unhealthy", probe))
     how, kind = _how(code) if ended else ("does not stay up", "crash")
     if ended and code == 0 and not looping:
@@ -173,55 +173,55 @@ def _memory(death: _Death, spec: Object) -> Cause:
     return death.cause("oom", text, said=said, again=again)
 
 
-def _probe_that_killed(pod: Object, around: RelatedObjects) -> str | None:
+def _probe_that_killed(pod: Object, related: RelatedObjects) -> str | None:
     """Message of the kubelet about the probe because of which it killed a container."""
     killed = [
         event
-        for event in around.of("Pod", name_of(pod), "Killing")
+        for event in related.of("Pod", name_of(pod), "Killing")
         if re.search(r"failed (liveness|startup) probe", str(event.get("message", "")))
     ]
     if not killed:
         return None
-    for event in around.of("Pod", name_of(pod), "Unhealthy"):
+    for event in related.of("Pod", name_of(pod), "Unhealthy"):
         message = str(event.get("message", ""))
         if re.match(r"liveness|startup", message, re.IGNORECASE):
             return message
     return str(killed[0].get("message", ""))
 
 
-def creating(pod: Object, around: RelatedObjects) -> Cause:
+def creating(pod: Object, related: RelatedObjects) -> Cause:
     """Cause for which a scheduled pod has no container yet."""
-    if (mounted := volumes.mount(pod, around)) is not None:
+    if (mounted := volumes.mount(pod, related)) is not None:
         return mounted
     show = describe(pod)
-    for event in around.of("Pod", name_of(pod), "FailedCreatePodSandBox", "NetworkNotReady", "FailedPodSandBoxStatus"):
+    for event in related.of("Pod", name_of(pod), "FailedCreatePodSandBox", "NetworkNotReady", "FailedPodSandBoxStatus"):
         said = evidence(str(event.get("reason")), str(event.get("message", "")))
-        if around.of("Pod", name_of(pod), "Pulling", "Created", "Started"):
+        if related.of("Pod", name_of(pod), "Pulling", "Created", "Started"):
             break  # it has got past that stage
         text = "its node cannot give it a network"
-        return Cause("sandbox", text, volumes.still(pod, around), said, show, key="sandbox")
-    if (fetched := images.pulling(pod, around)) is not None:
+        return Cause("sandbox", text, volumes.still(pod, related), said, show, key="sandbox")
+    if (fetched := images.pulling(pod, related)) is not None:
         image, event = fetched
         since = event.get("firstTimestamp") or event.get("lastTimestamp") or event.get("eventTime")
         text = f"its node fetches image {image}"
-        said = f"{text} since {duration(age_s(since, around.now))}"
+        said = f"{text} since {duration(age_s(since, related.now))}"
         return Cause("pulling", text, "starting", said, show)
-    waited_s = age_s((pod.get("status") or {}).get("startTime"), around.now)
+    waited_s = age_s((pod.get("status") or {}).get("startTime"), related.now)
     state: State = "starting" if waited_s < GRACE_S else "backoff"
     text = "is being made" if state == "starting" else "has its node and is not started there"
     return Cause("creating", text, state, "", show)
 
 
-def unready(pod: Object, around: RelatedObjects) -> Cause | None:
+def unready(pod: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a pod whose containers run is not ready."""
     begun = [
-        age_s(((status.get("state") or {}).get("running") or {}).get("startedAt"), around.now)
+        age_s(((status.get("state") or {}).get("running") or {}).get("startedAt"), related.now)
         for status in (pod.get("status") or {}).get("containerStatuses") or ()
     ]
     lived_s = min(begun, default=0.0)
     state: State = "starting" if lived_s < GRACE_S else "backoff"
     show = said_by(pod, "--tail 50")
-    for event in around.of("Pod", name_of(pod), "Unhealthy", "ProbeWarning"):
+    for event in related.of("Pod", name_of(pod), "Unhealthy", "ProbeWarning"):
         message = str(event.get("message", ""))
         text = f"runs, but {_probe_words(message)}"
         return Cause("probe", text, state, evidence("Unhealthy", message), show, key=stable(message))
@@ -241,9 +241,9 @@ def _probe_words(message: str) -> str:
     return f"its {probe} probe fails"
 
 
-def _lines(pod: Object, ended: Object, around: RelatedObjects) -> list[str]:
+def _lines(pod: Object, ended: Object, related: RelatedObjects) -> list[str]:
     """Last log lines of the previous life: Kubernetes keeps them as the message of a container that failed."""
-    told = around.logs.get(name_of(pod))
+    told = related.logs.get(name_of(pod))
     if told is None:
         kept = str(ended.get("message", ""))
         told = whole(kept.splitlines())[1 if len(kept.encode()) >= _KEPT_BYTES else 0 :]  # cut at its beginning

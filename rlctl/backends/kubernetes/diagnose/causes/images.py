@@ -85,14 +85,14 @@ _SORTS = (
 )  # fmt: skip
 
 
-def cause(pod: Object, status: Object, spec: Object, around: RelatedObjects) -> Cause | None:
+def cause(pod: Object, status: Object, spec: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which the image of a waiting container is missing; None when it waits for something else."""
     waiting = (status.get("state") or {}).get("waiting") or {}
     reason = str(waiting.get("reason", ""))
     if reason not in REASONS:
         return None
     image = str(spec.get("image") or status.get("image") or "?")
-    message = _message(pod, image, str(waiting.get("message", "")), around)
+    message = _message(pod, image, str(waiting.get("message", "")), related)
     said = evidence(reason, message)
     registry, repository = _parts(image)
     words = {"image": image, "host": registry, "ns": namespaced(pod), "describe": describe(pod)}
@@ -124,11 +124,11 @@ def cause(pod: Object, status: Object, spec: Object, around: RelatedObjects) -> 
     return Cause("image", f"image {image} cannot be pulled", "backoff", said, describe(pod))
 
 
-def _message(pod: Object, image: str, message: str, around: RelatedObjects) -> str:
+def _message(pod: Object, image: str, message: str, related: RelatedObjects) -> str:
     """Message of the registry: while the kubelet waits between two attempts, an older one has it in an event only."""
     if message and not re.fullmatch(r"Back-off pulling image \S+", message):
         return message
-    for event in around.of("Pod", name_of(pod), "Failed", "InspectFailed"):
+    for event in related.of("Pod", name_of(pod), "Failed", "InspectFailed"):
         said = str(event.get("message", ""))
         if image in said and not said.startswith("Error: "):
             return said
@@ -156,9 +156,9 @@ def _parts(image: str) -> tuple[str, str]:
     return first if known else HUB, path.rpartition(":")[0] or path
 
 
-def pulling(pod: Object, around: RelatedObjects) -> tuple[str, Object] | None:
+def pulling(pod: Object, related: RelatedObjects) -> tuple[str, Object] | None:
     """Image that is being pulled, and the event that says so; None when none is."""
-    for event in around.of("Pod", name_of(pod), "Pulling", "Pulled", "Created", "Started"):
+    for event in related.of("Pod", name_of(pod), "Pulling", "Pulled", "Created", "Started"):
         if event.get("reason") != "Pulling":
             return None
         found = re.search(r'"([^"]+)"', str(event.get("message", "")))

@@ -74,11 +74,11 @@ def _evicted(pod: Object, message: str, said: str) -> Cause:
     return Cause("evicted", "was evicted from its node", "exited", said, show)
 
 
-def lost(pod: Object, around: RelatedObjects) -> Cause | None:
+def lost(pod: Object, related: RelatedObjects) -> Cause | None:
     """Cause of a pod whose node does not answer; None when nothing says so."""
     node = str((pod.get("spec") or {}).get("nodeName", ""))
     ready = condition(pod, "Ready")
-    events = around.of("Pod", name_of(pod), "NodeNotReady", "TaintManagerEviction")
+    events = related.of("Pod", name_of(pod), "NodeNotReady", "TaintManagerEviction")
     silent = str((pod.get("status") or {}).get("reason", "")) == "NodeLost" or ready.get("reason") == "NodeLost"
     if ready.get("status") == "True" or not (silent or (events and events[0].get("reason") == "NodeNotReady")):
         return None
@@ -87,13 +87,13 @@ def lost(pod: Object, around: RelatedObjects) -> Cause | None:
     return Cause("node-lost", text, "backoff", said, f"kubectl describe node {node}", key=node)
 
 
-def ending(pod: Object, around: RelatedObjects) -> Cause | None:
+def ending(pod: Object, related: RelatedObjects) -> Cause | None:
     """Cause of a pod that is being deleted, or is stuck in that; None when it is not being deleted."""
     metadata = pod.get("metadata") or {}
     deleted = metadata.get("deletionTimestamp")
     if not deleted:
         return None
-    overdue_s = age_s(deleted, around.now)  # the timestamp includes the grace period
+    overdue_s = age_s(deleted, related.now)  # the timestamp includes the grace period
     if overdue_s < _OVERDUE_S:
         return Cause("ending", "is ending", "stopping")
     node, ns = str((pod.get("spec") or {}).get("nodeName", "")), namespaced(pod)

@@ -28,7 +28,7 @@ _RANKS: Final = ("resource", "volume", "affinity", "taint", "other")
 """Order of reasons that hold for equally many nodes: first the one that a user can do more about."""
 
 
-def cause(pod: Object, around: RelatedObjects) -> Cause | None:
+def cause(pod: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which the scheduler has not placed the pod; None when it has."""
     found = condition(pod, "PodScheduled")
     if found.get("status") != "False":
@@ -37,16 +37,16 @@ def cause(pod: Object, around: RelatedObjects) -> Cause | None:
     said = evidence(str(found.get("reason", "")), message)
     metadata = pod.get("metadata") or {}
     times = (metadata.get("creationTimestamp"), found.get("lastTransitionTime"))
-    waited_s = max(age_s(time, around.now) for time in times)
+    waited_s = max(age_s(time, related.now) for time in times)
     late: State = "starting" if waited_s < GRACE_S else "backoff"
     if found.get("reason") == "SchedulingGated":
         return _gated(pod, said)
     if re.search(r"pod ?group is not ready|\bgang\b|minMember|PodGroup", message):
         text = "waits until the whole group fits on the nodes (gang scheduling)"
         return Cause("gang-waiting", text, late, said, f"kubectl{namespaced(pod)} get podgroups")
-    if (volume := volumes.unbound(pod, message, around)) is not None:
+    if (volume := volumes.unbound(pod, message, related)) is not None:
         return volume
-    if (added := _scale_up(pod, around)) is not None:
+    if (added := _scale_up(pod, related)) is not None:
         return added
     reasons = _reasons(pod, message)
     if not reasons:
@@ -57,7 +57,7 @@ def cause(pod: Object, around: RelatedObjects) -> Cause | None:
     total = int(m[2]) if (m := _NODES.search(message)) else sum(count for count, _ in reasons.values())
     told = "; ".join(f"{count} of {total} {words}" for count, words in reasons.values())
     text = f"no node fits: {told}"
-    refused = around.of("Pod", name_of(pod), "NotTriggerScaleUp")
+    refused = related.of("Pod", name_of(pod), "NotTriggerScaleUp")
     if refused:
         text += "; and no node that the autoscaler could add would fit"
     if late == "starting":
@@ -76,8 +76,8 @@ def _gated(pod: Object, said: str) -> Cause:
     return Cause("gated", text, "starting", said, describe(pod))
 
 
-def _scale_up(pod: Object, around: RelatedObjects) -> Cause | None:
-    for event in around.of("Pod", name_of(pod), "TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "Nominated"):
+def _scale_up(pod: Object, related: RelatedObjects) -> Cause | None:
+    for event in related.of("Pod", name_of(pod), "TriggeredScaleUp", "NotTriggerScaleUp", "FailedScaleUp", "Nominated"):
         reason, message = str(event.get("reason")), str(event.get("message", ""))
         if reason in ("TriggeredScaleUp", "Nominated"):  # the second is Karpenter's
             text = "a node is being added for it"

@@ -29,17 +29,17 @@ def claims_of(pod: Object) -> list[str]:
     return [str(name) for name in found if name]
 
 
-def unbound(pod: Object, message: str, around: RelatedObjects) -> Cause | None:
+def unbound(pod: Object, message: str, related: RelatedObjects) -> Cause | None:
     """Cause in the scheduler's message about claims: missing, or not bound; None when it is about something else."""
     if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
-        return settled(pod, around, Cause(
+        return settled(pod, related, Cause(
             "claim-missing", f"there is no PersistentVolumeClaim {missing[1]}", "failed",
             evidence("Unschedulable", message), f"kubectl{namespaced(pod)} get pvc", True,
         ))  # fmt: skip
     if "unbound immediate PersistentVolumeClaims" not in message and "being deleted" not in message:
         return None
     for name in claims_of(pod):
-        if name in around.claims and (found := claim(around.claims[name], around)) is not None:
+        if name in related.claims and (found := claim(related.claims[name], related)) is not None:
             return found
     return Cause(
         "claim-pending", "its volume is not bound yet", "starting", evidence("Unschedulable", message),
@@ -47,7 +47,7 @@ def unbound(pod: Object, message: str, around: RelatedObjects) -> Cause | None:
     )  # fmt: skip
 
 
-def claim(found: Object, around: RelatedObjects) -> Cause | None:
+def claim(found: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a PersistentVolumeClaim is not bound; None when it is."""
     phase = (found.get("status") or {}).get("phase")
     if phase == "Bound":
@@ -58,7 +58,7 @@ def claim(found: Object, around: RelatedObjects) -> Cause | None:
     if phase == "Lost":
         text = f"the volume of claim {name} is gone"
         return Cause("claim-lost", text, "failed", f"claim {name} is in phase Lost", show, True)
-    events = around.of("PersistentVolumeClaim", name, "ProvisioningFailed", "FailedBinding", "ProvisionerError")
+    events = related.of("PersistentVolumeClaim", name, "ProvisioningFailed", "FailedBinding", "ProvisionerError")
     for event in events:
         reason, message = str(event.get("reason")), str(event.get("message", ""))
         said = evidence(reason, message)
@@ -80,8 +80,8 @@ def claim(found: Object, around: RelatedObjects) -> Cause | None:
             )  # fmt: skip
         text = f"the volume of claim {name} cannot be made by class {storage_class}; the cluster goes on trying"
         return Cause("claim-failed", text, "backoff", said, show)
-    waited_s = age_s((found.get("metadata") or {}).get("creationTimestamp"), around.now)
-    waiting = around.of("PersistentVolumeClaim", name)
+    waited_s = age_s((found.get("metadata") or {}).get("creationTimestamp"), related.now)
+    waiting = related.of("PersistentVolumeClaim", name)
     said = evidence(str(waiting[0].get("reason")), str(waiting[0].get("message", ""))) if waiting else ""
     if waited_s < _BOUND_SOON_S:
         return Cause("claim-pending", f"the volume of claim {name} is being made", "starting", said, show)
@@ -89,30 +89,30 @@ def claim(found: Object, around: RelatedObjects) -> Cause | None:
     return Cause("claim-pending", text, "backoff", said, show)
 
 
-def mount(pod: Object, around: RelatedObjects) -> Cause | None:
+def mount(pod: Object, related: RelatedObjects) -> Cause | None:
     """Cause for which a volume of a scheduled pod is not mounted; None when no event says so."""
-    for event in around.of("Pod", name_of(pod), "FailedMount", "FailedAttachVolume", "FailedMapVolume"):
+    for event in related.of("Pod", name_of(pod), "FailedMount", "FailedAttachVolume", "FailedMapVolume"):
         reason, message = str(event.get("reason")), str(event.get("message", ""))
         if "failed to sync" in message:
             continue  # a node that has just been assigned the pod, and does not know its objects yet
-        if "timed out waiting for the condition" in message and len(around.of("Pod", name_of(pod), reason)) > 1:
+        if "timed out waiting for the condition" in message and len(related.of("Pod", name_of(pod), reason)) > 1:
             continue  # sums up the others, and says less
-        return _mount(pod, around, reason, message)
+        return _mount(pod, related, reason, message)
     return None
 
 
-def _mount(pod: Object, around: RelatedObjects, reason: str, message: str) -> Cause:
+def _mount(pod: Object, related: RelatedObjects, reason: str, message: str) -> Cause:
     said, show = evidence(reason, message), describe(pod)
     volume = named[1] if (named := re.search(r'for volume "([^"]+)"', message)) else ""
     if missing := re.search(r'(secret|configmap|persistentvolumeclaim) "([^"]+)" not found', message, re.IGNORECASE):
         kind = {"secret": "Secret", "configmap": "ConfigMap"}.get(missing[1].lower(), "PersistentVolumeClaim")
         text = f"there is no {kind} {missing[2]}, which it mounts"
         again = f"kubectl{namespaced(pod)} get {kind.lower()}s  (rlctl up writes its own again)"
-        return settled(pod, around, Cause("mount-object-missing", text, "failed", said, again, True))
+        return settled(pod, related, Cause("mount-object-missing", text, "failed", said, again, True))
     if key := re.search(r"references non-existent (config|secret) key:? (\S+)", message):
         kind = "Secret" if key[1] == "secret" else "ConfigMap"
         text = f"the {kind} of its volume {volume} has no key {key[2].rstrip('.')}"
-        return settled(pod, around, Cause("mount-key-missing", text, "failed", said, show, True))
+        return settled(pod, related, Cause("mount-key-missing", text, "failed", said, show, True))
     if "Multi-Attach" in message:
         return Cause(
             "volume-held",
@@ -132,9 +132,9 @@ def _mount(pod: Object, around: RelatedObjects, reason: str, message: str) -> Ca
         return Cause("volume-unreachable", text, "backoff", said, show)
     verb = "attached to its node" if reason == "FailedAttachVolume" else "mounted"
     text = f"its volume cannot be {verb}; the cluster goes on trying"
-    return Cause("volume", text, still(pod, around), said, show, key=reason)
+    return Cause("volume", text, still(pod, related), said, show, key=reason)
 
 
-def still(pod: Object, around: RelatedObjects) -> State:
+def still(pod: Object, related: RelatedObjects) -> State:
     """`starting` for a while, then `backoff`: a first attempt on a node often fails, and that is not worth a report."""
-    return "starting" if age_s((pod.get("status") or {}).get("startTime"), around.now) < FIRST_TRIES_S else "backoff"
+    return "starting" if age_s((pod.get("status") or {}).get("startTime"), related.now) < FIRST_TRIES_S else "backoff"

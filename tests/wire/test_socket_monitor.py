@@ -7,7 +7,7 @@ import pytest
 import zmq
 
 from rlctl_agents.wire.log_throttle import EVERY_S, LogThrottle
-from rlctl_agents.wire.watch import ENDED_AFTER_S, HANDSHAKE_S, Link, SocketMonitor
+from rlctl_agents.wire.socket_monitor import ENDED_AFTER_S, HANDSHAKE_S, Link, SocketMonitor
 from tests.wire.pair import Clock
 
 

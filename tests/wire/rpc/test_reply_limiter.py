@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from rlctl_agents.wire.rpc.turns import AT_ONCE, EACH, SLOW_S, SLOWEST, WAITING_EACH, ReplyLimiter
+from rlctl_agents.wire.rpc.reply_limiter import AT_ONCE, EACH, SLOW_S, SLOWEST, WAITING_EACH, ReplyLimiter
 from tests.wire.pair import Clock
 
 

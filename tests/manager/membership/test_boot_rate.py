@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rlctl_agents.manager.membership.newcomers import MOST, OTHERS, WITHIN_S, BootRateLimiter
+from rlctl_agents.manager.membership.boot_rate import MOST, OTHERS, WITHIN_S, BootRateLimiter
 from rlctl_agents.types.control import Hello
 from tests.manager.world import Run, Time, boot
 
@@ -62,7 +62,7 @@ def test_actors_that_an_earlier_manager_has_leased_are_not_judged() -> None:
 
 
 def test_of_addresses_without_end_the_newest_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlctl_agents.manager.membership.newcomers.ADDRESSES", 10)
+    monkeypatch.setattr("rlctl_agents.manager.membership.boot_rate.ADDRESSES", 10)
     newcomers = BootRateLimiter(Time())
     for number in range(50):
         newcomers.admit(boot(number), f"10.0.0.{number}")

@@ -171,40 +171,40 @@ class BuildAttempt:
             LostLease: another worker holds the lease, or the service shuts down; nothing was recorded.
             Busy: the database cannot be written.
         """
-        with LeaseHeartbeat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as beat:
-            beat.look()
-            job = Job(build, project, folder, say, beat.stop)
+        with LeaseHeartbeat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as heartbeat:
+            heartbeat.look()
+            job = Job(build, project, folder, say, heartbeat.stop)
             try:
-                self._attempt(job, beat)
+                self._attempt(job, heartbeat)
             except (LostLease, Busy):  # Busy: the lease expires, and another attempt resumes from what is stored
                 raise
             except Occupied as error:
                 say(error.message)
                 self.queue.retry_later(build.id, self.owner, error.message, spent=False)
             except Cancelled as error:
-                self._end_early(job, beat, "cancelled", error.message)
+                self._end_early(job, heartbeat, "cancelled", error.message)
             except Overtaken as error:
-                self._end_early(job, beat, "superseded", error.message)
+                self._end_early(job, heartbeat, "superseded", error.message)
             except (Transient, BackendUnreachable) as error:
                 say(f"error: {error.message}")
                 if not self.queue.retry_later(build.id, self.owner, error.message):
                     code = error.code if isinstance(error, Transient) else "unreachable"
-                    self._end_early(job, beat, "failed", _with_hint(error), code)
+                    self._end_early(job, heartbeat, "failed", _with_hint(error), code)
             except RlctlError as error:
                 say(f"error: {error.message}")
                 for line in getattr(error, "details", ()):
                     say(f"  {line}")
                 code = error.code if isinstance(error, BuildStopped) else error.reason
-                self._end_early(job, beat, "failed", _with_hint(error), code)
+                self._end_early(job, heartbeat, "failed", _with_hint(error), code)
             except Exception as error:  # a bug must not leave the build hanging
                 say(f"error: {type(error).__name__}: {error}")
-                self._end_early(job, beat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
+                self._end_early(job, heartbeat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
 
-    def _attempt(self, job: Job, beat: LeaseHeartbeat) -> None:
+    def _attempt(self, job: Job, heartbeat: LeaseHeartbeat) -> None:
         build, owner = job.build, self.owner
         begun = self.reading.deploy(build.id)
         if begun is not None:
-            beat.be_deaf()
+            heartbeat.be_deaf()
             if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
                 self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
                 return
@@ -230,7 +230,7 @@ class BuildAttempt:
             job.say(f"{one.name}: {one.reference}")
         job.stop()
         self.queue.step(build.id, owner, "deploying")
-        self._deploy(job, beat, source, artifacts, begun)
+        self._deploy(job, heartbeat, source, artifacts, begun)
 
     def _wanted(self, job: Job) -> bool:
         """Whether this commit is still the head of its branch, and the branch is not pinned; else ends the build."""
@@ -276,7 +276,7 @@ class BuildAttempt:
         return ""
 
     def _deploy(
-        self, job: Job, beat: LeaseHeartbeat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None
+        self, job: Job, heartbeat: LeaseHeartbeat, source: Path, artifacts: Sequence[Artifact], begun: Deploy | None
     ) -> None:
         build, owner = job.build, self.owner
         deploy = begun or self._planned(job)
@@ -285,7 +285,7 @@ class BuildAttempt:
                 build.id, owner, "ignored", f"run {job.project.run} does not run: built, and nothing redeployed"
             )
             return
-        beat.be_deaf()
+        heartbeat.be_deaf()
         try:
             revision = self.deployer.apply(job, deploy, source, artifacts)
         except (LostLease, Transient, BackendUnreachable) as error:
@@ -368,14 +368,14 @@ class BuildAttempt:
             pin="" if cancelled else why,
         )  # fmt: skip
 
-    def _end_early(self, job: Job, beat: LeaseHeartbeat, to: State, reason: str, code: str = "") -> None:
+    def _end_early(self, job: Job, heartbeat: LeaseHeartbeat, to: State, reason: str, code: str = "") -> None:
         """End the build; a deployment that has begun is rolled back first."""
         build = job.build
         if reason.startswith(SUPERSEDED):
             to, reason = "superseded", reason.removeprefix(SUPERSEDED)
         begun = self.reading.deploy(build.id)
         if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
-            beat.be_deaf()
+            heartbeat.be_deaf()
             why = begun.note or reason
             pinned = not _cancelled(build, why)
             try:
