@@ -194,7 +194,7 @@ class Probing:
 def _has_own_code(spec: Spec) -> bool:
     """True if a network or an algorithm is a class of the user's, which is imported with torch."""
     policies = (fields.normal(spec).policies or {}).values()
-    return any(":" in name for policy in policies for name in (policy.model.torso, policy.algorithm.name))
+    return any(":" in policy.model.torso or policy.algorithm.own_class for policy in policies)
 
 
 def _lacking(spec: Spec, *, with_torch: bool) -> str:

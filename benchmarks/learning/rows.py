@@ -37,6 +37,8 @@ CARRIED = Path(__file__).with_name("carried.toml")
 """Changes of files below AGENTS that stored seeds outlive, each with its reason: they would have learned the same."""
 READERS = ("actor", "learner")
 """Roles whose parts of the resolved spec decide what is learned. The actor's comes first: it knows the environment."""
+LATER = {"class": None, "params": {}}
+"""Fields of `algorithm` that seeds were measured before, and their defaults."""
 SEEDS = 5
 """Seeds of a row that FEWER does not name."""
 FEWER = {
@@ -170,6 +172,9 @@ class Row:
         planned = plan.make(Spec.model_validate(self.of_seed(seed)), uid="0" * 32, base=SPECS)
         roles = {role.role: role for role in planned.roles}
         read = reduce(_joined, [roles[name].run_file["spec"] for name in READERS])
+        for policy in read["policies"].values():  # fields that came after the first seeds, at their defaults
+            for name in [name for name, value in LATER.items() if policy["algorithm"].get(name, value) == value]:
+                policy["algorithm"].pop(name, None)
         numbers = {name: roles[name].replicas for name in READERS}
         learns = code(self.algorithm, _named(self.values), bf16=self.may_be_bf16)
         told = json.dumps([read, numbers, self.agent_steps, learns], sort_keys=True)

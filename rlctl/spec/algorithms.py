@@ -65,11 +65,32 @@ class Algorithm(Model):
         """
         return (max(2, self.max_lag_versions) if self.max_lag_versions else 1) * self.batch_size
 
+    @property
+    def own_class(self) -> str | None:
+        """Class of the user's own, `package.module:Class`; None: a built-in one."""
+        return None
+
+
+class BuiltIn(Algorithm):
+    """Base of the algorithms that rlctl brings."""
+
+    class_: Annotated[
+        str | None, Field(alias="class", pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")
+    ] = None
+    """A class of your own in its place, `package.module:Class`, derived from that of the algorithm: it has the settings
+    of this section."""
+    params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
+    """Settings that the class of your own adds; it checks them in the role's environment."""
+
+    @property
+    def own_class(self) -> str | None:
+        return self.class_
+
 
 Optimizer = Literal["rmsprop", "adam", "adamw"]
 
 
-class ActorCritic(Algorithm):
+class ActorCritic(BuiltIn):
     """Hyperparameters of algorithms with one network for policy and value. Losses are means over valid rows."""
 
     reward_scale: Annotated[float, Field(gt=0), restart("learner")] = 1.0
@@ -315,7 +336,7 @@ class Appo(Clipped, OffPolicy):
         return self.reuse // len(self.ages)
 
 
-class Replayed(Algorithm):
+class Replayed(BuiltIn):
     """Hyperparameters of algorithms that learn from a replay. Losses are means over the rows of a minibatch."""
 
     needs_replay: ClassVar[bool] = True
@@ -575,6 +596,10 @@ class External(Algorithm):
 
     name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
+
+    @property
+    def own_class(self) -> str:
+        return self.name
 
 
 KINDS: dict[str, type[Algorithm]] = {

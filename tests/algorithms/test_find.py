@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from rlctl.spec import algorithms as specs
+from rlctl.spec.base import Model
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms import find
-from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, hyperparameters
+from rlctl_agents.algorithms import class_of, find
+from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, hyperparameters, own_settings
 from rlctl_agents.algorithms.impala import Impala
+from rlctl_agents.algorithms.sac import DiscreteSac, Sac
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 
 
@@ -25,6 +27,20 @@ class Own(Impala):
 
 
 class Unfinished(Algorithm):
+    pass
+
+
+class Extra(Model):
+    """What a variant of SAC adds to its settings."""
+
+    pessimism: float = 1.0
+
+
+class Pessimistic(Sac):
+    pass
+
+
+class Optioned(DiscreteSac):
     pass
 
 
@@ -104,3 +120,30 @@ def test_settings_of_another_algorithm_are_refused() -> None:
 
 def test_settings_may_be_a_class_whose_name_field_is_required() -> None:
     assert hyperparameters(external(params={}), specs.Algorithm).name == f"{__name__}:Own"
+
+
+def sac(**given: object) -> specs.Sac:
+    return specs.Sac.model_validate({"class": f"{__name__}:Pessimistic", **given})
+
+
+def test_a_class_stands_in_the_place_of_a_built_in_one_with_its_settings() -> None:
+    spaces = Spaces(Box((2,), "float32"), Box((1,), "float32", -1.0, 1.0))
+    config = sac(tau=0.02, params={"pessimism": 0.5})
+    assert class_of(specs.Sac()) is Sac
+    kind = class_of(specs.Sac.model_validate(config.model_dump(mode="json")))
+    assert kind is Pessimistic
+    made = kind(config, Network(), spaces, seed=0)
+    assert isinstance(made, Pessimistic)
+    assert made.config.tau == 0.02
+    assert own_settings(made.config, Extra).pessimism == 0.5
+    assert class_of(sac(**{"class": f"{__name__}:Optioned"})) is Optioned
+
+
+def test_faults_of_settings_that_a_class_adds_are_named() -> None:
+    with pytest.raises(AlgorithmError, match=r"algorithm\.params\.optimism: Extra inputs are not permitted"):
+        own_settings(sac(params={"optimism": 1}), Extra)
+
+
+def test_a_class_with_batches_from_elsewhere_stands_in_no_built_ones_place() -> None:
+    with pytest.raises(AlgorithmError, match=r"must be derived from rlctl_agents\.algorithms\.sac\.Sac"):
+        class_of(sac(**{"class": f"{__name__}:Own"}))

@@ -45,6 +45,22 @@ def test_an_evaluation_that_samples_explores_as_no_stream_of_a_run() -> None:
     assert set(streams) == {None}
 
 
+def test_an_evaluation_that_takes_long_says_how_far_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    one = ApexDqn(
+        specs.ApexDqn.model_validate({}), Network(hidden=[8]), Spaces(Box((4,), "float32"), Discrete(2)), seed=1
+    )
+    env = envs.make_of({"id": "CartPole-v1"}, envs=1, seeds=[0], training=False)
+    seconds = iter(range(0, 1_000_000, 10))
+    try:
+        games = evaluate.played(env, one, 2, seed=1, greedy=True, progress=0, clock=lambda: float(next(seconds)))
+    finally:
+        env.close()
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("greedy: 0 of 2 episodes, ")
+    assert said[-1].startswith("greedy: 1 of 2 episodes, ")
+    assert 2 < len(said) < sum(games.lengths)
+
+
 @pytest.mark.parametrize(("config", "network", "spaces"), KINDS, ids=IDS)
 def test_every_algorithm_acts_outside_of_a_run_as_it_does_without_a_stream(
     config: Any, network: Network, spaces: Spaces

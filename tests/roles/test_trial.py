@@ -117,8 +117,18 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         (
             {"algorithm": {"name": "tests.acting.owned_nets:Drawing"}},
             ALGORITHM,
-            "an algorithm of your own cannot use the replay role yet, whose shards know the settings of rlctl's own"
-            " alone; derive from ppo, appo or impala, or bring a `source` of its own",
+            "an algorithm of your own uses the replay role as `class` of the one that it is derived from, whose"
+            " settings the shards read: algorithm: {name: sac, class: tests.acting.owned_nets:Drawing}",
+        ),
+        (
+            {"algorithm": {"name": "ppo", "class": "tests.acting.owned_nets:Drawing"}},
+            ("policies", "main", "algorithm", "class"),
+            "tests.acting.owned_nets:Drawing: must be derived from rlctl_agents.algorithms.ppo.Ppo, whose settings it",
+        ),
+        (
+            {"algorithm": {"name": "sac", "class": "tests.acting.owned_nets:Drawing"}},
+            ("policies", "main", "algorithm", "class"),
+            "sac has Sac settings, not Dqn",
         ),
         (
             {"algorithm": {"name": "tests.acting.owned_nets:Mine", "params": {"lrr": 1}}},

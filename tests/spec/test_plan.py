@@ -61,7 +61,7 @@ def _is_read(applies: object, role: str) -> bool:
 
 def _value(spec: object, name: str) -> object:
     for key in name.split("."):
-        spec = spec[key] if isinstance(spec, dict) else getattr(spec, "lambda_" if key == "lambda" else key)
+        spec = spec[key] if isinstance(spec, dict) else getattr(spec, f"{key}_" * (key in ("lambda", "class")) or key)
     return spec
 
 

@@ -108,10 +108,7 @@ def test_the_json_schema_offers_what_is_built_and_nothing_else() -> None:
     schema = json_schema()
     offered = set(_offered(schema, schema))
     built = {path for path in everywhere() if not hidden(path)}
-    # of the algorithms an editor is offered one of the user's own as well
-    assert offered - {("algorithm", "params"), ("policies", "main", "algorithm", "params")} == built | {
-        ("policies", "main")
-    }
+    assert offered == built | {("policies", "main")}
 
 
 def test_the_json_schema_holds_no_default_and_no_algorithm_of_what_is_not_built() -> None:

@@ -108,7 +108,7 @@ def make_algorithm(spec: Spec, policy: str, spaces: Spaces, *, gpu: bool = False
     try:
         with as_users_fault(AlgorithmError):
             chosen = spec.policy(policy)
-            kind = algorithms.find(chosen.algorithm.name)
+            kind = algorithms.class_of(chosen.algorithm)
             made = kind(chosen.algorithm, decided(chosen.model, spec, spaces, gpu=gpu), spaces, seed=spec.seed)
     except KeyError as fault:
         raise UserFault(f"the match names policy {policy}, which the spec has not") from fault

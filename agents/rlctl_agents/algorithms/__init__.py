@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 
+from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Spec
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
 from rlctl_agents.types import by_name
@@ -32,6 +33,24 @@ def find(name: str) -> type[Algorithm]:
     return found
 
 
+def class_of(config: specs.Algorithm) -> type[Algorithm]:
+    """The class of an algorithm with these settings: `class` of the section, else that of its name.
+
+    Raises:
+        AlgorithmError: as `find`; or its batches come from elsewhere than those of the name.
+    """
+    built = find(config.name)
+    if not isinstance(config, specs.BuiltIn) or config.class_ is None:
+        return built
+    found = find(config.class_)
+    if found.source != built.source:
+        raise AlgorithmError(
+            f"algorithm {config.class_}: must be derived from {built.__module__}.{built.__name__}, whose settings it"
+            " has"
+        )
+    return found
+
+
 def schema_of(spec: Spec, spaces: Spaces, policy: str) -> Schema:
     """Experience schema of a policy's segments.
 
@@ -42,4 +61,4 @@ def schema_of(spec: Spec, spaces: Spaces, policy: str) -> Schema:
         AlgorithmError: there is no such algorithm, or it does not fit the spaces.
     """
     chosen = spec.policy(policy)
-    return find(chosen.algorithm.name).schema(chosen.algorithm, chosen.model, spaces)
+    return class_of(chosen.algorithm).schema(chosen.algorithm, chosen.model, spaces)

@@ -269,7 +269,7 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> AdaptedSpec:
     if not actor.replicas:
         raise UserFault("roles.actor.replicas is 0: no process would act")
     with as_users_fault(AlgorithmError):
-        source = algorithms.find(config.name).source
+        source = algorithms.class_of(config).source
     with OwnTorch(actor.cpu)():
         env = make_env(spec, 1)
         env.close()

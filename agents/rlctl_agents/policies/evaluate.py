@@ -10,6 +10,7 @@ their order, or `{"error": "..."}`. Whatever the environment prints goes to stde
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TextIO
@@ -27,12 +28,15 @@ from rlctl_agents.algorithms.base import Act, ActInputs, Algorithm
 from rlctl_agents.envs.base import Env
 from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
 from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import ENDLESS
 
 ENVS = 25
 """Number of environments, unless the spec says otherwise; fewer where fewer episodes are wanted. One decision for many
 costs little more than one for a few."""
 NOISE_ROWS = 64
 RESAMPLES = 2000
+NOTE_EVERY_S = 30.0
+"""Seconds between two lines on stderr about an evaluation that is going on."""
 
 
 def main(_: Sequence[str] = ()) -> int:
@@ -65,8 +69,9 @@ def played(
     greedy: bool,
     progress: int,
     watch: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
 ) -> EpisodeResults:
-    """Play whole episodes; the model acts in every seat.
+    """Play whole episodes; the model acts in every seat. One that takes long says on stderr how far it is.
 
     Args:
         seed: of environments and noise.
@@ -83,11 +88,21 @@ def played(
     player.progress = progress
     seeds = environment_seeds(seed, np.arange(env.envs, dtype=np.int64))
 
+    metrics, noted = Metrics(), clock()
+
     def keep_going() -> bool:
+        nonlocal noted
         watch()
+        if clock() - noted >= NOTE_EVERY_S:
+            noted, (counters, gauges, *_) = clock(), metrics.values()
+            print(
+                f"{'greedy' if greedy else 'sample'}: {counters.get('episodes', 0):.0f} of {episodes} episodes, "
+                f"{gauges.get(ENDLESS, 0):,.0f} steps since one ended",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
         return True
 
-    games = play(env, seeds, table, [player], episodes, metrics=Metrics(), keep_going=keep_going)
+    games = play(env, seeds, table, [player], episodes, metrics=metrics, keep_going=keep_going)
     assert games is not None
     return games
 

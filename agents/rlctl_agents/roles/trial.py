@@ -114,7 +114,7 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
         torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
         path = ("policies", name, "model", "torso")
         faults = len(found.faults)
-        if ":" in torso or ":" in algorithm:
+        if ":" in torso or ":" in algorithm or policy["algorithm"].get("class"):
             _own(spec, name, spaces, found)
         if spaces is None or len(found.faults) > faults:
             continue
@@ -137,14 +137,14 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
 
 
 def _whole_blocks(spec: dict[str, Any], algorithm: dict[str, Any], seats: int) -> None:
-    """Check that a batch of PPO holds whole blocks of an actor, whose seats all act in every step: what is left of one
-    is older than the next weights.
+    """Check that a batch of an algorithm that learns from the newest policy alone, as PPO, holds whole blocks of an
+    actor, whose seats all act in every step: what is left of one is older than the next weights.
 
     Raises:
         ValueError: it does not.
     """
     envs, learners = spec["roles"]["actor"]["envs"], spec["roles"]["learner"]["replicas"]
-    if algorithm["name"] == "ppo":
+    if spec["replay"] is None and not algorithm["max_lag_versions"]:
         block = envs * seats * algorithm["unroll_length"]
         batch = algorithm["batch_size"]
         if batch % (block * learners):
@@ -219,11 +219,12 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
     environment to make it for."""
     policy = spec["policies"][name]
     torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
+    derived = bool(policy["algorithm"].get("class"))
     faults = len(found.faults)
     if ":" in torso and spaces is None:
         with found.telling("policies", name, "model", "torso"):
             by_name.load(torso)
-    if ":" not in algorithm and spaces is None:
+    if ":" not in algorithm and not derived and spaces is None:
         return
     # these import torch and pydantic
     from rlctl.spec.schema import Spec
@@ -238,12 +239,12 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
             made = make_torso(spaces.obs, chosen.model)
             if chosen.algorithm.needs_replay:
                 _require_gradients(made, spaces, algorithm)
-    with found.telling("policies", name, "algorithm", "name"):
-        kind = algorithms.find(algorithm)
+    with found.telling("policies", name, "algorithm", "class" if derived else "name"):
+        kind = algorithms.class_of(chosen.algorithm)
         if ":" in algorithm and kind.source == ReplayedAlgorithm.source:
             raise AlgorithmError(
-                "an algorithm of your own cannot use the replay role yet, whose shards know the settings of rlctl's own"
-                " alone; derive from ppo, appo or impala, or bring a `source` of its own"
+                "an algorithm of your own uses the replay role as `class` of the one that it is derived from, whose "
+                f"settings the shards read: algorithm: {{name: sac, class: {algorithm}}}, or dqn, apex_dqn, r2d2, td3"
             )
         if spaces is not None and len(found.faults) == faults:
             kind.schema(chosen.algorithm, chosen.model, spaces)
@@ -284,7 +285,7 @@ def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spac
     from rlctl_agents.policies.initial import arrays_of
 
     chosen = Spec.model_validate(spec).policy(name)
-    made = algorithms.find(chosen.algorithm.name)(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
+    made = algorithms.class_of(chosen.algorithm)(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
     different = misfits(initial["arrays"], arrays_of(made), spec["init"]["parts"], initial["of"])
     found.faults += [Fault(tuple(map(str, fault.path)), fault.message) for fault in different]
 

@@ -84,7 +84,7 @@ def _made(described: PolicyFile) -> Algorithm:
     except pydantic.ValidationError as error:
         raise PolicyFileError(f"{described.ref} is a policy of another release: {error}") from error
     with torch.random.fork_rng(devices=[]):
-        made = algorithms.find(config.name)(config, network, described.spaces, seed=0)
+        made = algorithms.class_of(config)(config, network, described.spaces, seed=0)
     for module in made.modules.values():
         hold_still(module)
     return made

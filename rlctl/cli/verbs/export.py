@@ -117,7 +117,8 @@ def _code(folder: Path, origin: Mapping[str, Any], stated: Path | None) -> Path 
     """Folder of the user's modules if network or algorithm is one of them, else None; no environment is made."""
     try:
         described = json.loads((folder / DESCRIPTION).read_bytes())
-        names = described["network"]["torso"], described["algorithm"]["name"]
+        algorithm = described["algorithm"]
+        names = described["network"]["torso"], algorithm["name"], algorithm.get("class") or ""
     except (ValueError, KeyError, TypeError) as error:
         raise RlctlError(f"{folder / DESCRIPTION} describes no policy: {error}") from error
     return code_of(origin, stated) if any(":" in name for name in names) else None

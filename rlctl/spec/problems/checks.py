@@ -13,10 +13,10 @@ from rlctl.spec.algorithms import (
     ActorCritic,
     Algorithm,
     Appo,
+    BuiltIn,
     Clipped,
     Impala,
     OffPolicy,
-    Ppo,
     R2d2,
     Replayed,
     Sac,
@@ -161,6 +161,9 @@ def _likes(spec: Spec) -> Iterator[Fault]:
 
 
 def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
+    if isinstance(algorithm, BuiltIn) and algorithm.params and algorithm.class_ is None:
+        message = "is read by a class of your own alone: add `class: package.module:Class`"
+        yield Fault((*path, "params"), message, ((*path, "class"),))
     if isinstance(algorithm, OffPolicy) and algorithm.c_max > algorithm.rho_max:
         got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
@@ -168,8 +171,8 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield from _replayed(spec, algorithm, path)
         return
     steps, batch = algorithm.unroll_length, algorithm.batch_size
-    if isinstance(algorithm, Ppo) and not spec.sync:
-        yield from _ppo(spec, algorithm, path)
+    if not algorithm.max_lag_versions and not spec.sync:
+        yield from _whole_blocks(spec, algorithm, path)
     elif batch % steps:
         message = (
             f"must be a multiple of unroll_length, got {batch} = {batch // steps} x {steps} + {batch % steps};"
@@ -339,7 +342,8 @@ def _impala(algorithm: Impala, model: Network, path: Keys, network: Keys) -> Ite
         yield Fault((*path, "buffer_batches"), message, ((*path, "value_batches"),))
 
 
-def _ppo(spec: Spec, algorithm: Ppo, path: Keys) -> Iterator[Fault]:
+def _whole_blocks(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
+    """An algorithm that learns from the newest policy alone, as PPO: the rest of a block is older than its weights."""
     batch, block = algorithm.batch_size, spec.roles.actor.envs * algorithm.unroll_length
     if batch % (block * spec.roles.learner.replicas):
         message = (

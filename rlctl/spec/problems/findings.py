@@ -11,7 +11,7 @@ from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
-from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, QLearning, R2d2, Replayed, Sac, Td3
+from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, BuiltIn, QLearning, R2d2, Replayed, Sac, Td3
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.roles import manager_mib, modelpool_mib
@@ -219,9 +219,10 @@ def _not_found(spec: Spec, plain: Spec, base: Path) -> Iterator[Fault]:
     named: list[tuple[tuple[str | int, ...], str]] = [(("env", "id"), spec.env.id)]
     named += [(("env", "wrappers", number), one["name"]) for number, one in enumerate(spec.env.wrappers)]
     for name, policy in (plain.policies or {}).items():
-        for key, value in (("algorithm", policy.algorithm.name), ("model", policy.model.torso)):
-            section = fields.as_written(spec, ("policies", name, key))
-            named.append(((*section, "name" if key == "algorithm" else "torso"), value))
+        section = fields.as_written(spec, ("policies", name, "algorithm"))
+        leaf = "class" if isinstance(policy.algorithm, BuiltIn) else "name"
+        named.append(((*section, leaf), policy.algorithm.own_class or ""))
+        named.append(((*fields.as_written(spec, ("policies", name, "model")), "torso"), policy.model.torso))
     for path, value in named:
         module, colon, _ = value.partition(":")
         ours = path == ("env", "id") and simulator_missing(value)  # said by the extra that brings it
