@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rlctl.backends.kubernetes.api.interface import Api, Object
+from rlctl.backends.kubernetes.api.interface import Api, Key, Object
 from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes.base import RelatedObjects, is_ready, name_of
 from rlctl.errors import BackendUnreachable
@@ -19,7 +19,11 @@ def pod_of(api: Api, run: str, component: str, related: RelatedObjects) -> str:
     Raises:
         BackendUnreachable: there is none; the message has the reason.
     """
-    pods = api.list("Pod", labels=names.selector(run, component), most=_FEW).items
+    if component == "manager":  # a list by labels would read all pods of the namespace
+        found = api.get(Key("Pod", f"{names.workload_name(run, component)}-0"))
+        pods = [] if found is None else [found]
+    else:
+        pods = api.list("Pod", labels=names.selector(run, component), most=_FEW).items
     live = [pod for pod in pods if _runs(pod)]
     if live:
         return name_of(max(live, key=lambda pod: (is_ready(pod), str(pod["metadata"].get("creationTimestamp", "")))))

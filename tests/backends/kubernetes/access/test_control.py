@@ -210,12 +210,13 @@ def test_a_browser_reads_why_nothing_answers() -> None:
 def test_a_pod_that_was_replaced_is_found_again() -> None:
     seen: list[bytes] = []
     api, browser = cluster(), Browser()
-    with control.forward(api, run_state(), "status") as url:
+    api.objects.append(pod("tensorboard", "pong-tensorboard-5d-x"))
+    with control.forward(api, run_state(), "tensorboard") as url:
         assert browser.get(url)[0] == 502
-        api.objects[1]["metadata"]["name"] = "pong-manager-new"
+        api.objects[-1]["metadata"]["name"] = "pong-tensorboard-5d-y"
         api.serve = answer(b"x", seen=seen)
         assert browser.get(url) == (200, b"x")
-    assert seen[0].startswith(b"pong-manager-new ")
+    assert seen[0].startswith(b"pong-tensorboard-5d-y ")
 
 
 def test_what_was_taken_down_shows_nothing() -> None:
