@@ -95,7 +95,8 @@ class Service:
         (self.folder / "work").mkdir(mode=0o700, exist_ok=True)
         for number in range(self.config.builds):
             self._threads.append(threading.Thread(target=self._work, name=f"build-{number}", daemon=True))
-        self._threads.append(threading.Thread(target=self._poll, name="poll", daemon=True))
+        for name in self.config.projects:  # a forge that does not answer delays the polls of its project alone
+            self._threads.append(threading.Thread(target=self._poll, args=(name,), name=f"poll-{name}", daemon=True))
         for thread in self._threads:
             thread.start()
 
@@ -325,21 +326,21 @@ class Service:
             self._wake.wait(IDLE_S)
             self._wake.clear()
 
-    def _poll(self) -> None:
+    def _poll(self, name: str) -> None:
         while not self._over.wait(1.0):
-            self.look()
+            self.look(name)
 
-    def look(self) -> None:
-        """Poll the branches that are due, because no forge repeats a delivery that was lost."""
-        for name, project in self.config.projects.items():
-            if self._clock() < self._due[name]:
-                continue
-            self._due[name] = self._clock() + (project.poll_s or math.inf)
-            for branch in project.branches:
-                try:
-                    self._look(name, project, f"{HEADS}{branch}")
-                except Exception as error:  # other branches and other projects are polled all the same
-                    _say(f"a look at {branch} of {name}", error)
+    def look(self, name: str) -> None:
+        """Poll the branches of a project if they are due, because no forge repeats a delivery that was lost."""
+        project = self.config.projects[name]
+        if self._clock() < self._due[name]:
+            return
+        self._due[name] = self._clock() + (project.poll_s or math.inf)
+        for branch in project.branches:
+            try:
+                self._look(name, project, f"{HEADS}{branch}")
+            except Exception as error:  # other branches are polled all the same
+                _say(f"a look at {branch} of {name}", error)
 
     def _look(self, name: str, project: Project, ref: str) -> None:
         head = self._hands(project, self).fetcher.look(ref)

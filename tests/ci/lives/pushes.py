@@ -37,7 +37,8 @@ def drain(service: Service) -> None:
 def later(service: Service, clock: Clock, seconds: float = 301.0) -> None:
     """Pass time, then look at the branches."""
     clock.s += seconds
-    service.look()
+    for name in service.config.projects:
+        service.look(name)
     drain(service)
 
 

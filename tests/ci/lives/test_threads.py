@@ -14,7 +14,7 @@ from rlctl_ci.core.errors import CiError
 from rlctl_ci.core.service import Service
 from rlctl_ci.store.records import Push
 from tests.ci.lives.pushes import pushed
-from tests.ci.world import MAIN, Clock, Outside, sha
+from tests.ci.world import MAIN, Clock, Outside, hands, sha
 
 
 def test_a_clock_that_is_set_forward_gives_nobody_elses_build_away(
@@ -107,11 +107,38 @@ def test_a_branch_that_cannot_be_looked_at_hides_no_other(
 
     commits = [sha(7), sha(6)]
     monkeypatch.setattr(outside, "at", at)
-    service.look()
+    service.look("pole")
     clock.s += 301
-    service.look()
+    service.look("pole")
     assert [build.sha for build in service.reading.builds()] == [sha(7)]
     assert "a look at main of pole: PermissionError: the token file" in capsys.readouterr().out
+
+
+def test_a_forge_that_does_not_answer_delays_no_poll_of_another_project(
+    service: Service, outside: Outside, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = service.config.projects["pole"]
+    asked, looked, over = threading.Event(), threading.Event(), threading.Event()
+
+    def at(ref: str) -> str:
+        if ref == MAIN:
+            asked.set()
+            over.wait(60)
+        elif asked.wait(30):
+            looked.set()
+        return sha(7)
+
+    monkeypatch.setattr(outside, "at", at)
+    projects = {"pole": given, "lab": given.model_copy(update={"branches": ["lab"], "run": "lab"})}
+    config = service.config.model_copy(update={"state": tmp_path / "two", "projects": projects})
+    both = Service(config, lambda project, service: hands(outside), clock, clock)
+    both.start()
+    try:
+        assert asked.wait(30)
+        assert looked.wait(30)
+    finally:
+        over.set()
+        both.close(grace_s=30.0)
 
 
 def test_a_build_of_a_project_that_is_gone_cannot_be_tried_again(service: Service) -> None:
