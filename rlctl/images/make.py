@@ -184,12 +184,12 @@ class ImageMaker:
                 hint=f"push it, or name another: --base {name}=REF",
                 objects=(str(base),),
             )
-        below = self.registry.labels(base, manifest).get(layers.BASE_LABEL)
-        if below:
+        pinned = replace(base, digest=manifest.digest)
+        if below := self.registry.label(pinned, layers.BASE_LABEL):
             base = Reference.parse(below)
             self.check(base)
             return base
-        return replace(base, digest=manifest.digest)
+        return pinned
 
     def _identity(self, base: Reference) -> str:
         """Identity of a base: a name on this machine alone may mean another image tomorrow, so its digest is added."""

@@ -106,7 +106,7 @@ class Patches:
         files: list[str] = []
         problems: list[Problem] = []
         for patch in self.patches:
-            if patch.role != role or ours["kind"] not in patch.kinds:
+            if patch.role != role or ours["kind"] not in patch.kinds or not _concerns(ours, role):
                 continue
             files.append(str(patch.path))
             misshapen = [_problem(patch, *fault) for fault in shapes.faults(ours["kind"], patch.tree.value)]
@@ -139,6 +139,12 @@ class Patches:
         ]
         if problems:
             raise SpecError(problems)
+
+
+def _concerns(ours: Object, role: str) -> bool:
+    """Whether an object is for the pods of its role: a NetworkPolicy beside them may be for those of another."""
+    selected = _at(ours, ("spec", "podSelector", "matchLabels", names.COMPONENT))
+    return ours["kind"] != "NetworkPolicy" or selected in (None, role)
 
 
 def _read(path: Path) -> Tree:

@@ -49,7 +49,7 @@ class Algorithm(Model):
     """Discount factor of one agent step."""
     reward_clip: Annotated[float | None, Field(gt=0), restart("learner")] = None
     """Rewards are clipped to [-reward_clip, reward_clip] before learning; evaluation reports them raw. With the preset
-    atari 1, but for a class of your own."""
+    atari 1, but for an algorithm with a name of your own."""
     max_lag_versions: Annotated[int, Field(ge=0), restart("learner")] = 8
     """Segments whose first step is older than this many versions are counted and dropped by the learner. A version is a
     batch learned from."""

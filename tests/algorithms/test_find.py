@@ -145,5 +145,8 @@ def test_faults_of_settings_that_a_class_adds_are_named() -> None:
 
 
 def test_a_class_with_batches_from_elsewhere_stands_in_no_built_ones_place() -> None:
-    with pytest.raises(AlgorithmError, match=r"must be derived from rlctl_agents\.algorithms\.sac\.Sac"):
+    with pytest.raises(
+        AlgorithmError,
+        match=r"gets its batches from on_policy, and sac from .*; derive it from rlctl_agents\.algorithms\.sac\.Sac",
+    ):
         class_of(sac(**{"class": f"{__name__}:Own"}))

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rlctl_agents.checkpoint import parts
 from rlctl_agents.checkpoint.parts import (
     Corrupt,
     NoRoom,
@@ -66,6 +67,25 @@ def test_a_part_cut_short_or_missing_is_noticed(tmp_path: Path) -> None:
         read_part(tmp_path, part.file, part.sha256)
     (tmp_path / part.file).unlink()
     with pytest.raises(Corrupt, match="is missing"):
+        read_part(tmp_path, part.file, part.sha256)
+
+
+def test_a_file_system_that_refuses_for_a_moment_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, refused = write_part(tmp_path, "a.bin", b"x"), [OSError(116, "Stale file handle")] * 2
+    read = Path.read_bytes
+
+    def stale(path: Path) -> bytes:
+        if refused:
+            raise refused.pop()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    monkeypatch.setattr(parts, "READ_AGAIN_S", 0.0)
+    assert read_part(tmp_path, part.file, part.sha256) == b"x"
+    refused += [OSError(116, "Stale file handle")] * 3
+    with pytest.raises(PartError, match="Stale file handle"):
         read_part(tmp_path, part.file, part.sha256)
 
 

@@ -71,6 +71,19 @@ def test_of_thousands_that_crash_at_once_no_more_are_written_than_are_kept(tmp_p
     assert keeps.keep("actor-3", crash(number=1000)) == "actor/3@66", "it has not told of its crash yet"
 
 
+def test_of_thousands_that_crash_at_once_few_send_their_record(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    everybody(run)
+    question = Recorded(boot(ACTOR), "crash", b"", b"")
+    assert run.manager.recorded(question) == run.manager.recorded(question) == Reply(True), "an answer may be lost"
+    keeps = run.manager.state.episodes
+    for number in range(1000, 1000 + KEPT["crash"] - 1):
+        keeps.reserve(boot(number))
+    with pytest.raises(ValueError, match="64 others that crashed"):
+        keeps.reserve(boot(2000))
+    assert run.manager.recorded(crash()) == Reply(True, "actor/0@1"), "its place is kept"
+    assert run.manager.recorded(question) == Reply(False, "this process has told its crash already")
+
+
 def test_large_ones_are_fewer_and_the_newest_stays_however_large(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

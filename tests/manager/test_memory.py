@@ -121,6 +121,12 @@ def test_damaged_books_begin_anew(tmp_path: Path) -> None:
     assert load_members(tmp_path).leases.holders == []
 
 
+def test_books_that_the_volume_does_not_give_are_not_begun_anew(tmp_path: Path) -> None:
+    (tmp_path / "ledger.json").mkdir()
+    with pytest.raises(OSError, match="directory"):
+        load_members(tmp_path)
+
+
 def test_what_cannot_be_stored_is_said_and_does_no_harm(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     assert store.save_progress()

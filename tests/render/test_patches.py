@@ -111,6 +111,10 @@ spec:
     ingress = run.named("NetworkPolicy", "pong-manager")["spec"]["ingress"]
     assert [rule["ports"][0]["port"] for rule in ingress] == [7100, 7180]
     assert run.workload("manager") == Run(spec_of()).workload("manager")
+    dqn = {"algorithm": {"name": "dqn"}, "roles": {"actor": {"replicas": 2}}}
+    shards = patched(tmp_path, "replay.networkpolicy.patch.yaml", text, **dqn)
+    opened = [it["metadata"]["name"] for it in shards.objects if "monitoring" in str(it.get("spec"))]
+    assert opened == ["pong-manager", "pong-replay"], "no policy beside it, which is for other pods"
 
 
 @pytest.mark.parametrize(

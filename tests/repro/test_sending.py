@@ -43,7 +43,8 @@ def test_a_failure_names_the_command_that_plays_its_episode_again() -> None:
     said = failed(session)
     assert said.startswith("step raised AssertionError: too bright (")
     assert said.endswith("; play it again: rlctl repro lamps actor/0@3")
-    (recorded,) = session.kept
+    asked, recorded = session.kept
+    assert (asked.kind, asked.header, asked.body) == ("crash", b"", b""), "before a body that may be large"
     header, chunks = unpack(recorded.header + b"\n" + recorded.body)
     assert (recorded.kind, header.run, header.process) == ("crash", "lamps", "actor/0")
     assert header.model == ModelRef("main", 1, 7)

@@ -123,7 +123,7 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         (
             {"algorithm": {"name": "ppo", "class": "tests.acting.owned_nets:Drawing"}},
             ("policies", "main", "algorithm", "class"),
-            "tests.acting.owned_nets:Drawing: must be derived from rlctl_agents.algorithms.ppo.Ppo, whose settings it",
+            "gets its batches from rlctl_agents.experience.replay.source:replay, and ppo from on_policy; derive it",
         ),
         (
             {"algorithm": {"name": "sac", "class": "tests.acting.owned_nets:Drawing"}},

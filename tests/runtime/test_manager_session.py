@@ -13,7 +13,7 @@ import pytest
 from rlctl.spec.schema import Env, Spec
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import Process
-from rlctl_agents.types.control import Account, Experience, Match, Origin, Sampling
+from rlctl_agents.types.control import MOST_NAMES, Account, Experience, Match, Origin, Sampling
 from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.spaces import Box, Discrete, Spaces
 from rlctl_agents.wire.sockets import Wire
@@ -198,6 +198,19 @@ def test_numbers_of_numpy_are_reported_as_any_other(folder: Path, wire: Wire, pr
         process.metrics.set("loss.x", np.float32(0.5))
         member.close()
         assert (manager.reports[-1].counters["env_steps"], manager.reports[-1].gauges["loss.x"]) == (3, 0.5)
+
+
+def test_more_figures_than_a_report_may_hold_are_left_out(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        for number in range(MOST_NAMES + 5):
+            process.metrics.set(f"layer.{number}", 1.0)
+        process.metrics.set("world", 1.0)
+        seen = len(manager.reports)
+        wait_until(lambda: len(manager.reports) > seen + 2, "reports")
+        member.close()
+        gauges = manager.reports[-1].gauges
+        assert (len(gauges), gauges["world"]) == (MOST_NAMES, 1.0)
 
 
 def test_a_learner_waits_until_somebody_says_what_the_environment_looks_like(folder: Path, wire: Wire) -> None:

@@ -71,6 +71,14 @@ def test_a_log_line_is_one_json_object_with_its_traceback() -> None:
     )  # fmt: skip
 
 
+def test_a_name_that_is_not_utf8_leaves_the_line_utf8() -> None:
+    stream = io.StringIO()
+    logs.set_up(logs.Identity("r", "actor", "actor/3", "b" * 16), stream=stream)
+    logging.getLogger("x").warning("no file %s", "caf\udce9")
+    assert log_lines(stream)[0]["msg"] == "no file caf?"
+    assert stream.getvalue().encode()
+
+
 def test_repeated_lines_are_counted_and_not_written() -> None:
     clock = Clock()
     only = logs.RepeatFilter(clock)

@@ -45,8 +45,8 @@ def class_of(config: specs.Algorithm) -> type[Algorithm]:
     found = find(config.class_)
     if found.source != built.source:
         raise AlgorithmError(
-            f"algorithm {config.class_}: must be derived from {built.__module__}.{built.__name__}, whose settings it"
-            " has"
+            f"algorithm {config.class_}: gets its batches from {found.source}, and {config.name} from {built.source}; "
+            f"derive it from {built.__module__}.{built.__name__}, or give it a name of its own, name: {config.class_}"
         )
     return found
 

@@ -48,7 +48,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     on_policy = True
     settings: ClassVar[type[specs.ActorCritic]]
-    """Class of the hyperparameters; a user's own algorithm may set its own."""
+    """Class of the hyperparameters; an algorithm with a name of its own may set its own."""
     tunables: ClassVar[tuple[str, ...]] = COEFFICIENTS
     """Names of the hyperparameters that `coefficients` holds."""
     coefficients: ClassVar[type[Coefficients]] = Coefficients

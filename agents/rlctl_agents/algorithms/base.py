@@ -359,7 +359,10 @@ def hyperparameters(config: specs.Algorithm, kind: type[Config]) -> Config:
     if isinstance(config, kind):
         return config
     if not isinstance(config, specs.External):
-        raise AlgorithmError(f"algorithm {config.name} has {type(config).__name__} settings, not {kind.__name__}")
+        raise AlgorithmError(
+            f"algorithm {config.name} has {type(config).__name__} settings, not {kind.__name__}; what a class of your"
+            " own adds is read by own_settings"
+        )
     shared = {name: getattr(config, name) for name in specs.Algorithm.model_fields}
     misplaced = sorted(shared.keys() & config.params.keys())
     if misplaced:

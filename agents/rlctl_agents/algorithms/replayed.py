@@ -43,7 +43,7 @@ class ReplayedAlgorithm(Algorithm):
     on_policy = False
     source = "rlctl_agents.experience.replay.source:replay"
     settings: ClassVar[type[specs.Replayed]]
-    """Class of the hyperparameters; a user's own algorithm may set its own."""
+    """Class of the hyperparameters."""
     net: NormalizedTorso
 
     @classmethod
@@ -71,7 +71,7 @@ class ReplayedAlgorithm(Algorithm):
             raise AlgorithmError(str(error)) from error
         self._drawn: Tensors = {}  # observations of the newest batch
         # micro-batches pay for images; with others every step would only measure whether they do
-        self.additive = has_images(spaces.obs)
+        self.additive = has_images(spaces.obs) and type(self).loss.__module__.startswith(f"{__package__}.")
 
     @abstractmethod
     def make_networks(self, network: Network, spaces: Spaces, seed: int) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
-from rlctl_agents.algorithms.base import Act, ActInputs, Batch, Loss, Tensors
+from rlctl_agents.algorithms.base import Act, ActInputs, AlgorithmError, Batch, Loss, Tensors
 from rlctl_agents.algorithms.replayed import means, seen
 from rlctl_agents.algorithms.twin_critics import BoundedActions, TwinCriticsAlgorithm, after
 from rlctl_agents.models.critics import ChoicePolicy, SquashedPolicy, TwinCritics, normals
@@ -88,7 +88,9 @@ class Sac(SoftActorCritic, BoundedActions):
     net: SquashedPolicy
 
     def __new__(cls, config: specs.Algorithm, network: Network, spaces: Spaces, *, seed: int) -> Any:
-        if cls is Sac and not any(isinstance(leaf, Box) for _, leaf in leaves(spaces.action, "action")):
+        if not any(isinstance(leaf, Box) for _, leaf in leaves(spaces.action, "action")):
+            if cls is not Sac:
+                raise AlgorithmError(f"{cls.__name__}: for actions without a Box derive it from DiscreteSac")
             return DiscreteSac(config, network, spaces, seed=seed)
         return super().__new__(cls)
 

@@ -8,6 +8,7 @@ import hashlib
 import os
 import re
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,8 @@ _HALF = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*(?:-[0-9a-f]{12})?\.(?:safeten
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEMPORARY = ".tmp."
 """Mark in the names of files that are being written."""
+READS, READ_AGAIN_S = 3, 1.0
+"""Attempts to read a part that the file system refuses, and the seconds between two."""
 
 
 FORMAT = 1
@@ -150,12 +153,16 @@ def read_part(folder: Path, file: str, sha256: str) -> bytes:
         ValueError: the name holds a folder.
     """
     require_name(file)
-    try:
-        data = (folder / file).read_bytes()
-    except FileNotFoundError as error:
-        raise Corrupt(f"{folder / file} is missing") from error
-    except OSError as error:
-        raise PartError(f"cannot read {folder / file}: {error.strerror}") from error
+    for left in reversed(range(READS)):
+        try:
+            data = (folder / file).read_bytes()
+            break
+        except FileNotFoundError as error:
+            raise Corrupt(f"{folder / file} is missing") from error
+        except OSError as error:  # an NFS server that comes back refuses for moments
+            if not left:
+                raise PartError(f"cannot read {folder / file}: {error.strerror}") from error
+            time.sleep(READ_AGAIN_S)
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise Corrupt(f"{folder / file} is damaged: {len(data)} bytes have sha256 {found[:12]}, not {sha256[:12]}")

@@ -101,6 +101,9 @@ class Coordinator:
             manifests, progress, clock.monotonic, standing_term=lambda: standing_term(layout.run, term),
             owners=self._shard_parts, every_s=lambda: self.settings.checkpoint.every,
         )  # fmt: skip
+        for policy in settings.policy_names:
+            if (newest := manifests.newest(policy)) is not None:
+                self.checkpoints.resume(policy, clock.unix() - newest.created)
         self.learners = Learners(
             {name: settings.policy(name).population for name in settings.policy_names},
             lambda policy: self.settings.policy(policy).algorithm.batch_size, progress, manifests.of, clock.monotonic,
@@ -231,6 +234,9 @@ class Coordinator:
         if holder is None or (holder.role, recorded.kind) not in RECORDS:
             return Reply(False, f"process {recorded.boot} has no role that records {recorded.kind} episodes")
         try:
+            if recorded.kind == "crash" and not recorded.header:
+                self.state.episodes.reserve(recorded.boot)
+                return Reply(True)
             name = self.state.episodes.keep(f"{holder.role}-{holder.index}", recorded)
         except (ValueError, OSError) as fault:
             return Reply(False, getattr(fault, "strerror", None) or str(fault))

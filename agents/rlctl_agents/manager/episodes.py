@@ -39,6 +39,24 @@ class Episodes:
         self._folder, self._clock = folder, clock
         self._times: deque[float] = deque(maxlen=KEPT["crash"])  # at which crashes were kept
         self._crashed: deque[str] = deque(maxlen=REMEMBERED)  # boots: a process ends with its first crash
+        self._reserved: deque[str] = deque(maxlen=REMEMBERED)  # boots that may send theirs
+
+    def reserve(self, boot: str) -> None:
+        """Reserve a place for the crash of a process; a repeated call changes nothing.
+
+        Raises:
+            ValueError: the process has reported a crash before, or so many others crashed just now that storing it
+                would push out theirs.
+        """
+        if boot in self._reserved:
+            return
+        now = self._clock()
+        if boot in self._crashed:
+            raise ValueError("this process has told its crash already")
+        if len(self._times) == self._times.maxlen and now - self._times[0] < AT_ONCE_S:
+            raise ValueError(f"{len(self._times)} others that crashed within {AT_ONCE_S:g} s are kept")
+        self._times.append(now)
+        self._reserved.append(boot)
 
     def keep(self, process: str, recorded: Recorded) -> str:
         """Store an episode and remove those that are too many; returns its name, as `rlctl repro` takes it.
@@ -47,25 +65,21 @@ class Episodes:
             process: "actor-3".
 
         Raises:
-            ValueError: the description is not one line, the process has reported a crash before, or so many others
-                crashed just now that storing it would push out theirs.
+            ValueError: the description is not one line; or of a crash as `reserve`.
             OSError: it cannot be stored.
         """
         if b"\n" in recorded.header:
             raise ValueError("the description of an episode must be one line")
-        crash, now = recorded.kind == "crash", self._clock()
-        if crash and recorded.boot in self._crashed:
-            raise ValueError("this process has told its crash already")
-        if crash and len(self._times) == self._times.maxlen and now - self._times[0] < AT_ONCE_S:
-            raise ValueError(f"{len(self._times)} others that crashed within {AT_ONCE_S:g} s are kept")
+        if crash := recorded.kind == "crash":
+            self.reserve(recorded.boot)
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         data = recorded.header + b"\n" + recorded.body
         number = max(self._numbers(), default=0) + 1
         while not create_file(self._folder / f"{process}-{number}-{recorded.kind}.episode", data):
             number += 1
         if crash:
+            self._reserved.remove(recorded.boot)
             self._crashed.append(recorded.boot)
-            self._times.append(now)
         self._tidy(crash)
         role, _, index = process.partition("-")
         return f"{role}/{index}@{number}"

@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import numpy as np
 import torch
 
-from rlctl.statistics import iqm
+from rlctl.statistics import bootstrap, iqm
 from rlctl_agents import envs
 from rlctl_agents.acting.episodes import EpisodeResults, play
 from rlctl_agents.acting.policy import Table
@@ -34,7 +34,6 @@ ENVS = 25
 """Number of environments, unless the spec says otherwise; fewer where fewer episodes are wanted. One decision for many
 costs little more than one for a few."""
 NOISE_ROWS = 64
-RESAMPLES = 2000
 NOTE_EVERY_S = 30.0
 """Seconds between two lines on stderr about an evaluation that is going on."""
 
@@ -124,10 +123,9 @@ def outside_of_a_run(algorithm: Algorithm) -> Algorithm:
 def figures(games: EpisodeResults, seed: int) -> dict[str, Any]:
     """Mean, interquartile mean, 95 % interval of the mean by percentile bootstrap, and the episodes themselves."""
     returns = np.array(games.returns)
-    draws = np.random.default_rng(seed).integers(0, returns.size, (RESAMPLES, returns.size))
-    low, high = np.percentile(returns[draws].mean(axis=1), [2.5, 97.5])
     return {
-        "mean": float(returns.mean()), "iqm": iqm(returns), "interval": [float(low), float(high)],
+        "mean": float(returns.mean()), "iqm": iqm(returns),
+        "interval": list(bootstrap(returns, lambda drawn: float(drawn.mean()), seed=seed)),
         "std": float(returns.std()), "min": float(returns.min()), "max": float(returns.max()),
         "length": float(np.mean(games.lengths)), "episodes": returns.size, "info": games.info,
         "returns": games.returns, "lengths": games.lengths,

@@ -77,18 +77,18 @@ def export(described: PolicyFile, algorithm: Algorithm, file: Path, origin: Mapp
         NoModel: it cannot be exported, or the file acts differently from the policy.
     """
     net = network_of(algorithm)
-    graph = graph_of(algorithm, described.spaces, described.steps, exported=True)
     rng = np.random.default_rng(0)
     example = tried(described.spaces, net, 2, rng)  # of one, torch would make a constant
-    ends: Ends = {"inputs": _ends(example), "outputs": _ends(graph(example))}
-    about = {**msgspec.to_builtins(described), "origin": dict(origin), **ends, "sampling": graph.sampling()}
     try:
+        graph = graph_of(algorithm, described.spaces, described.steps, exported=True)
+        ends: Ends = {"inputs": _ends(example), "outputs": _ends(graph(example))}
+        about = {**msgspec.to_builtins(described), "origin": dict(origin), **ends, "sampling": graph.sampling()}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns of its own calls
             program = torch.export.export(graph, (example,), dynamic_shapes=(_axes(example, Dim(BATCH)),))
             write = _onnx if file.suffix == ".onnx" else _pt2
             by, function = write(program, ends, file, json.dumps(about))
-    except OSError:
+    except (OSError, NoModel):
         raise
     except Exception as error:  # a network of the user's own may do anything
         why = (str(error).strip().splitlines() or [""])[0][:300]

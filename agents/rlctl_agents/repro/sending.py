@@ -100,6 +100,10 @@ def _send(
     )
     line, body = pack(named, chunks)
     try:
+        if header.kind == "crash":  # the body may be large, and thousands of others fail at once
+            said = session.call(Recorded(process.boot, header.kind, b"", b""), Reply, deadline_s=SAY_S)
+            if not said.ok:
+                raise ValueError(said.why)
         said = session.call(Recorded(process.boot, header.kind, line, body), Reply, deadline_s=SAY_S)
     except (TimeoutError, RemoteError) as error:
         raise ValueError(f"the manager does not take it: {error}") from error

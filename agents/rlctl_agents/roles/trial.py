@@ -105,8 +105,6 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
         for name, policy in spec["policies"].items():
             with found.telling("policies", name, "algorithm", "batch_size"):
                 _whole_blocks(spec, policy["algorithm"], spaces.seats)
-    if spaces is not None and spec["replay"] is not None:
-        found.shard_bytes = _shard_bytes(spec, spaces)
     if spaces is not None and spec["evaluation"]["video_every"] is not None:
         with found.telling("evaluation", "video_every"):
             _draw(spec)
@@ -133,6 +131,8 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
             if initial and len(found.faults) == faults:
                 with found.telling(*path[:-1]):
                     _fits(spec, initial, name, spaces, found)
+    if spaces is not None and spec["replay"] is not None and not found.faults:  # a class of the user's can be made
+        found.shard_bytes = _shard_bytes(spec, spaces)
     return found
 
 
@@ -172,7 +172,14 @@ def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:
 
     whole = Spec.model_validate(spec)
     config = whole.policy(whole.policy_names[0]).algorithm
-    return shard_bytes(whole, config, spaces) if isinstance(config, Replayed) else 0
+    if not isinstance(config, Replayed):
+        return 0
+    schema = None
+    if config.own_class is not None:  # it may record more
+        from rlctl_agents.algorithms import schema_of
+
+        schema = schema_of(whole, spaces, whole.policy_names[0])
+    return shard_bytes(whole, config, spaces, schema)
 
 
 def _require_actions(algorithm: str, spaces: Spaces) -> None:

@@ -66,7 +66,8 @@ class JsonFormatter(logging.Formatter):
             line["exc"] = _cut(self.formatException(record.exc_info))
         elif text := getattr(record, "exc", ""):
             line["exc"] = _cut(text)
-        return json.dumps(line, default=str, ensure_ascii=False)
+        text = json.dumps(line, default=str, ensure_ascii=False)
+        return text.encode(errors="replace").decode()  # a file name that is not UTF-8 has half characters
 
 
 def _cut(text: str) -> str:

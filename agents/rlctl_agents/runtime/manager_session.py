@@ -16,6 +16,7 @@ from msgspec import Struct
 from rlctl_agents.runtime.process import IMAGE, NODE, Process
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.types.control import (
+    MOST_NAMES,
     Account,
     Channels,
     Experience,
@@ -111,6 +112,7 @@ class ManagerSession:
         self._closing, self._mute = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
+        self._left_out = False  # figures of reports, and it was said
         self._refused = ""  # why the manager refused the last hello
         self._told: dict[str, Account] = {}  # accounts that the manager of `term` has received
         self._report_every_s = 1.0
@@ -143,7 +145,7 @@ class ManagerSession:
                 return lease
             elif lease is not None and not told:
                 told = True
-                log.info("waiting for an actor or evaluator to say what the environment looks like")
+                log.info("waiting for an actor to say what the environment looks like")
             pause_s = ASK_AGAIN_S if lease is not None else min(1.2 * pause_s, ASK_AGAIN_MOST_S)
             self._process.stop.wait(pause_s * random.uniform(0.8, 1.0))
         return None
@@ -229,9 +231,9 @@ class ManagerSession:
             boot=process.boot,
             term=self.term,
             counters=metrics.counters,
-            gauges={**metrics.gauges, **snapshot.gauges},
+            gauges=self._bounded({**metrics.gauges, **snapshot.gauges}),
             histograms=metrics.histograms,
-            averages=process.metrics.averages(),
+            averages=self._bounded(process.metrics.averages()),
             sent=snapshot.sent,
             pending=snapshot.pending,
             accounts={boot: one for boot, one in snapshot.accounts.items() if self._told.get(boot) != one},
@@ -253,6 +255,15 @@ class ManagerSession:
             self._hello_again()
         elif orders.term >= self.term:  # an older one comes from a manager that has been replaced
             self._obey(orders)
+
+    def _bounded(self, values: dict[str, V]) -> dict[str, V]:
+        """As many values as a report may hold; those of the process before an algorithm's own, which have a dot."""
+        if len(values) <= MOST_NAMES:
+            return values
+        if not self._left_out:
+            self._left_out = True
+            log.warning("%d of %d figures are left out of reports", len(values) - MOST_NAMES, len(values))
+        return {name: values[name] for name in sorted(values, key=lambda name: "." in name)[:MOST_NAMES]}
 
     def _hear(self, said: Lease | Orders) -> None:
         """Take over the fields that leases and orders share."""

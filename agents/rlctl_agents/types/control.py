@@ -17,7 +17,8 @@ Mode = Literal["greedy", "sample"]
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
 Word = Annotated[str, msgspec.Meta(max_length=64)]
-_NAMES, _BOOTS = msgspec.Meta(max_length=1_000), msgspec.Meta(max_length=100_000)
+MOST_NAMES = 1_000
+_NAMES, _BOOTS = msgspec.Meta(max_length=MOST_NAMES), msgspec.Meta(max_length=100_000)
 """Entries of maps in a report, at most, which are refused before they are decoded: a process with an actor's key may
 send any."""
 """Name or number of a process, bounded: a process with an actor's key may send any, and events show it."""
@@ -187,7 +188,10 @@ class Sampled(msgspec.Struct, frozen=True):
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """actor, evaluator -> manager: an episode as data, to be kept on the volume. See `repro.record`."""
+    """actor, evaluator -> manager: an episode as data, to be kept on the volume. See `repro.record`.
+
+    A crash without a header asks for a place first: thousands of one cause come together, and few are kept.
+    """
 
     boot: str
     kind: Literal["crash", "worst", "best"]

@@ -20,6 +20,8 @@ Settings = Mapping[str, str]
 _NUMBER: Final = r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _RANGE: Final = re.compile(rf"({_NUMBER})\.\.({_NUMBER})(:log)?")
 _NAMED_BY_THE_SWEEP: Final = {"run": "a sweep names its runs itself: --name", "target": "a sweep has one target"}
+NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint", "trackers")
+"""Sections and fields in which runs of one group may differ: they do not change what is learned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ def read(sets: Iterable[str], *, search: bool) -> tuple[list[str], list[Axis], l
             continue
         axes[path] = Axis(path, tuple(values))
         fault = _NAMED_BY_THE_SWEEP.get(path, "")
+        if path != "seed" and path.partition(".")[0] in NO_SETTINGS:
+            fault = fault or "trials that differ in it alone are one group of a comparison: a sweep for each value"
         if bounds is not None:
             axes[path] = Axis(path, (bounds[1], bounds[2]), range=True, log=bool(bounds[3]))
             fault = fault or _wrong_range(float(bounds[1]), float(bounds[2]), log=bool(bounds[3]), search=search)

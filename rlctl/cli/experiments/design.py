@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import prod
@@ -23,6 +23,7 @@ from rlctl.cli.text import rfc3339
 from rlctl.errors import Conflict, Problem, SpecError, UsageError
 from rlctl.spec.names import IN_CLUSTER
 from rlctl.spec.problems.checks import unsound
+from rlctl.spec.runs import run_index
 from rlctl.spec.words import printable
 
 if TYPE_CHECKING:
@@ -92,14 +93,23 @@ class Design:
         record.check_room(self.sweep.name, many)
         named = unsound(first.spec.model_copy(update={"run": f"{self.sweep.name}-1"}))
         _refuse([Problem("run", fault.message, "--name") for fault in named if fault.path == ("run",)])
-        for settings in grid if options.search is None else ():
-            self.sweep.specs[words(settings)] = record.pinned(self._loaded[words(settings)].spec)
+        for ordered in self._ordered(grid) if options.search is None else ():
+            self.sweep.specs[words(ordered)] = record.pinned(self._loaded[words(ordered)].spec)
             for seed in self._seeds:
-                self.sweep.add(settings, seed)
+                self.sweep.add(ordered, seed)
 
     @property
     def _first(self) -> Loaded:
         return next(iter(self._loaded.values()))
+
+    def _ordered(self, grid: Sequence[Settings]) -> Iterator[Settings]:
+        """Settings with their fields in the order in which the sweep's record has them, if it does."""
+        before = record.find(self.sweep.name)
+        known = {frozenset(one.settings.items()): one.settings for one in (before.trials if before else ())}
+        for settings in grid:
+            same = known.get(frozenset(settings.items()), settings)
+            self._loaded[words(same)] = self._loaded.pop(words(settings))
+            yield same
 
     def _load(self, settings: Settings, *more: str) -> Loaded:
         own = [f"{path}={value}" for path, value in settings.items()]
@@ -127,6 +137,13 @@ class Design:
             if now.search:
                 now.specs = {key: record.pinned(self.load(one).spec) for key, one in before.firsts().items()}
             record.check_same(before, now)
+            if now.search and (had := sorted({one.seed for one in before.trials})) not in ([], sorted(self._seeds)):
+                raise Conflict(
+                    f"search {now.name} was begun with the seeds {had}, now {sorted(self._seeds)}: means of another "
+                    "number of seeds are not alike",
+                    hint=f"another name: --name {now.name}-again; or the seeds of before",
+                    objects=(now.name,),
+                )
             have = {(words(one.settings), one.seed) for one in before.trials}
             for one in now.trials:
                 if (words(one.settings), one.seed) not in have:
@@ -136,6 +153,9 @@ class Design:
             for one in before.trials if retry else ():
                 one.state = "waiting" if one.state == "failed" else one.state
             self.sweep = before
+        for one in self.sweep.trials:
+            if not one.uid and run_index.read(one.run) is not None:
+                raise record.foreign(self.sweep, one.run)
         self._find_cluster()
         if self.sweep.search or any(not one.over for one in self.sweep.trials):
             self._try()
@@ -250,7 +270,10 @@ def _endless(spec: Spec, *, prune: bool) -> list[Problem]:
 def _named(spec: Spec) -> str:
     """Key of a trial of the environment: equal for specs that differ in numbers of the algorithm alone."""
     policies = [(name, spec.policy(name)) for name in spec.policy_names]
-    named = [(name, one.algorithm.name, one.model.model_dump(mode="json")) for name, one in policies]
+    named = []
+    for name, one in policies:
+        algorithm = one.algorithm.model_dump(mode="json", include={"name", "class_", "params"})
+        named.append((name, algorithm, one.model.model_dump(mode="json")))
     code = None if spec.code is None else spec.code.model_dump(mode="json")
     init = None if spec.init is None else spec.init.model_dump(mode="json")
     return json.dumps([spec.env.model_dump(mode="json"), code, named, init])

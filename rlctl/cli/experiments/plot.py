@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import textwrap
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +43,7 @@ def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None
     Each environment has a row of its own: returns of different ones share no axis.
 
     Args:
-        found: the best first; MOST of them are drawn.
+        found: the best first; MOST of them are drawn, the best of each environment first.
         path: accepted by `check`.
         steps: agent steps at which curves end; None: where the runs end.
 
@@ -52,7 +53,11 @@ def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
-    shown = found[:MOST]
+    rank, placed = Counter[str](), list[tuple[int, int]]()
+    for at, one in enumerate(found):
+        rank[one.group.env] += 1
+        placed.append((rank[one.group.env], at))
+    shown = [found[at] for at in sorted(at for _, at in sorted(placed)[:MOST])]
     envs = list(dict.fromkeys(one.group.env for one in shown))
     # names hold values of the spec: "$" is one of its letters, not the begin of a formula
     with (

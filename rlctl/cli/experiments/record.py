@@ -285,6 +285,15 @@ def pinned(spec: Spec) -> dict[str, Any]:
     return {path: value for path, value in values.items() if path not in _OF_ONE_RUN}
 
 
+def foreign(sweep: Sweep, run: str) -> Conflict:
+    """Error of a run that has the name of a trial and is not of its sweep."""
+    return Conflict(
+        f"run {run} is there, and sweep {sweep.name} has not made it",
+        hint=f"another name: --name {sweep.name}-again; or remove it: rlctl down {run} --volumes",
+        objects=(run,),
+    )
+
+
 def check_same(before: Sweep, now: Sweep) -> None:
     """Require that a sweep has only grown: by seeds, by values, by trials of a search.
 
@@ -307,7 +316,7 @@ def check_same(before: Sweep, now: Sweep) -> None:
             told[f"{settings or 'the spec without a --set of several values'}: has trials, and is not asked for"] = None
             continue
         for path in sorted(old.keys() | new.keys()):
-            if old.get(path) != new.get(path):
+            if (old.get(path) or None) != (new.get(path) or None):  # a release may add a field, empty by default
                 told[f"{path}: {old.get(path)}, now {new.get(path)}"] = None
     if not before.search:
         asked = {(words(trial.settings), trial.seed) for trial in now.trials}

@@ -22,7 +22,7 @@ from rlctl.cli.run.clusters import backend_of
 from rlctl.cli.run.prepare import Prepared, beside, refuse
 from rlctl.cli.run.snapshot import AWAY_S, Snapshot, take
 from rlctl.cli.text import clock, count, number, plain, table
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError, SpecError, Unreadable, WorkloadFailed
+from rlctl.errors import BackendUnreachable, RlctlError, SpecError, Unreadable, WorkloadFailed
 from rlctl.waiting import HEARTBEAT_S
 
 if TYPE_CHECKING:
@@ -139,11 +139,7 @@ class Scheduler:
             self._world, replace(loaded, spec=loaded.spec.model_copy(update={"images": images})), mint=True
         )
         if prepared.state is not None and prepared.state.uid != trial.uid:
-            raise Conflict(
-                f"run {trial.run} is there, and sweep {sweep.name} has not made it",
-                hint=f"another name: --name {sweep.name}-2; or remove it: rlctl down {trial.run} --volumes",
-                objects=(trial.run,),
-            )
+            raise record.foreign(sweep, trial.run)
         refuse(prepared)
         if prepared.spec.target in ON_CLUSTERS and not sweep.images:  # a tag that moves would split the sweep
             sweep.images = {name: ref for name, ref in prepared.spec.images.model_dump().items() if ref}

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from rlctl.cli.context import ON_CLUSTERS, World
+from rlctl.cli.experiments.axes import NO_SETTINGS
 from rlctl.cli.experiments.record import flat
 from rlctl.cli.models.listing import whole
 from rlctl.cli.run.target import as_now, find
@@ -20,8 +21,6 @@ from rlctl.errors import RlctlError, UsageError
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
 
-_NO_SETTINGS: Final = ("run", "seed", "target", "storage", "images", "kubernetes", "code", "checkpoint", "trackers")
-"""Sections and fields in which runs of one group may differ: they do not change what is learned."""
 _NO_CHANGE: Final = ("stop.", "evaluation.every", "evaluation.envs", "evaluation.video_every")
 """Prefixes of fields whose change during a run leaves its evaluations comparable."""
 _MOST_NAMED: Final = 4
@@ -139,7 +138,7 @@ def scored(world: World, run: str, target: str | None) -> ScoredRun:
 
 def _settings(spec: Mapping[str, Any]) -> dict[str, Any]:
     """Settings that may change what is learned, by dotted path."""
-    return flat({key: value for key, value in _whole(spec).items() if key not in _NO_SETTINGS})
+    return flat({key: value for key, value in _whole(spec).items() if key not in NO_SETTINGS})
 
 
 def _changed(backend: Backend, state: RunState) -> list[str]:

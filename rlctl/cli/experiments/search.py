@@ -106,6 +106,8 @@ class Search:
 
     def _hopeless(self, number: int, curve: Sequence[tuple[int, float]], steps: int) -> bool:
         frozen = self._study.get_trials(deepcopy=False)[number]
+        if frozen.state.is_finished():  # it had failed, and is trained again
+            return False
         trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
         told = max(frozen.intermediate_values, default=0)
         for look in range(told + 1, LOOKS):

@@ -124,9 +124,10 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
     models = stored.models
     known = [*(one.name for one in models), *stored.damaged]
     names = ", ".join(one.name for one in models)
+    newest = max((name for name in known if name.isdigit()), key=int, default=None)
     if which == "last":
-        which = max((name for name in known if name.isdigit()), key=int, default="last")
-    first = next((name for name in _CHOSEN if name in known), None)
+        which = newest or which
+    first = next((name for name in _CHOSEN if name in known), newest)
     wanted = first if which is None else which
     if wanted is not None and wanted in stored.damaged:
         hint = f"it has {names}: name one, as in {run}@{models[0].name}" if models else "it has no other"

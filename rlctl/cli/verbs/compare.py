@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,8 @@ import typer
 from rlctl.cli.context import World
 from rlctl.cli.options import Target, complete_compared, verb
 from rlctl.cli.text import table
-from rlctl.errors import UsageError
+from rlctl.errors import RlctlError, UsageError
+from rlctl.spec.runs import run_index
 
 if TYPE_CHECKING:
     from rlctl.cli.experiments.record import Sweep
@@ -51,11 +52,18 @@ def compare(
     """
     from rlctl.cli.experiments import record
 
-    names: list[str] = []
+    names, swept = list[str](), set[str]()
     for name in runs:
         sweep = record.find(name)
-        names += [name] if sweep is None else trials(world, sweep)
-    document = tell(world, list(dict.fromkeys(names)), target, steps=steps, plot=plot, force=force)
+        if sweep is None:
+            names.append(name)
+            continue
+        if run_index.path(name).exists():
+            world.say(f"note: {name} is a sweep; the run of that name is left out")
+        names += (found := trials(world, sweep))
+        swept.update(found)
+    swept -= set(runs)
+    document = tell(world, list(dict.fromkeys(names)), target, swept=swept, steps=steps, plot=plot, force=force)
     world.document(document)
     return 0
 
@@ -71,10 +79,13 @@ def trials(world: World, sweep: Sweep) -> list[str]:
 
 
 def tell(
-    world: World, names: Sequence[str], target: str | None, *, steps: int | None = None, plot: Path | None = None,
-    force: bool = False,
+    world: World, names: Sequence[str], target: str | None, *, swept: Container[str] = (), steps: int | None = None,
+    plot: Path | None = None, force: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
     """Print the comparison; returns its document.
+
+    Args:
+        swept: runs that nobody has named, being trials of a sweep: one that cannot be read is left out.
 
     Raises:
         UsageError: none of the runs has an evaluation, one is not there, or a package is not installed.
@@ -85,7 +96,14 @@ def tell(
 
     if plot is not None:
         plots.check(plot, force)
-    runs = [scores.scored(world, name, target) for name in names]
+    runs = []
+    for name in names:
+        try:
+            runs.append(scores.scored(world, name, target))
+        except RlctlError as error:
+            if name not in swept:
+                raise
+            world.say(f"note: {name} is left out: {error.message}")
     groups = scores.grouped(runs, steps)
     told = scores.notes(runs, groups, steps)
     for note in told:

@@ -161,7 +161,8 @@ def _compared(world: World, sweep: Sweep) -> dict[str, Any] | None:
     from rlctl.cli.verbs import compare
 
     try:
-        return compare.tell(world, compare.trials(world, sweep), sweep.target)
+        names = compare.trials(world, sweep)
+        return compare.tell(world, names, sweep.target, swept=names)
     except RlctlError as error:  # it only adds to what is known
         world.say(f"no comparison: {error.message}" + (f"; {error.hint}" if error.hint else ""))
         return None

@@ -164,6 +164,9 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
     if isinstance(algorithm, BuiltIn) and algorithm.params and algorithm.class_ is None:
         message = "is read by a class of your own alone: add `class: package.module:Class`"
         yield Fault((*path, "params"), message, ((*path, "class"),))
+    elif isinstance(algorithm, BuiltIn):
+        for name in algorithm.params.keys() & fields.keys(type(algorithm)).keys():
+            yield Fault((*path, "params", name), f"is a setting of {algorithm.name}: write algorithm.{name}")
     if isinstance(algorithm, OffPolicy) and algorithm.c_max > algorithm.rho_max:
         got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))

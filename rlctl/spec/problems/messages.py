@@ -201,7 +201,11 @@ def _algorithm_of(path: Path, values: Mapping[str, Any]) -> str:
 
 
 def _hyperparameter_of_an_own_algorithm(path: Path, values: Mapping[str, Any]) -> str:
-    name = _algorithm_of(path, values)
+    section: Any = values
+    for part in path[:-1]:
+        section = section.get(part) if isinstance(section, Mapping) else None
+    own = section.get("class") if isinstance(section, Mapping) else None
+    name = own if isinstance(own, str) else _algorithm_of(path, values)
     if len(path) > 1 and path[-2] == "algorithm" and ":" in name:
         return f"unknown key for an algorithm of your own; what {name} alone reads belongs below `params`"
     return ""

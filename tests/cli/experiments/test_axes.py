@@ -42,6 +42,8 @@ def test_a_range_is_for_a_search_and_goes_upward() -> None:
 def test_what_no_sweep_can_vary_is_refused() -> None:
     _, _, problems = read(["run=a,b", "target=local,kubernetes", "a=1,,2", "b=1,1"], search=False)
     assert [one.path for one in problems] == ["run", "target", "a", "b"]
+    _, _, problems = read(["code.path=old,new", "images.learner=a,b", "seed=1,2"], search=False)
+    assert [one.path for one in problems] == ["code.path", "images.learner"], "compare would make one group of each"
 
 
 def test_a_grid_is_every_combination_and_a_search_tries_each_value_once() -> None:

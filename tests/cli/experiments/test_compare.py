@@ -218,6 +218,14 @@ def test_the_plot_has_a_row_for_each_environment_and_no_warning_about_names(tmp_
     assert max(map(len, words)) <= 120
 
 
+def test_an_environment_with_many_groups_leaves_the_others_their_place_in_the_plot(tmp_path: Path) -> None:
+    path = tmp_path / "plot.svg"
+    runs = [run(f"r{at}", 0, 1.0, **{"env.id": "env0", "algorithm.lr": at}) for at in range(11)]
+    draw(figures(grouped([*runs, run("other", 0, -1.0, **{"env.id": "env1", "algorithm.lr": 0})], None)), path)
+    words = [text.text or "" for text in ElementTree.parse(path).iter("{http://www.w3.org/2000/svg}text")]
+    assert [word[:4] for word in words if "IQM over runs" in word] == ["env0", "env1"]
+
+
 @pytest.mark.parametrize("suffix", [".svg", ".png"])
 def test_names_in_the_plot_are_letters_and_no_formula(tmp_path: Path, suffix: str) -> None:
     names = [r"_under", r"env.id=$\frac{", "cost=$5 and $6"]

@@ -23,6 +23,7 @@ from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.probe import Probed
 from rlctl.spec.layout import Layout
 from rlctl.spec.problems.messages import Fault
+from rlctl.spec.runs import run_index
 from tests.cli.clusters import CLUSTER_SPEC, Clusters
 from tests.cli.conftest import STATUS, Rlctl
 from tests.cli.experiments.training import Training, rate, write
@@ -322,11 +323,50 @@ def test_more_seeds_and_values_are_added(rlctl: Rlctl, spec: str) -> None:
 
 def test_a_run_of_the_same_name_that_is_not_of_the_sweep_is_left_alone(rlctl: Rlctl, spec: str) -> None:
     rlctl.up(run="pole-2")
-    Training(rlctl, returned)
+    training = Training(rlctl, returned)
     result = rlctl("sweep", spec, *AXES)
     assert result.code == 5
     assert "run pole-2 is there, and sweep pole has not made it" in result.err
     assert "the same command again goes on" in result.err
+    assert "pole-1" in training.done
+
+
+def test_a_run_of_the_same_name_is_told_before_anything_starts_if_this_machine_knows_it(
+    rlctl: Rlctl, spec: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(rlctl, returned)
+    monkeypatch.setattr(run_index, "read", lambda run: run if run == "pole-2" else None)
+    result = rlctl("sweep", spec, *AXES)
+    assert result.code == 5
+    assert "run pole-2 is there, and sweep pole has not made it" in result.err
+    assert not training.done
+
+
+def test_axes_in_another_order_are_the_same_trials(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, returned)
+    lr, gamma = ("--set", "algorithm.lr=1e-4,1e-3"), ("--set", "algorithm.gamma=0.9,0.99")
+    assert rlctl("sweep", spec, *lr, *gamma).code == 0
+    result = rlctl("sweep", spec, *gamma, *lr)
+    assert (result.code, len(training.done)) == (0, 4), result.err
+
+
+def test_a_search_keeps_its_seeds(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    search = ("--search", "optuna", "--set", "algorithm.lr=1e-5..1e-2:log", "--trials", "1")
+    assert rlctl("sweep", spec, *search).code == 0
+    result = rlctl("sweep", spec, *search, "--seeds", "2")
+    assert result.code == 5
+    assert "search pole was begun with the seeds [0], now [0, 1]" in result.err
+
+
+def test_a_run_that_was_removed_is_left_out_of_its_sweeps_comparison(rlctl: Rlctl, spec: str) -> None:
+    Training(rlctl, returned)
+    assert rlctl("sweep", spec, *AXES).code == 0
+    assert rlctl("down", "pole-1", "--volumes", "--yes").code == 0
+    result = rlctl("compare", "pole")
+    assert result.code == 0
+    assert "note: pole-1 is left out: " in result.err
+    assert rlctl("compare", "pole", "pole-1").code == 2, "it was named"
 
 
 def test_a_second_command_on_the_same_sweep_is_refused(rlctl: Rlctl, spec: str) -> None:
@@ -589,6 +629,16 @@ def test_a_suggestion_that_failed_counts_for_the_search_once_it_is_trained_again
     assert rlctl("sweep", spec, *search).code == 0
     with closing(sqlite3.connect(record.folder("pole") / "optuna.db")) as study:
         assert study.execute("select count(*) from trials").fetchone() == (4,), "once"
+
+
+def test_a_failed_suggestion_of_a_search_that_prunes_is_trained_again(rlctl: Rlctl, spec: str) -> None:
+    training = Training(rlctl, lambda state, look: None if state.run == "pole-2" else returned(state, look))
+    search = ("--search", "optuna", "--prune", "--set", "algorithm.lr=1e-5..1e-2:log", "--trials", "3")
+    assert rlctl("sweep", spec, *search).code == 7
+    training._mean = returned
+    result = rlctl("sweep", spec, *search, "--retry")
+    assert result.code == 0, result.err
+    assert record.known("pole").trials[1].state == "finished"
 
 
 def test_suggestions_that_are_no_spec_point_to_no_run(rlctl: Rlctl, spec: str) -> None:

@@ -96,6 +96,12 @@ def test_models_are_listed_with_their_evaluations_and_the_first_is_the_default(l
     assert "best, 3" in refused.value.hint
 
 
+def test_a_damaged_newest_generation_is_replaced_by_no_older_one(layout: Layout) -> None:
+    store.generation(layout, *KINDS[0])
+    with pytest.raises(RlctlError, match="run pole: torn"):
+        chosen(Stored(listed(layout), {"4": "torn"}), "pole", None)
+
+
 def test_a_run_without_models_says_so(layout: Layout) -> None:
     assert listed(layout) == []
     for which in (None, "last", "best"):

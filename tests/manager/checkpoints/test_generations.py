@@ -195,6 +195,14 @@ def test_a_generation_is_due_after_its_time_when_something_was_learned(checkpoin
     assert checkpoints.due("main", 1280, 60)
 
 
+def test_the_schedule_goes_on_after_a_manager(checkpoints: Checkpoints, time: Time) -> None:
+    checkpoints.resume("main", 50.0)
+    time.now += 9.0
+    assert not checkpoints.due("main", 100, 60.0)
+    time.now += 1.0
+    assert checkpoints.due("main", 100, 60.0)
+
+
 def test_an_order_stands_until_it_is_committed(checkpoints: Checkpoints, time: Time, tmp_path: Path) -> None:
     number = checkpoints.order("main")
     time.now += 500

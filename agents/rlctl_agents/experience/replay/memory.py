@@ -48,16 +48,16 @@ def shard_settings(config: Replayed) -> ReplaySettings:
     )
 
 
-def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces) -> int:
+def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces, schema: Schema | None = None) -> int:
     """Bytes of the arrays of one shard.
 
     Args:
         spec: the whole spec, in its normal form.
         config: of a built-in algorithm.
+        schema: of a class of the user's own; None: that of the algorithm.
     """
-    return Shard.bytes_for(
-        stored(config, spec.policy(spec.policy_names[0]).model, spaces), shard_settings(config), shard_capacity(spec)
-    )
+    schema = schema or stored(config, spec.policy(spec.policy_names[0]).model, spaces)
+    return Shard.bytes_for(schema, shard_settings(config), shard_capacity(spec))
 
 
 def stored(config: Replayed, network: Network, spaces: Spaces) -> Schema:

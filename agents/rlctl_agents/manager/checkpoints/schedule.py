@@ -69,6 +69,10 @@ class Checkpoints:
         now = self._clock()
         return now - self._last.setdefault(policy, now) >= every_s
 
+    def resume(self, policy: str, age_s: float) -> None:
+        """Go on with the schedule of an earlier manager, by the age of the newest generation."""
+        self._last[policy] = self._clock() - max(0.0, age_s)
+
     def order(self, policy: str) -> int:
         """Order a generation, unless one is ordered already; returns its number."""
         if policy not in self._wanted:

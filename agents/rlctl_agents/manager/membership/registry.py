@@ -53,14 +53,18 @@ class StoredMembers(msgspec.Struct):
 
 
 def load_members(folder: Path) -> StoredMembers:
-    """Members as the last manager stored them; none if they cannot be read: processes report their totals again."""
+    """Members as the last manager stored them; none if the file is damaged: processes report their totals again.
+
+    Raises:
+        OSError: the volume cannot be read just then.
+    """
     path = folder / "ledger.json"
+    data = read_file(path)
     try:
-        data = read_file(path)
         found = StoredMembers() if data is None else msgspec.json.decode(data, type=StoredMembers)
         if found.format != FORMAT:
             raise ValueError(f"format {found.format}")
-    except (OSError, ValueError, msgspec.MsgspecError) as error:
+    except (ValueError, msgspec.MsgspecError) as error:
         log.error("%s cannot be read, the ledger begins anew: %s", path, error)
         return StoredMembers()
     return found
