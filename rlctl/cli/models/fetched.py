@@ -15,9 +15,7 @@ import typer
 
 from rlctl import signing
 from rlctl.cli.context import World
-from rlctl.cli.models.listing import chosen, stored_models, warn
-from rlctl.cli.models.pull import DESCRIPTION, ORIGIN
-from rlctl.cli.models.pull import pull as copy
+from rlctl.cli.models.pull import DESCRIPTION, ORIGIN, pull_chosen
 from rlctl.cli.options import complete_run
 from rlctl.cli.run.target import find
 from rlctl.errors import UsageError
@@ -92,10 +90,7 @@ def fetched(
     with tempfile.TemporaryDirectory(prefix="rlctl-model-") as beside:
         folder = Path(beside) / "model"
         with backend.stored_files(state.run) as files:
-            stored = stored_models(files)
-            warn(stored, world.complain)
-            found = chosen(stored, state.run, which)
-            copy(files, found, state, folder)
+            found, _ = pull_chosen(files, state, which, folder, world.complain)
         yield folder, f"{state.run}@{found.name} (version {found.version})", origin_of(folder)
 
 

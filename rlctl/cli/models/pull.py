@@ -11,13 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from rlctl import signing
 from rlctl.backends.files import place, writing
-from rlctl.cli.models.listing import PIECE_BYTES, StoredModel, require_described, whole
+from rlctl.cli.models.listing import (
+    PIECE_BYTES,
+    StoredModel,
+    chosen,
+    require_described,
+    stored_models,
+    warn,
+    whole,
+)
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import Refused, RlctlError
 
@@ -28,6 +36,8 @@ TENSORS: Final = "policy.safetensors"
 DESCRIPTION: Final = "policy.json"
 ORIGIN: Final = "run.json"
 _UNFINISHED: Final = ".rlctl-pull-"
+TRIES: Final = 3
+"""Copies of a model that others keep replacing, before the last fault is told."""
 
 
 def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, sign: Path | None = None) -> list[Path]:
@@ -68,6 +78,33 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, 
             else:
                 made.rename(folder)
     return written
+
+
+def pull_chosen(
+    files: StoredFiles, state: RunState, which: str | None, folder: Path, complain: Callable[[str], object],
+    sign: Path | None = None,
+) -> tuple[StoredModel, list[Path]]:  # fmt: skip
+    """Copy the model of a given name, as `listing.chosen` has it; if a better one replaces it meanwhile, that one.
+
+    Args:
+        complain: prints a warning for each model that is damaged.
+
+    Returns:
+        The model, and the files.
+
+    Raises:
+        UsageError, RlctlError: as `chosen` and `pull`.
+    """
+    for left in reversed(range(TRIES)):
+        stored = stored_models(files)
+        warn(stored, complain)
+        found = chosen(stored, state.run, which)
+        try:
+            return found, pull(files, found, state, folder, sign)
+        except RlctlError:
+            if not left or chosen(stored_models(files), state.run, which).key == found.key:
+                raise
+    raise AssertionError
 
 
 def read(folder: Path) -> tuple[dict[str, Any], bytes]:

@@ -9,8 +9,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.models.fetched import Sign
-from rlctl.cli.models.listing import chosen, stored_models, warn
-from rlctl.cli.models.pull import pull as copy
+from rlctl.cli.models.pull import pull_chosen
 from rlctl.cli.options import Target, complete_run, verb
 from rlctl.cli.run.target import find
 from rlctl.cli.verbs.models import as_plain
@@ -44,10 +43,7 @@ def pull(
     name, which = split(model)
     backend, state = find(world, name, target)
     with backend.stored_files(state.run) as files:
-        stored = stored_models(files)
-        warn(stored, world.complain)
-        found = chosen(stored, state.run, which)
-        made = copy(files, found, state, folder, sign)
+        found, made = pull_chosen(files, state, which, folder, world.complain, sign)
     world.say(f"{state.run}@{found.name}: version {found.version}, learned from {found.steps:,} agent steps")
     world.lines(str(path) for path in made)
     world.document({"run": state.run, "model": as_plain(found), "files": [str(path) for path in made]})

@@ -36,17 +36,19 @@ def generation(layout: Layout, config: Any, network: Network, spaces: Spaces) ->
     return algorithm
 
 
-def best(layout: Layout, algorithm: Algorithm, config: Any, network: Network, spaces: Spaces) -> None:
-    """Version 17 as the best model."""
+def best(
+    layout: Layout, algorithm: Algorithm, config: Any, network: Network, spaces: Spaces, *, version: int = 17
+) -> None:
+    """A version as the best model."""
     layout.models.mkdir(parents=True, exist_ok=True)
     schema = type(algorithm).schema(config, network, spaces)
     sections = network.model_dump(mode="json"), config.model_dump(mode="json")
-    described = describe(ModelRef("main", 2, 17), 1234, spaces, schema, *sections)
+    described = describe(ModelRef("main", 2, version), 1234, spaces, schema, *sections)
     data = pack(algorithm.net.state_dict(), 1234)
     file = keep(layout.models, Model(described.ref, digest(data), data, pack_policy(described)))
     selected = Selected(
         policy=file, tensors=file.replace(".json", ".safetensors"), sha256=digest((layout.models / file).read_bytes()),
-        evaluation=evaluation(17, 212.3), other=evaluation(17, 187.5, "sample"),
+        evaluation=evaluation(version, 212.3), other=evaluation(version, 187.5, "sample"),
     )  # fmt: skip
     (layout.models / "best.json").write_bytes(msgspec.json.encode(selected))
 

@@ -20,7 +20,7 @@ import rlctl_agents
 from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.cli.models import fetched
 from rlctl.cli.models.listing import Stored, StoredModel, chosen, stored_models, whole
-from rlctl.cli.models.pull import pull
+from rlctl.cli.models.pull import pull, pull_chosen
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, UsageError
 from rlctl.spec.layout import Layout
@@ -100,6 +100,26 @@ def test_a_damaged_newest_generation_is_replaced_by_no_older_one(layout: Layout)
     store.generation(layout, *KINDS[0])
     with pytest.raises(RlctlError, match="run pole: torn"):
         chosen(Stored(listed(layout), {"4": "torn"}), "pole", None)
+
+
+def test_a_best_model_that_is_replaced_while_it_is_copied_is_copied_anew(layout: Layout, state: Any) -> None:
+    class Live(FilesOfFolder):
+        """A run in which a better model comes, and this one's files go, with the first read of its weights."""
+
+        better = False
+
+        def read(self, folder: Any, name: str, offset: int, most: int) -> bytes:
+            if name.endswith(".safetensors") and not self.better:
+                self.better = True
+                store.best(layout, algorithm, *KINDS[0], version=18)
+                (layout.models / name).unlink()
+            return super().read(folder, name, offset, most)
+
+    algorithm = store.generation(layout, *KINDS[0])
+    store.best(layout, algorithm, *KINDS[0])
+    found, files = pull_chosen(Live(layout), state, "best", layout.root / "there", print)
+    assert found.version == 18
+    assert all(path.exists() for path in files)
 
 
 def test_a_run_without_models_says_so(layout: Layout) -> None:
