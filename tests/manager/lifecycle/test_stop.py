@@ -9,7 +9,7 @@ import pytest
 from rlctl.spec.schema import Stop
 from rlctl_agents.manager.evaluation.matches import Evaluation
 from rlctl_agents.manager.lifecycle.finished import still_met
-from rlctl_agents.manager.lifecycle.stop import TooLate, met
+from rlctl_agents.manager.lifecycle.stop import LEARNER_S, TooLate, met
 from rlctl_agents.runtime.process import UserFault
 from tests.manager.world import (
     ACTOR,
@@ -194,6 +194,20 @@ def test_time_that_is_over_in_vain_says_who_never_joined_and_an_event_of_it_stay
     assert str(failed.value).endswith("nothing was ever learned from: no learner had joined")
     assert f'"{failed.value}"' in (run.layout.results / "events.jsonl").read_text()
     assert kinds(run)[-1] == "failed"
+
+
+def test_a_run_whose_weights_are_lost_fails_once_its_time_is_over_and_no_learner_comes_back(tmp_path: Path) -> None:
+    run = Run(tmp_path, stop={"wall_time": 40})
+    everybody(run)
+    run.learn(LEARNER, steps=700, version=7)
+    run.after(30)
+    run.manager.state.save_progress()
+    run.start()  # its node is gone with that of the learner
+    run.join("actor", ACTOR)
+    run.after(10 + LEARNER_S - 1, ("actor", ACTOR))
+    assert run.manager.stop.phase == "running"
+    with pytest.raises(UserFault, match=r"40 s is over, and what was learned is lost with its learner$"):
+        run.after(2, ("actor", ACTOR))
 
 
 def test_who_comes_too_late_to_a_run_that_ends_is_no_problem(tmp_path: Path) -> None:

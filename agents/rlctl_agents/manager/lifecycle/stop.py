@@ -10,6 +10,7 @@ While it saves, a run that stops by steps or time has its last model evaluated f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from typing import Literal, NamedTuple
 
@@ -27,6 +28,8 @@ from rlctl_agents.runtime.process import UserFault
 SAVE_S = {"finish": 60.0, "leave": 5.0}
 """Longest wait, in seconds, for the last generation, after the last evaluation: a learner that was killed meanwhile
 comes back within that, and reports its steps. A manager that was asked to leave has ten seconds in all."""
+LEARNER_S = 600.0
+"""Seconds after stop.wall_time for which a learner that has lost its weights may come back."""
 TELL_S = 8.0
 """Longest wait, in seconds, for all processes to hear of it and exit; a learner saves once more when it exits."""
 
@@ -264,7 +267,7 @@ class RunStop(Phases):
             joined: roles of which a process has joined.
 
         Raises:
-            NothingLearned: the time is over, and nothing was ever learned.
+            NothingLearned: the time is over, and nothing was ever learned, or it is lost.
             UserFault: the stop condition cannot be measured.
         """
         self._evaluations.settle()
@@ -278,7 +281,10 @@ class RunStop(Phases):
             self.finish(found.why, found)
             return
         wall_s, learned = self._state.wall_s, self._state.progress.started
-        if (fault := in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)) is not None:
+        fault = in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)
+        if learned and self._steps == 0 and not self._learning() and wall_s >= (stop.wall_time or math.inf) + LEARNER_S:
+            fault = f"stop.wall_time of {stop.wall_time:g} s is over, and what was learned is lost with its learner"
+        if fault is not None:
             self._state.restart_wall_time()  # for the next up
             self._fail(fault)
             raise NothingLearned(fault)
