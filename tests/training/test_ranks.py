@@ -13,7 +13,7 @@ from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.training.collective import GroupBroken
 from rlctl_agents.training.device import choose_device
-from rlctl_agents.training.ranks import VAIN, Ranks
+from rlctl_agents.training.ranks import MAX_FAILED_GROUPS, Ranks
 from rlctl_agents.types.control import GroupPlace
 from rlctl_agents.wire.rpc.client import RemoteError
 from tests.manager.world import boot, ref, spec
@@ -52,23 +52,23 @@ def ranks_of(member: Member) -> Ranks:
 
 def test_groups_that_cannot_be_formed_end_the_process_with_the_cause() -> None:
     ranks = ranks_of(Member(called=False))
-    for _ in range(VAIN - 1):
+    for _ in range(MAX_FAILED_GROUPS - 1):
         assert not ranks.find_place()
-    with pytest.raises(GroupBroken, match=rf"^{VAIN} groups of learners in a row .*nowhere"):
+    with pytest.raises(GroupBroken, match=rf"^{MAX_FAILED_GROUPS} groups of learners in a row .*nowhere"):
         ranks.find_place()
 
 
 def test_a_group_that_is_left_for_a_newer_one_while_it_forms_is_not_held_against_it() -> None:
     ranks = ranks_of(Member(called=True))
-    assert [ranks.find_place() for _ in range(2 * VAIN)] == [False] * 2 * VAIN
+    assert [ranks.find_place() for _ in range(2 * MAX_FAILED_GROUPS)] == [False] * 2 * MAX_FAILED_GROUPS
 
 
 def test_failures_to_form_and_in_an_update_count_together_until_an_update_is_made() -> None:
     ranks = ranks_of(Member(called=False))
-    for _ in range(VAIN - 1):
+    for _ in range(MAX_FAILED_GROUPS - 1):
         ranks.broken(GroupBroken("reset by peer"), updating=True)
     ranks.made_update()
-    for _ in range(VAIN - 1):
+    for _ in range(MAX_FAILED_GROUPS - 1):
         ranks.broken(GroupBroken("reset by peer"), updating=True)
     ranks.broken(GroupBroken("no segments, and a peer died"))
     with pytest.raises(GroupBroken, match="nowhere"):

@@ -85,7 +85,7 @@ def tell(
     """Print the comparison; returns its document.
 
     Args:
-        swept: runs that nobody has named, being trials of a sweep: one that cannot be read is left out.
+        swept: trials of sweeps that were named as a whole: one that cannot be read is left out.
 
     Raises:
         UsageError: none of the runs has an evaluation, one is not there, or a package is not installed.
