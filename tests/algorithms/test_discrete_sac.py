@@ -106,7 +106,7 @@ def test_a_users_subclass_of_sac_stays_itself() -> None:
     config, model = OfAUser.settings.model_validate(SMALL), Network.model_validate(OfAUser.settings.network)
     one = OfAUser(config, model, Spaces(OBS, Box((2,), "float32", -1.0, 1.0)), seed=0)
     assert type(one) is OfAUser
-    with pytest.raises(AlgorithmError, match="action is a Discrete"):
+    with pytest.raises(AlgorithmError, match="derive it from DiscreteSac"):
         OfAUser(config, model, Spaces(OBS, Discrete(2)), seed=0)
 
 

@@ -49,4 +49,4 @@ def test_a_run_that_has_finished_is_asked_for_once() -> None:
     api.serve = answering({"phase": "finished"})
 
     assert look(api).phase == "finished"
-    assert sum(each.startswith("Pod") for each in api.lists) == 1, "those of stateful roles; the manager's are read by name"
+    assert sum(each.startswith("Pod") for each in api.lists) == 1  # of stateful roles; the manager's is read by name
