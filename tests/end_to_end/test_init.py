@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from tests.end_to_end.conftest import Cli
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 SMALL = {
     "env": {"id": "CartPole-v1"},
