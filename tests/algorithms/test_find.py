@@ -31,7 +31,7 @@ class Unfinished(Algorithm):
 
 
 class Extra(Model):
-    """What a variant of SAC adds to its settings."""
+    """Settings that a variant of SAC adds."""
 
     pessimism: float = 1.0
 

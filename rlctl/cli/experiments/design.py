@@ -55,7 +55,7 @@ class Design:
 
     def __init__(self, world: World, options: SweepOptions) -> None:
         _check(options)
-        self._world, self._wish, self._digest = world, options, _digest(options.specs)
+        self._world, self._options, self._digest = world, options, _digest(options.specs)
         self._fixed, axes, problems = grammar.read(options.sets, search=options.search is not None)
         stated = next((axis for axis in axes if axis.path == "seed"), None)
         self._axes = [axis for axis in axes if axis is not stated]
@@ -113,11 +113,11 @@ class Design:
 
     def _load(self, settings: Settings, *more: str) -> Loaded:
         own = [f"{path}={value}" for path, value in settings.items()]
-        return load(self._world, self._wish.specs, [*self._fixed, *own, *more], self._wish.target)
+        return load(self._world, self._options.specs, [*self._fixed, *own, *more], self._options.target)
 
     def _new(self, name: str, target: str) -> Sweep:
         record.check_name(name)
-        options, search = self._wish, dict[str, Any]()
+        options, search = self._options, dict[str, Any]()
         if options.search is not None:
             search = {"method": options.search, "axes": [axis.text for axis in self._axes], "prune": options.prune}
         cluster = self._world.cluster if any(self._world.cluster) else self._world.usual_cluster
@@ -201,7 +201,7 @@ class Design:
         """
         key = words(trial.settings)
         if key not in self._loaded:
-            if _digest(self._wish.specs) != self._digest:
+            if _digest(self._options.specs) != self._digest:
                 name = self.sweep.name
                 raise Conflict(f"{self.sweep.spec} was changed while sweep {name} runs", hint="put it back as it was")
             self._loaded[key] = self._load(trial.settings)
@@ -216,7 +216,7 @@ class Design:
         Raises:
             UsageError: Optuna is not installed.
         """
-        if self._wish.search is None:
+        if self._options.search is None:
             return None
         from rlctl.cli.experiments.search import Search
         from rlctl.spec import fields
@@ -228,7 +228,7 @@ class Design:
             if not types:  # an argument of your own: whole where its bounds are written so
                 types = (int,) if all(bound.strip().lstrip("+-").isdecimal() for bound in axis.values) else ()
             whole |= {axis.path} if int in types and float not in types else set()
-        made = Search(self.sweep.folder, self._axes, whole, prune=self._wish.prune, seed=self._first.spec.seed)
+        made = Search(self.sweep.folder, self._axes, whole, prune=self._options.prune, seed=self._first.spec.seed)
         made.forget({one.suggestion for one in self.sweep.trials if one.suggestion is not None})
         return made
 

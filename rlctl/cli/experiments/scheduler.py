@@ -61,7 +61,7 @@ class Scheduler:
         self._world, self._sweep, self._load, self._suggest, self._search = world, sweep, load, suggest, search
         self._parallel, self._interrupts = parallel, interrupts
         self._backends: dict[str, Backend] = {}
-        self._hopes: dict[str, StuckDetector] = {}
+        self._stuck: dict[str, StuckDetector] = {}
         self._away: set[str] = set()  # runs whose last poll failed
         self._again: set[str] = set()  # runs that this command has started again after the loss of their supervisor
         self._answered_s = self._said_s = self._began_s = world.clock()
@@ -211,7 +211,7 @@ class Scheduler:
         """Reason why a trial that has learned nothing yet never will; None if it may."""
         if trial.steps or seen.state.target not in ON_CLUSTERS:
             return None
-        lost = self._hopes.setdefault(trial.run, StuckDetector(self._world.clock)).lost(seen.processes)
+        lost = self._stuck.setdefault(trial.run, StuckDetector(self._world.clock)).lost(seen.processes)
         return None if lost is None else f"{lost.role} cannot run: {lost.reason or lost.state}"
 
     def _to_prune(self, trial: Trial, seen: Snapshot) -> bool:

@@ -95,16 +95,17 @@ def pull_chosen(
     Raises:
         UsageError, RlctlError: as `chosen` and `pull`.
     """
-    for left in reversed(range(TRIES)):
+    left = TRIES
+    while True:
         stored = stored_models(files)
         warn(stored, complain)
         found = chosen(stored, state.run, which)
         try:
             return found, pull(files, found, state, folder, sign)
         except RlctlError:
+            left -= 1
             if not left or chosen(stored_models(files), state.run, which).key == found.key:
                 raise
-    raise AssertionError
 
 
 def read(folder: Path) -> tuple[dict[str, Any], bytes]:

@@ -95,8 +95,8 @@ def build(
     `--only ci`: the image of `rlctl ci serve` on a cluster, which is none of a run.
     """
     _check_own(specs, tag, build_arg)
-    wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
-    with _maker(world, wish, builder, push=False) as maker:
+    build_options = _build_options(registry, tag, base, build_arg, volume, network, tls_verify)
+    with _maker(world, build_options, builder, push=False) as maker:
         made = list(_made(world, maker, specs, only, ())[0])
     world.lines(table((image.name, image.what, image.config, str(image.reference)) for image in made))
     world.document({"images": [as_plain(image) for image in made]})
@@ -135,12 +135,12 @@ def push(
     if service and (write is not None or len(set(only or ())) > 1):
         raise UsageError("--only ci goes alone: it is no image of a run, and no spec names it")
     _check_own(specs, tag, build_arg)
-    wish = _wish(registry, tag, base, build_arg, volume, network, tls_verify)
+    build_options = _build_options(registry, tag, base, build_arg, volume, network, tls_verify)
     if write is not None and not force:
         overlay.read(write)  # a refusal at the end would come after all the work
     if write is not None:
         overlay.check_folder(write)
-    with _maker(world, wish, builder, push=True) as maker:
+    with _maker(world, build_options, builder, push=True) as maker:
         images, published = _made(world, maker, specs, only, () if write is None else (write,))
         made = list(images)
     named = {name: image for name, image in published.items() if image} | {
@@ -201,7 +201,7 @@ def _check_own(specs: Sequence[Path] | None, tag: str | None, build_arg: Sequenc
         )
 
 
-def _wish(
+def _build_options(
     registry: str | None,
     tag: str | None,
     base: Sequence[str] | None,
@@ -242,7 +242,7 @@ def _pairs(option: str, values: Sequence[str] | None) -> dict[str, str]:
 
 
 @contextmanager
-def _maker(world: World, wish: BuildOptions, wanted: BuilderName, *, push: bool) -> Iterator[ImageMaker]:
+def _maker(world: World, build_options: BuildOptions, wanted: BuilderName, *, push: bool) -> Iterator[ImageMaker]:
     """Builder and registry of one command, with temporary folders."""
     from rlctl.images.builders.choose import choose
     from rlctl.images.builders.programs import Programs
@@ -260,9 +260,9 @@ def _maker(world: World, wish: BuildOptions, wanted: BuilderName, *, push: bool)
             run=Programs(world.environ),
             scratch=scratch,
         )
-        registry = Registry(wish.verify, logins(world.environ))
+        registry = Registry(build_options.verify, logins(world.environ))
         yield ImageMaker(
-            chosen, registry, wish, workspace, push, lambda line: world.say(plain(line)), artifacts=True
+            chosen, registry, build_options, workspace, push, lambda line: world.say(plain(line)), artifacts=True
         )  # fmt: skip
 
 
