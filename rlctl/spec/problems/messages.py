@@ -177,8 +177,6 @@ def _unknown(path: Path, values: Mapping[str, Any]) -> str:
     here = fields.at(path[:-1], values)
     siblings = list(fields.keys(here.model)) if isinstance(here, fields.Section) else []
     siblings = [name for name in siblings if not fields.hidden((*path[:-1], name))]
-    if external := _hyperparameter_of_an_own_algorithm(path, values):
-        return external
     elsewhere = [
         dotted(found)
         for found in fields.everywhere()
@@ -186,6 +184,8 @@ def _unknown(path: Path, values: Mapping[str, Any]) -> str:
     ][:3]
     if near := closest(key, siblings, 0.6 if not elsewhere else 0.8):
         return f"unknown key; did you mean `{near}`?"
+    if external := _hyperparameter_of_an_own_algorithm(path, values):
+        return external
     if elsewhere:
         return f"unknown key here; did you mean {either([f'`{found}`' for found in elsewhere])}?"
     return f"unknown key; keys here are {', '.join(siblings)}" if 0 < len(siblings) <= 12 else "unknown key; remove it"
