@@ -184,6 +184,7 @@ class RunningLoop:
             if is_finished:
                 self._patiently(self._store)
             else:
+                state.progress.requested = ""  # the next manager goes on
                 self._store()
         except OSError:
             log.error("%s", coordinator.disk)
@@ -193,6 +194,8 @@ class RunningLoop:
             raise UserFault(unsaved + why)
         if is_finished:
             self._store_end(state.progress.met or "")
+            state.progress.requested = ""
+            state.save_progress()
             self._curves.outcome = "finished"
             self._publish(is_finished=True)
             self._write_status()

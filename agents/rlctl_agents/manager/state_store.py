@@ -92,6 +92,7 @@ class Progress(msgspec.Struct):
     resumed_boot: str = ""  # of the learner that reported it
     unusable: list[int] = []  # generations that a learner passed over
     met: str | None = None
+    requested: str = ""  # why the run ends on request; "" when it was not asked to, or has done so
     first_boots: dict[str, str] = {}  # in lock-step: "actor/0" -> its first boot
     broken: LockStepBreak | None = None
 

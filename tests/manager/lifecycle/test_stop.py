@@ -160,6 +160,43 @@ def test_a_run_of_which_everybody_was_told_stays_finished_when_its_manager_is_as
     assert run.manager.state.progress.met == "stopped on request"
 
 
+def test_a_run_that_was_asked_to_stop_stops_under_the_next_manager_where_this_one_is_killed(run: Run) -> None:
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    run.manager.stop.finish("stopped on request")
+    run.start()
+    everybody(run)
+    run.manager.turn()
+    assert run.manager.stop.phase == "running", "what the learner has learned is not known yet"
+    run.learn(LEARNER, steps=5100, version=51)
+    run.manager.turn()
+    wanted = run.learn(LEARNER, steps=5100, version=51).checkpoint
+    assert run.manager.stop.phase == "saving"
+    assert commit(run, wanted, steps=5100, version=51).ok
+    run.manager.turn()
+    assert run.manager.stop.phase == "telling"
+    assert run.manager.state.progress.met == "stopped on request"
+
+
+def test_a_run_that_was_asked_to_stop_stops_though_no_learner_comes_back(run: Run) -> None:
+    run.manager.stop.finish("stopped on request")
+    run.start()
+    run.after(59)
+    assert run.manager.stop.phase == "running"
+    run.after(2)
+    assert run.manager.stop.phase != "running"
+
+
+@pytest.mark.parametrize("order", ["leave", "go_on"])
+def test_a_request_to_stop_that_was_taken_back_is_not_obeyed_later(run: Run, order: str) -> None:
+    everybody(run)
+    run.manager.stop.finish("stopped on request")
+    run.manager.stop.leave() if order == "leave" else run.manager.stop.go_on("more is asked")
+    run.manager.store()
+    run.start()
+    assert run.manager.stop.phase == "running"
+
+
 def test_the_learner_hears_after_how_many_steps_it_makes_no_update_and_nobody_else_does(tmp_path: Path) -> None:
     run = Run(tmp_path, stop={"agent_steps": 5000})
     run.join("actor", ACTOR)

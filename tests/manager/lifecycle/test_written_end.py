@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.process import Refusals, UserFault
-from tests.manager.world import Run, Volume, Waiting, commit
+from tests.manager.world import LEARNER, Run, Volume, Waiting, commit, everybody
 from tests.support.fakes import Manager, process_of
 
 
@@ -101,3 +102,22 @@ def test_a_manager_that_leaves_writes_no_end(ended: Run, loop_of: Callable[[Run,
     loop_of(ended, Waiting(ended.time)).end()
     assert not (ended.layout.run / "finished.json").exists()
     assert json.loads((ended.layout.results / "status.json").read_text())["stop"]["met"] is None
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_a_request_to_stop_is_done_with_once_its_manager_has_ended(
+    tmp_path: Path, saved: bool, loop_of: Callable[[Run, Waiting], RunningLoop]
+) -> None:
+    run = Run(tmp_path)
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    loop = loop_of(run, Waiting(run.time))
+    assert loop.carry_out("/stop", {}) == {"stopping": True}
+    assert StateStore(run.layout.results).progress.requested == "stopped on request"
+    if saved:
+        commit(run, 1, steps=5000, version=50)
+    run.after(SAVE_S["finish"] + TELL_S + 2)
+    with contextlib.nullcontext() if saved else pytest.raises(UserFault, match="was not saved"):
+        loop.end()
+    assert StateStore(run.layout.results).progress.requested == ""
+    assert (run.layout.run / "finished.json").exists() == saved

@@ -54,16 +54,26 @@ def test_a_run_of_weeks_has_no_more_rows_than_one_of_an_hour_and_the_same_mean(t
     assert (tmp_path / "history.json").stat().st_size < 700_000
 
 
-def test_another_manager_goes_on_where_the_stored_rows_end_and_a_pause_takes_no_place(tmp_path: Path) -> None:
+def test_another_manager_goes_on_where_the_stored_samples_end_and_a_pause_takes_no_place(tmp_path: Path) -> None:
     history = RunHistory(tmp_path)
-    sampled(history, 10)
+    sampled(history, 12)
     history.store(StateStore(tmp_path))
-    sampled(history, 4, since=10, life_s=10.0)  # of a row that was not whole when it was killed
+    sampled(history, 2, since=12, life_s=12.0)  # not stored when it was killed
     after = RunHistory(tmp_path)
-    assert after.view().rows == history.view().rows
-    sampled(after, 5, since=1000)
-    assert after.view().rows.running_s == [5.0, 10.0, 15.0]
-    assert after.view().rows.unix[-1] == BEGAN + 1005
+    assert after.view().rows.values == history.view().rows.values
+    sampled(after, 3, since=1000)
+    rows = after.view().rows
+    assert rows.running_s == [5.0, 10.0, 15.0]
+    assert rows.values == {"x": [3.0, 8.0, pytest.approx((11 + 12 + 1001 + 1002 + 1003) / 5, abs=0.1)]}
+    assert rows.unix[-1] == BEGAN + 1003
+
+
+def test_managers_that_live_for_less_than_a_row_make_rows_together(tmp_path: Path) -> None:
+    for life in range(4):
+        history = RunHistory(tmp_path)
+        sampled(history, 3, since=100 * life)
+        history.store(StateStore(tmp_path))
+    assert history.view().rows.running_s == [5.0, 10.0]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"format": 2}', '{"unix": [1.0]}', '{"values": {"x": ["<b>"]}}'])

@@ -222,6 +222,9 @@ class RunStop(Phases):
                 "this manager is leaving, and the run is not finished by that: give the order to its successor"
             )
         self._proof = found
+        if found is None:
+            self._state.progress.requested = why  # its successor obeys, should this manager die meanwhile
+            self._state.save_progress()
         if self._state.progress.met is None:
             self._state.progress.met = why
             self._events.add("stop", f"the run is finished: {why}")
@@ -235,7 +238,7 @@ class RunStop(Phases):
     def leave(self) -> None:
         """End this manager only; that does not finish the run, unless all processes were told already that it is."""
         if self.how == "finish" and self.phase == "saving":
-            self._state.progress.met = self._proof = None
+            self._forget()
             self._evaluations.cancel()  # another manager makes up for it
             self._events.add("left", "the run is not finished: the manager was asked to leave before that")
         self._begin("leave")
@@ -253,7 +256,7 @@ class RunStop(Phases):
 
     def go_on(self, why: str) -> None:
         """Let the run continue after all."""
-        self._state.progress.met = self._proof = None
+        self._forget()
         self._evaluations.cancel()
         self.cancel()
         self._state.save_progress()
@@ -279,6 +282,9 @@ class RunStop(Phases):
         found = self._met(stop)
         if found is not None:
             self.finish(found.why, found)
+            return
+        if (requested := self._state.progress.requested) and self._learners_known():
+            self.finish(requested)
             return
         wall_s, learned = self._state.wall_s, self._state.progress.started
         fault = in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)
@@ -356,6 +362,10 @@ class RunStop(Phases):
                 found.append(policy)
         return found
 
+    def _forget(self) -> None:
+        """Forget why the run was about to end."""
+        self._state.progress.met, self._state.progress.requested, self._proof = None, "", None
+
     def _begin(self, how: How) -> None:
         if self.phase == "running":
             self._claimed = {policy: self._learners.sure_steps(policy) for policy in self._learners.policies}
@@ -364,6 +374,11 @@ class RunStop(Phases):
                     self._checkpoints.order(policy)
             self._state.save_progress()
         self.begin(how, self._clock.monotonic())
+
+    def _learners_known(self) -> bool:
+        """True once the learner of every policy has reported to this manager, or has had the time to."""
+        late = self._clock.monotonic() - self._state.began >= SAVE_S["finish"]
+        return late or all(map(self._learners.reported, self._learners.policies))
 
     def _learning(self) -> set[str]:
         """Policies that a live learner trains."""

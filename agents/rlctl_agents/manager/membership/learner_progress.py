@@ -68,11 +68,15 @@ class Learners:
         """Updates that made the weights of a policy."""
         return self._progress.versions.get(policy, 0)
 
+    def reported(self, policy: str) -> bool:
+        """True if the learner of a policy has reported to this manager."""
+        return policy in self._newest
+
     def sure_steps(self, policy: str) -> int:
         """Agent steps behind weights that surely exist: reported to this manager by their learner, or held by a
         generation. Progress stored by an older manager is no proof: the learner may have died with it.
         """
-        if policy in self._newest:
+        if self.reported(policy):
             return self.steps(policy)
         return min(self.steps(policy), self.saved_steps(policy))
 

@@ -58,6 +58,8 @@ class CurveRows(msgspec.Struct):
     running_s: list[float] = []  # the same, in seconds without the time in which no manager ran
     steps: list[int] = []  # agent steps that the weights were learned from, at the end of each row
     values: dict[str, list[float | None]] = {}  # curve -> its mean over each row; None: no value
+    sums: dict[str, tuple[float, int]] = {}  # curve -> sum and count of its samples since the newest row
+    ran_s: float = 0.0  # running_s of the newest sample
 
     def add(self, unix: float, running_s: float, steps: int, values: Mapping[str, float]) -> None:
         """Add a row; when there are ROWS, pairs are merged."""
@@ -152,9 +154,8 @@ class RunHistory:
         )  # fmt: skip
         self._measured: dict[str, list[Measured]] = {}
         self._marked: dict[MarkKind, list[_Event]] = {}
-        self._ran_s = self._rows.running_s[-1] if self._rows.running_s else 0.0
-        """Running seconds before this life of the manager, as far as the stored rows reach."""
-        self._sums: dict[str, tuple[float, int]] = {}  # sum and count of each curve, for the row that is not complete
+        self._ran_before_s = max(self._rows.ran_s, *self._rows.running_s[-1:], 0.0)
+        """Running seconds before this life of the manager, as far as its samples were stored."""
         self._view: HistoryView | None = None
         self.look()
 
@@ -176,13 +177,14 @@ class RunHistory:
             values: finite numbers, by the name of their curve.
         """
         self.look()
-        for name, value in values.items():
-            total, count = self._sums.get(name, (0.0, 0))
-            self._sums[name] = total + value, count + 1
         rows = self._rows
-        if (running_s := self._ran_s + life_s) - (rows.running_s[-1] if rows.running_s else 0.0) >= rows.every_s:
-            rows.add(round(unix, 1), round(running_s, 1), steps, {name: t / n for name, (t, n) in self._sums.items()})
-            self._sums, self._view = {}, None
+        for name, value in values.items():
+            total, count = rows.sums.get(name, (0.0, 0))
+            rows.sums[name] = total + value, count + 1
+        rows.ran_s = running_s = self._ran_before_s + life_s
+        if running_s - (rows.running_s[-1] if rows.running_s else 0.0) >= rows.every_s:
+            rows.add(round(unix, 1), round(running_s, 1), steps, {name: t / n for name, (t, n) in rows.sums.items()})
+            rows.sums, self._view = {}, None
 
     def store(self, state: StateStore) -> bool:
         """Store the samples; False if they cannot be stored."""
