@@ -318,8 +318,8 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
             "replay/1 has not reported for 40 s: its rows are not drawn",
             "rlctl logs replay/1",
         ),
-        ({"nonfinite": 3}, "3 updates were left out because", "rlctl logs learner --level WARNING"),
-        ({"nonfinite": 1}, "1 update was left out because", "rlctl logs learner --level WARNING"),
+        ({"nonfinite": 3, "optimizer_steps": 2999}, "3 optimizer steps were left out because", "rlctl logs learner"),
+        ({"nonfinite": 1}, "1 optimizer step was left out because", "rlctl logs learner --level WARNING"),
         ({"stale_share": 0.18}, "18 % of the rows are too old", "rlctl status -o json"),
         ({"ledger_faults": ["actor/3 counts rows backwards"]}, "does not balance: actor/3", "rlctl logs manager"),
         ({"rejected_per_s": {("modelpool", "disk"): 0.1}}, "modelpool cannot keep models: the volume", "df -h"),
@@ -372,6 +372,7 @@ def test_nothing_is_wrong_with_a_run_that_learns() -> None:
     assert find(FINE, "r") == []
     almost = {"idle_s": NO_UPDATE_S - 0.1, "stale_share": 0.09}
     almost |= {"late_generation": (12, 599.0), "late_parts": ["replay/0"], "generations_every_s": 900.0}
+    almost |= {"nonfinite": 3, "optimizer_steps": 3000}
     almost |= {"absent": {"learner": 59.0}, "now_s": 59.0}  # since the manager was started again
     assert find(replace(FINE, **almost), "r") == []  # type: ignore[arg-type]
     starting = Facts(now_s=500, absent={"learner": 59.0, "actor": 59.0, "modelpool": 59.0})

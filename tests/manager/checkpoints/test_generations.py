@@ -153,8 +153,10 @@ def test_a_damaged_manifest_is_left_alone_and_its_number_is_not_used_again(tmp_p
     (tmp_path / "generation-000002.json").write_text('{"format": 1, "gener')
     again = Manifests(tmp_path)
     assert [one.number for one in again.of("main")] == [1]
-    assert again.damaged == ["generation-000002.json"]
+    assert again.damaged == again.newest_damaged == ["generation-000002.json"]
     assert again.highest == 2
+    again.commit(generation(tmp_path, 3))
+    assert (again.damaged, again.newest_damaged) == (["generation-000002.json"], [])
 
 
 def test_a_manifest_that_the_volume_does_not_give_is_not_damaged(tmp_path: Path) -> None:

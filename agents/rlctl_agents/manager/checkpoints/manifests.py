@@ -71,6 +71,11 @@ class Manifests:
         return max([0, *self._known, *self._damaged_numbers])
 
     @property
+    def newest_damaged(self) -> list[str]:
+        """Names of damaged manifests that are newer than every other: an older generation is used in their place."""
+        return [_name(number) for number in self._damaged_numbers if number > max(self._known, default=0)]
+
+    @property
     def newest_term(self) -> int:
         """Newest term of all generations; 0: none."""
         return max((one.term for one in self._known.values()), default=0)

@@ -13,6 +13,8 @@ ABSENT_S = 60.0
 SLOW_STEP_S = 0.1
 """Seconds per step from which a simulator is slow: a learner without data waits for it."""
 STALE_SHARE = 0.1
+NONFINITE_SHARE = 0.001
+"""Share of optimizer steps that were left out below which a run is healthy: one in a million is a line in the log."""
 LATE_GENERATION_S = 60.0
 LATE_PARTS_S = 200.0
 """Seconds after which a generation that waits for a replay's parts, which may be large, is late; two thirds of
@@ -45,7 +47,8 @@ class Facts:
     batch_s: float = 0.0  # seconds that the actors take for a batch at their present rate; 0: not known
     env_step_s: float = 0.0  # seconds per step of one environment, in the slowest actor; 0: not known
     started: bool = False  # something was learned
-    nonfinite: float = 0.0  # updates left out since the learner's start
+    nonfinite: float = 0.0  # optimizer steps left out since the learners' start
+    optimizer_steps: float = 0.0  # made since then
     ledger_faults: Iterable[str] = ()
     quarantined: Mapping[str, str] = field(default_factory=dict)  # "actor/3" -> fault in its values, in words
     residuals: Iterable[tuple[str, str]] = ()  # outliers among actors, in words, and a process of each
@@ -54,7 +57,7 @@ class Facts:
     late_generation: tuple[int, float] | None = None  # number, seconds since it was ordered
     late_parts: Sequence[str] = ()  # processes that have yet to add a part: the learner's own is there
     generations_every_s: float = 0.0  # checkpoint.every
-    damaged: Iterable[str] = ()  # manifests
+    damaged: Iterable[str] = ()  # manifests, newer than all that can be read
     unreadable: Mapping[str, int] = field(default_factory=dict)  # shard -> parts that it could not use when it began
     rows_unsaved: Mapping[str, tuple[int | None, str]] = field(default_factory=dict)
     """Shard -> newest generation that has its rows (None: none has), and why the two newest lack them."""
@@ -147,8 +150,8 @@ def _processes(facts: Facts) -> Iterable[tuple[str, str]]:
 
 
 def _learning(facts: Facts) -> Iterable[tuple[str, str]]:
-    if facts.nonfinite > 0:
-        count = f"{facts.nonfinite:.0f} update{'s were' if facts.nonfinite > 1 else ' was'}"
+    if facts.nonfinite > NONFINITE_SHARE * facts.optimizer_steps:
+        count = f"{facts.nonfinite:.0f} optimizer step{'s were' if facts.nonfinite > 1 else ' was'}"
         yield f"{count} left out because loss or gradient was not finite", "rlctl logs learner --level WARNING"
     working = facts.live.get("learner", 0) > 0 and facts.live.get("actor", 0) > 0
     if working and facts.idle_s >= max(NO_UPDATE_S, 2.0 * facts.batch_s):

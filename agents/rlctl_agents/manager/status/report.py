@@ -18,7 +18,7 @@ from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
 from rlctl_agents.runtime.metrics import INFO
 from rlctl_agents.runtime.process import ENDLESS, MEMORY, RANK, RESUMING, STARVED, UNREADABLE, WORLD
-from rlctl_agents.types.control import to_plain
+from rlctl_agents.types.control import Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
 
@@ -392,7 +392,8 @@ class StatusBuilder:
             batch_s=self._batch_s(live["actor"]),
             env_step_s=max((_step_s(one.counters) for one in known.heard("actor")), default=0.0),
             started=view.state.progress.started,
-            nonfinite=sum(one.counters.get("nonfinite", 0.0) for one in known.heard("learner")),
+            nonfinite=_counted(known.heard("learner"), "nonfinite"),
+            optimizer_steps=_counted(known.heard("learner"), "optimizer_steps"),
             ledger_faults=faults,
             quarantined=known.quarantined(),
             residuals=view.outliers.found,
@@ -405,7 +406,7 @@ class StatusBuilder:
                 for part in view.checkpoints.assembly.lacks(policy)
             ],
             generations_every_s=view.settings.checkpoint.every,
-            damaged=view.checkpoints.manifests.damaged,
+            damaged=view.checkpoints.manifests.newest_damaged,
             unreadable={
                 f"replay/{one.index}": int(parts)
                 for one in live.get("replay", ())
@@ -485,6 +486,10 @@ def clean(value: Any) -> Any:
 
 def _boots(members: Iterable[Holder]) -> list[str]:
     return [one.boot for one in members]
+
+
+def _counted(reports: Iterable[Report], name: str) -> float:
+    return sum(one.counters.get(name, 0.0) for one in reports)
 
 
 def _process_of(part: str) -> str:
