@@ -394,7 +394,7 @@ class Coordinator:
 
     def store(self) -> None:
         """Store everything for the next manager."""
-        self.evaluations.selection.store()
+        self.evaluations.store()
         self.state.save_progress()
         self.state.save_members(self.members.store())
 

@@ -238,6 +238,16 @@ def test_what_an_evaluator_brings_just_now_is_not_removed_and_what_is_left_over_
     assert not list(run.layout.models.glob(".*"))
 
 
+def test_old_models_that_could_not_be_removed_are_no_failure_once_they_are_gone(run: Run) -> None:
+    (run.layout.models / "folder").mkdir()  # unlink refuses it
+    evaluate(run, 10, 1.0, 1.0)
+    run.manager.store()
+    assert run.manager.disk == "cannot remove old models: Is a directory"
+    (run.layout.models / "folder").rmdir()
+    run.manager.store()
+    assert run.manager.disk == ""
+
+
 def test_a_manager_that_another_one_has_replaced_selects_and_removes_nothing(run: Run) -> None:
     evaluate(run, 10, 1.0, 1.0)
     old = run.manager

@@ -242,6 +242,10 @@ class Evaluations:
             self.selection.reach(goal)
             self._events.add("confirmed", f"the goal {goal:g} is confirmed: {said(found)}", version=found.ref.version)
 
+    def store(self) -> None:
+        """Retry what could not be stored or removed of selected models."""
+        self.selection.store(self._quotas.models)
+
     @property
     def _mode(self) -> Mode:
         """Mode that counts."""

@@ -152,10 +152,16 @@ class Selection:
         assert self.best is not None
         self._put("goal", replace(self.best, goal=goal))
 
-    def store(self) -> None:
-        """Retry files that could not be stored before."""
+    def store(self, playing: Collection[ModelRef]) -> None:
+        """Retry files that could not be stored, and old models that could not be removed, before.
+
+        Args:
+            playing: as that of `choose`.
+        """
         for name in list(self._unstored):
             self._put(name, self.models[name])
+        if self.failure:
+            self._tidy(playing)
 
     def _put(self, name: Name, selected: Selected) -> None:
         self.models[name] = selected
