@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from rlctl_agents.manager.checkpoints.fencing_term import read_term
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Lease, Orders, Reply, Report
 from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
@@ -52,7 +53,18 @@ class Pod:
         self.run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
         self.start()
 
-    def start(self) -> None:
+    def start(self, pod: str = "first") -> None:
+        """Start a process of a pod.
+
+        Args:
+            pod: each has a /tmp of its own.
+        """
+        self.launch(pod)
+        wait_until(lambda: self.ask("/readyz")[0] == 200, "the manager")
+
+    def launch(self, pod: str) -> None:
+        tmp = self.root / pod
+        tmp.mkdir(exist_ok=True)
         words = [
             "--run-file", str(self.run_file), "--keys", str(self.ring.of("core")), "--manager", self.address,
             "--name", "r-manager-0", "--ordinal", "r-manager-0", "--bind", "127.0.0.1",
@@ -62,9 +74,8 @@ class Pod:
         ]  # fmt: skip
         self.process = subprocess.Popen(
             [sys.executable, "-m", "rlctl_agents", "manager", *words],
-            env=environment(), stdout=subprocess.PIPE, text=True,
+            env=environment(TMPDIR=str(tmp)), stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        wait_until(lambda: self.ask("/readyz")[0] == 200, "the manager")
 
     @property
     def address(self) -> str:
@@ -206,6 +217,22 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
     wait_until(lambda: pod.status()["phase"] == "running", "the run to go on")
     assert not (pod.root / "run" / "run" / "finished.json").exists()
     assert peers.call("actor", Hello("actor", boot(6), None, UID, experience()), Lease).term == 2
+
+
+def test_a_process_of_a_pod_that_a_newer_one_has_replaced_takes_the_run_from_it_no_more(pod: Pod) -> None:
+    pod.kill()
+    pod.start("second")
+    term = read_term(pod.root / "run" / "run")
+    pod.kill()
+    pod.launch("first")  # on a node that was cut off
+    wait_until(lambda: pod.ask("/healthz")[0] == 200, "the older pod")
+    assert pod.ask("/readyz")[0] == 503
+    assert [one["msg"] for one in pod.stop() if one["level"] == "ERROR"] == [
+        "a manager in a newer pod has taken over: this pod waits until it is deleted"
+    ]
+    assert read_term(pod.root / "run" / "run") == term
+    pod.start("second")
+    assert read_term(pod.root / "run" / "run") == term + 1
 
 
 def test_a_run_that_has_learned_nothing_in_its_time_has_failed_and_goes_on_when_it_is_asked_to(

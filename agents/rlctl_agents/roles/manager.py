@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
 from rlctl.spec.layout import Layout
+from rlctl_agents.manager.checkpoints.fencing_term import enter_pod, superseded
 from rlctl_agents.manager.coordinator import ROUTES, Coordinator
 from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
@@ -57,13 +60,16 @@ def main(process: Process) -> None:
         UserFault: the command line or live.json is not usable, the volume takes nothing, or the last model was not
             saved.
         NothingLearned: without `--stay`: the time is over, and nothing was ever learned from.
-        Fenced: another manager has taken over.
+        Fenced: another manager has taken over; on a cluster an older pod then waits to be deleted.
     """
     arguments = process.arguments
     if arguments.volume is None or arguments.addresses is None or arguments.control is None:
         raise UserFault("command line: a manager needs --volume, --addresses and --control")
     layout = Layout(arguments.volume)
     layout.make()
+    if arguments.stay and superseded(layout.run, pod_file(process)):
+        stand_aside(process)
+        return
     with ExitStack() as stack:
         wire = open_wire(arguments)
         stack.callback(wire.close)
@@ -115,6 +121,18 @@ def main(process: Process) -> None:
             end = finished.finished(layout)
 
 
+def pod_file(process: Process) -> Path:
+    """File that outlives the processes of this pod and goes with it: its /tmp is a volume of the pod."""
+    return Path(tempfile.gettempdir()) / f"rlctl-manager-{process.uid}"
+
+
+def stand_aside(process: Process) -> None:
+    """Do nothing until asked to stop: an exit would only have this process started again."""
+    log.error("a manager in a newer pod has taken over: this pod waits until it is deleted")
+    while not process.stop.wait(SERVE_S):
+        process.pulse.beat()
+
+
 def manage(server: RpcServer, context: ManagerContext, phase: RunPhase) -> None:
     """Answer requests and do all that is due until the phase is over."""
     while not phase.over:
@@ -156,6 +174,9 @@ def running(
     )
     with as_users_fault(Damaged, ValueError):
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
+    if process.arguments.stay:
+        enter = partial(enter_pod, layout.run, pod_file(process), coordinator.term)
+        patiently(enter, stop=process.stop, beat=process.pulse.beat)
     coordinator.members.lines = context.lines
     draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
     tensorboard = patiently(draw, stop=process.stop, beat=process.pulse.beat)

@@ -1,12 +1,21 @@
-"""Fencing term in run/term: counts the starts of managers, so that only the manager that started last counts."""
+"""Fencing term in run/term: counts the starts of managers, so that only the manager that started last counts.
+
+On a cluster a pod on a node that is cut off may still reach the volume when another pod has taken its place. Its
+process is started again whenever it was fenced, so processes of an older pod take no further term: the two would fence
+each other in turns.
+"""
 
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from pathlib import Path
 
 from rlctl_agents.manager.state_store import APART
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
+
+POD = "pod_term"
+"""File in run/ with the first term of the newest pod."""
 
 log = logging.getLogger(__name__)
 
@@ -71,8 +80,45 @@ def read_term(folder: Path) -> int:
     return int(data)
 
 
-def _store(folder: Path, term: int) -> None:
-    path = folder / "term"
+def superseded(folder: Path, own: Path) -> bool:
+    """True if a manager in a newer pod has taken over.
+
+    Args:
+        folder: run/.
+        own: file of this pod, which outlives its processes.
+
+    Raises:
+        OSError: the volume refuses.
+    """
+    first = _number(own)
+    return first is not None and first < (_number(folder / POD) or 0)
+
+
+def enter_pod(folder: Path, own: Path, term: int) -> None:
+    """Note, for `superseded`, which pod is the newest: that of the manager that has just taken a term.
+
+    Args:
+        folder: run/.
+        own: file of this pod, which outlives its processes.
+        term: the manager's.
+
+    Raises:
+        OSError: the volume refuses.
+    """
+    if _number(own) is None:
+        _store(folder, term, POD)
+        with suppress(OSError):  # /tmp is full: the next process of this pod enters it as a new one
+            own.write_text(f"{term}\n")
+
+
+def _number(path: Path) -> int | None:
+    """Number that a file holds; None: it is not there, or torn."""
+    data = read_file(path)
+    return int(data) if data is not None and data.strip().isdigit() else None
+
+
+def _store(folder: Path, term: int, name: str = "term") -> None:
+    path = folder / name
     try:
         replace_file(path, f"{term}\n".encode(), durable=True)
     except OSError as error:
