@@ -97,6 +97,11 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
             " dropped; raise this or batch_size, or lower envs",
         ),
         (
+            "algorithm: {name: ppo}\nroles: {actor: {replicas: 5}}",
+            "4:1: algorithm.batch_size: holds 4 blocks of envs x unroll_length = 16 x 32 steps, so 4 of 5 actors play"
+            " at a time and the others wait: 2560 keeps all of them busy",
+        ),
+        (
             "policies: {main: {algorithm: {name: 'nowhere_at_all:Mine'}}}",
             "4:31: policies.main.algorithm.name: module 'nowhere_at_all' is not installed here; add `code: {path: .}`",
         ),

@@ -193,6 +193,14 @@ def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
             f" {lag} updates old is dropped; raise this or batch_size, or lower envs"
         )
         yield Fault(("max_lag_versions",), message)
+    at_once = algorithm.batch_size // block
+    if not lag and not spec.sync and actors > at_once:
+        message = (
+            f"holds {at_once} blocks of envs x unroll_length = {spec.roles.actor.envs} x {algorithm.unroll_length}"
+            f" steps, so {at_once} of {actors} actors play at a time and the others wait: {actors * block} keeps all of"
+            " them busy"
+        )
+        yield Fault(("batch_size",), message)
 
 
 def _unread(policy: Policy) -> Iterator[Fault]:

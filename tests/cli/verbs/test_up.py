@@ -2,8 +2,10 @@
 
 import functools
 import json
+import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +37,26 @@ def test_the_second_up_says_unchanged_and_writes_nothing(rlctl: Rlctl) -> None:
     assert again.code == 0
     assert "unchanged" in again.err
     assert rlctl.backend.writes == writes
+
+
+def test_an_unchanged_run_says_which_roles_run_with_older_code_than_there_is(rlctl: Rlctl, tmp_path: Path) -> None:
+    code = tmp_path / "mine"
+    (code / ".venv").mkdir(parents=True)
+    module, other = code / "reward.py", code / ".venv" / "six.py"
+    for file in (module, other):
+        file.touch()
+        os.utime(file, (0, 0))
+    words = ("up", rlctl.spec, "-d", "--set", f"code.path={code}")
+    assert rlctl(*words).code == 0
+    os.utime(other)
+    assert "newer" not in rlctl(*words).err
+    os.utime(module, (2e9, 2e9))
+    told = rlctl(*words).err
+    assert f"{module} is newer than what runs" in told
+    roles = ("actor", "evaluator", "learner")
+    assert [line.strip() for line in told.splitlines() if "restart" in line] == [
+        f"rlctl restart {role} --run pole" for role in roles
+    ]
 
 
 def test_another_learning_rate_restarts_the_learner_alone(rlctl: Rlctl) -> None:
