@@ -41,6 +41,7 @@ class Learner(Model):
     replicas: Annotated[int, Field(ge=1, le=512), live("manager")] = 1
     """Learners that step together, each with its part of batch_size; actors are shared out over them."""
     cpu: Annotated[Cores, restart("learner")] = 1.0
+    """Rounded down, the threads that it computes with, whatever the machine has."""
     memory: Annotated[Memory, restart("learner")] = "4Gi"
     """On a cluster up to a quarter of it may be shared memory (/dev/shm)."""
     gpu: Annotated[int, Field(ge=0, le=8), restart("learner")] = 0
@@ -56,8 +57,10 @@ class Actor(Model):
 
     null: replicas, but at least 64 on one machine; on a cluster rounded up to a full 1,000."""
     envs: Annotated[int, Field(ge=1, le=65_536), restart("actor")] = 16
-    """Environments of one actor, stepped as one batch."""
+    """Environments of one actor, whose actions are chosen as one batch; stepped one after the other unless they are one
+    vector."""
     cpu: Annotated[Cores, restart("actor")] = 1.0
+    """Rounded down, the threads of its network, and of the games of the preset atari."""
     memory: Annotated[Memory, restart("actor")] = "2Gi"
     on_push: Annotated[OnPush, live()] = "rolling"
 

@@ -164,16 +164,17 @@ class Network(Model):
     bytes or bits with an axis of channels (MinAtar, MiniGrid); mlp for vectors and other small arrays. What may be a
     table or an image has to be stated. `package.module:Class` for a network of your own."""
     hidden: Annotated[list[Annotated[int, Field(ge=1, le=65_536)]], new_run("learner", "actor", "evaluator")] = [64, 64]
-    """Widths of the layers of the mlp."""
+    """Widths of the layers of the mlp. dqn, apex_dqn and r2d2: [128, 128]; sac and td3: [256, 256]."""
     activation: Annotated[Literal["tanh", "relu"], new_run("learner", "actor", "evaluator")] = "tanh"
+    """With a replay relu."""
     layer_norm: Annotated[bool, new_run("learner", "actor", "evaluator")] = False
     """Normalise what dense layers of our torsos compute, before the activation."""
     share: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
     """Policy and value have one torso. auto: unless it is a plain mlp without memory, which is cheap to have twice."""
     core: Annotated[Literal["none", "lstm", "gru"], new_run("learner", "actor", "evaluator")] = "none"
-    """Memory between torso and heads."""
+    """Memory between torso and heads. r2d2: lstm."""
     width: Annotated[int, Field(ge=1, le=65_536), new_run("learner", "actor", "evaluator")] = 256
-    """Features out of a convolutional torso, and units of the memory."""
+    """Features out of a convolutional torso, and units of the memory. r2d2: 128."""
     params: Annotated[dict[str, Any], new_run("learner", "actor", "evaluator")] = {}
     """Keyword arguments of a network of your own."""
     gains: Gains = Gains()

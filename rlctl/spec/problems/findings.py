@@ -194,7 +194,7 @@ def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
         )
         yield Fault(("max_lag_versions",), message)
     at_once = algorithm.batch_size // block
-    if not lag and not spec.sync and actors > at_once:
+    if not lag and not spec.sync and not algorithm.needs_replay and actors > at_once:
         message = (
             f"holds {at_once} blocks of envs x unroll_length = {spec.roles.actor.envs} x {algorithm.unroll_length}"
             f" steps, so {at_once} of {actors} actors play at a time and the others wait: {actors * block} keeps all of"

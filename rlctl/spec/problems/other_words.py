@@ -44,6 +44,7 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "algorithm.batch_size: train_batch_size_per_learner x num_learners": ("train_batch_size_per_learner",),
     "algorithm.unroll_length": (
         "rollout_fragment_length", "n_steps", "num_steps", "rollout", "rollout_length", "unroll_steps", "horizon",
+        "max_seq_len",
     ),
     "algorithm.lr": ("learning_rate", "lr_rate", "step_size", "policy_lr", "actor_lr"),
     "algorithm.gamma": ("discount", "discounting", "discount_factor", "discount_rate"),
@@ -98,6 +99,11 @@ _FOREIGN: Final[Mapping[str, tuple[str, ...]]] = {
     "model.activation": ("fcnet_activation", "activation_fn", "nonlinearity"),
     "model.core: lstm": ("use_lstm", "recurrent", "lstm"),
     "model.core: gru": ("use_rnn", "use_gru", "gru"),
+    "model.width": ("lstm_cell_size", "lstm_hidden_size", "rnn_size", "rnn_hidden_size", "gru_hidden_size"),
+    "model.normalize.observations": (
+        "normalize_input", "observation_filter", "norm_obs", "normalize_observations", "normalize_obs",
+    ),
+    "model.normalize.returns": ("norm_reward", "normalize_returns", "normalize_reward", "normalize_rewards"),
     "model.share": ("vf_share_layers", "share_features_extractor", "actor_critic_share_weights", "shared_network"),
     "model.layer_norm": ("layernorm", "use_layer_norm", "normalize_layers"),
     "model.gains": ("ortho_init", "init_gain", "policy_initialization"),

@@ -93,7 +93,7 @@ class A2c(Algorithm):
         return Loss(
             policy_loss + self.config.value_coef * value_loss - self.config.entropy_coef * entropy,
             rows,
-            {name: one.detach() / rows for name, one in metrics.items()},  # curves, and figures of `rlctl status`
+            {name: one.detach() / rows for name, one in metrics.items()},  # curves
         )
 
     def make_optimizer(self) -> torch.optim.Optimizer:
