@@ -61,6 +61,12 @@ class Several(Sound):
     )
 
 
+class MaskInside(Sound):
+    observation_space = spaces.Dict(
+        observation=spaces.Box(-1, 1, (2,), np.float32), action_mask=spaces.Box(0, 1, (2,), np.int8)
+    )
+
+
 class Talking(Sound):
     def __init__(self) -> None:
         print("{}\n" * 100_000)

@@ -41,6 +41,11 @@ def test_the_child_says_which_leaf_goes_through_which_net() -> None:
     )
 
 
+def test_a_mask_within_the_observation_is_told_to_be_none() -> None:
+    text = probed("tests.acting.owned:MaskInside").text
+    assert "obs.action_mask is an input like others: a mask that is obeyed comes in info" in text
+
+
 def test_a_network_of_ones_own_is_made_by_the_child() -> None:
     found = probed("Pendulum-v1", model={"torso": "tests.acting.owned_nets:Sound"})
     assert found.verdict == "ok", found.text
