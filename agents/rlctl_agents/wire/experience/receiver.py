@@ -44,8 +44,8 @@ HELLOS, HELLOS_PER_S = 100.0, 10.0
 HELD_S = 60.0
 """Seconds after which credit that is not used, while other senders wait for some, is recalled."""
 BARRED_S = 60.0
-"""Seconds without credit for a sender that holds it unused for so long, or that does not acknowledge a recall; doubled
-each time until it sends a block."""
+"""Seconds without credit for a sender that, since its last block, has held credit unused for so long twice, or has twice
+not acknowledged a recall; doubled each further time. Once is free: a block of a slow simulator may take that long."""
 _MALFORMED = frozenset(
     ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
 )
@@ -69,8 +69,8 @@ class _Sender:
         self.heard = 0.0
         self.used = 0.0  # a block came, or it held no credit
         self.recalled = (0, 0.0)  # number of the recall that it has not acknowledged, and since when
-        self.barred_s = 0.0  # longer each time; until then it gets no credit
-        self.barred_until = 0.0
+        self.offences = 0  # times that it held credit unused, or heeded no recall, since its last block
+        self.barred_until = 0.0  # it gets no credit until then
 
 
 class _Connection:
@@ -338,6 +338,8 @@ class ExperienceReceiver:
                 sender.account.lost += missing
                 sender.account.ledger = Ledger(hello.produced, hello.dropped, hello.sent)
             sender.sequence = hello.sequence
+            if met:  # its account made room: it ignores grants that are older than the newest that it knows
+                sender.peer.number, sender.peer.most = hello.grant, hello.sent
         sender.route, sender.heard = route, now
         sender.ticket, sender.leased_s = hello.ticket, leased_s
         if not sender.peer.unused:
@@ -431,7 +433,7 @@ class ExperienceReceiver:
                 account.queued += rows
         sender.sequence = block.sequence + 1
         sender.heard = sender.used = now
-        sender.barred_s = sender.barred_until = 0.0
+        sender.offences, sender.barred_until = 0, 0.0
         self._live[block.boot] = sender
         self._credits.hear(peer, sent=block.sent, want=block.want, grant=block.grant)
         if fault:
@@ -514,9 +516,11 @@ class ExperienceReceiver:
             self._asked[peer.boot] = None
 
     def _bar(self, sender: _Sender, now: float) -> None:
-        sender.barred_s = 2 * sender.barred_s or BARRED_S
-        sender.barred_until = now + sender.barred_s
-        log.warning("sender %s uses no credit while others wait: none for %g s", sender.peer.boot, sender.barred_s)
+        sender.offences += 1
+        if sender.offences > 1:
+            barred_s = BARRED_S * 2 ** (sender.offences - 2)
+            sender.barred_until = now + barred_s
+            log.warning("sender %s uses no credit while others wait: none for %g s", sender.peer.boot, barred_s)
 
     def _reject(self, route: bytes, connection: _Connection, error: Rejected) -> None:
         self._count(error.reason, str(error))
