@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from rlctl_agents.checkpoint import streamed
+from rlctl_agents.checkpoint import parts, streamed
 from rlctl_agents.checkpoint.parts import Corrupt, NoRoom, Part, PartError, write_part
 from rlctl_agents.checkpoint.state import StateError, pack_state, unpack_state
 from rlctl_agents.checkpoint.streamed import LEFT_BYTES, StoredArrays, StreamedPart
@@ -204,6 +204,25 @@ def test_what_a_predecessor_of_our_number_left_is_in_nobodys_way(tmp_path: Path)
     (tmp_path / f"{NAME}.tmp.{socket.gethostname()}.{os.getpid()}").write_bytes(b"half")
     np.testing.assert_array_equal(read(tmp_path, written(tmp_path)), ROWS)
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_file_system_that_refuses_for_a_moment_is_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part, faults = written(tmp_path), [OSError(116, "Stale file handle")] * 2
+    really = hashlib.file_digest
+
+    def stale(*of: Any) -> Any:
+        if faults:
+            raise faults.pop()
+        return really(*of)
+
+    monkeypatch.setattr(hashlib, "file_digest", stale)
+    monkeypatch.setattr(parts, "READ_AGAIN_S", 0.0)
+    np.testing.assert_array_equal(read(tmp_path, part), ROWS)
+    faults += [OSError(116, "Stale file handle")] * 3
+    with pytest.raises(PartError, match="Stale file handle"):
+        read(tmp_path, part)
 
 
 def test_a_folder_that_is_not_there_is_an_error_of_parts(tmp_path: Path) -> None:

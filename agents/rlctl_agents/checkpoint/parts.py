@@ -9,9 +9,9 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 LEARNER = "learner"
 """Name of the part that holds a learner."""
@@ -27,6 +27,8 @@ TEMPORARY = ".tmp."
 """Mark in the names of files that are being written."""
 READS, READ_AGAIN_S = 3, 1.0
 """Attempts to read a part that the file system refuses, and the seconds between two."""
+
+T = TypeVar("T")
 
 
 FORMAT = 1
@@ -144,6 +146,25 @@ def refused(path: Path, size: int) -> Iterator[None]:
         raise kind(f"cannot write {path} ({size} bytes): {error.strerror}") from error
 
 
+def persistently(path: Path, read: Callable[[], T]) -> T:
+    """Read a part with `read`, again where the file system refuses: an NFS server that comes back does for moments.
+
+    Raises:
+        Corrupt: it is missing.
+        PartError: the file system refuses, each time.
+    """
+    for left in reversed(range(READS)):
+        try:
+            return read()
+        except FileNotFoundError as error:
+            raise Corrupt(f"{path} is missing") from error
+        except OSError as error:
+            if not left:
+                raise PartError(f"cannot read {path}: {error.strerror}") from error
+        time.sleep(READ_AGAIN_S)
+    raise AssertionError("it is read at least once")
+
+
 def read_part(folder: Path, file: str, sha256: str) -> bytes:
     """The bytes of a part, checked.
 
@@ -153,16 +174,7 @@ def read_part(folder: Path, file: str, sha256: str) -> bytes:
         ValueError: the name holds a folder.
     """
     require_name(file)
-    for left in reversed(range(READS)):
-        try:
-            data = (folder / file).read_bytes()
-            break
-        except FileNotFoundError as error:
-            raise Corrupt(f"{folder / file} is missing") from error
-        except OSError as error:  # an NFS server that comes back refuses for moments
-            if not left:
-                raise PartError(f"cannot read {folder / file}: {error.strerror}") from error
-            time.sleep(READ_AGAIN_S)
+    data = persistently(folder / file, (folder / file).read_bytes)
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise Corrupt(f"{folder / file} is damaged: {len(data)} bytes have sha256 {found[:12]}, not {sha256[:12]}")

@@ -26,6 +26,7 @@ from rlctl_agents.checkpoint.parts import (
     Part,
     PartError,
     StateError,
+    persistently,
     refused,
     require_name,
     sync_folder,
@@ -164,12 +165,10 @@ class StoredArrays:
     def __init__(self, folder: Path, file: str, sha256: str) -> None:
         require_name(file)
         self._path = folder / file
-        try:
-            self._file = self._path.open("rb", buffering=0)
-        except FileNotFoundError as error:
-            raise Corrupt(f"{self._path} is missing") from error
-        except OSError as error:
-            raise PartError(f"cannot read {self._path}: {error.strerror}") from error
+        persistently(self._path, lambda: self._open(sha256))
+
+    def _open(self, sha256: str) -> None:
+        self._file = self._path.open("rb", buffering=0)
         try:
             self._read_header(sha256)
         except BaseException:
@@ -186,8 +185,6 @@ class StoredArrays:
             header = json.loads(self._file.read(length))
             stored = json.loads(header.pop("__metadata__")[KEY])
             number, plain = stored["format"], dict(stored["plain"])
-        except OSError as error:
-            raise PartError(f"cannot read {self._path}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise StateError(f"{self._path} holds no stored arrays: {error}") from error
         if number != FORMAT:

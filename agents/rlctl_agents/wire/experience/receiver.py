@@ -44,8 +44,8 @@ HELLOS, HELLOS_PER_S = 100.0, 10.0
 HELD_S = 60.0
 """Seconds after which credit that is not used, while other senders wait for some, is recalled."""
 BARRED_S = 60.0
-"""Seconds without credit for a sender that, since its last block, has held credit unused for so long twice, or has twice
-not acknowledged a recall; doubled each further time. Once is free: a block of a slow simulator may take that long."""
+"""Seconds without credit for a sender that, since its last block, has held credit unused for so long, or has not
+acknowledged a recall, for the second time; doubled each further time. Once is free: a simulator may be that slow."""
 _MALFORMED = frozenset(
     ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
 )
