@@ -161,6 +161,8 @@ class _Reader:
         if not isinstance(told, dict):
             told = {}
         newest = int(told.get("next") or 0)
+        if newest < int(question.get("after", 0)):  # another boot of the manager: it counts from its own first line
+            return self._asked({**question, "after": "0"})
         self._next = newest if "page" not in question else self._next
         if lost := told.get("lost"):
             self._tell(f"{lost} lines were lost before the manager could store them")
