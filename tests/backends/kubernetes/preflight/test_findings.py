@@ -301,6 +301,23 @@ def test_reading_a_model_from_the_volume_is_reckoned() -> None:
     assert found.text == "4 pods mount the volume: each 10 MB of model takes 0.1 s to read (4 x 10 MB / 300 MiB/s)"
 
 
+@pytest.mark.parametrize(
+    ("spec", "bandwidth"),
+    [({"storageClassName": "efs"}, "500 MiB/s"), ({"storageClassName": ""}, "100 MiB/s, assumed")],
+)
+def test_a_claim_of_the_users_is_reckoned_by_its_own_class(spec: dict[str, str], bandwidth: str) -> None:
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "team"}, "spec": spec}
+    things = [each for each in objects() if each["kind"] != "PersistentVolumeClaim"]
+    api = room(claim)
+    api.answers[CLASSES] = {"items": [
+        storage_class("cfs", "com.tencent.cloud.csi.cfs", default=True), storage_class("efs", "efs.csi.aws.com"),
+    ]}  # fmt: skip
+
+    found = checks(api, json.loads(json.dumps(things).replace("pong-volume", "team")), actor=10)["volume"]
+
+    assert found.text.endswith(f"(4 x 10 MB / {bandwidth})")
+
+
 def test_actors_that_mount_the_volume_by_a_patch_are_reckoned_and_warned_of() -> None:
     volume = {"name": "volume", "persistentVolumeClaim": {"claimName": "pong-volume"}}
     things = objects(10)
