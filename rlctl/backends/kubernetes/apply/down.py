@@ -208,8 +208,9 @@ class _Down:
             if self._record.readable and key not in self._record.inventory:
                 names = (*self._record.inventory, key)
                 self._record = writer.save(replace(self._record, inventory=names))
-            live = self._api.get(key) or writer.create(document)
-        clean.await_end(self._session, key, str(live["spec"]["containers"][0]["command"][-1]))
+            yield from self._remove(writer, key)  # of a try before: no inventory names it if the record is unreadable
+            writer.create(document)
+        clean.await_end(self._session, key, str(document["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
             yield from self._remove(writer, key)
             if self._record.readable:  # the revision, which shows how the volume is reached, goes before the record
