@@ -50,6 +50,7 @@ _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "events", ("list",), "`status` explains less"),
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
     ("", "pods", ("create", "delete"), "files of a run that is taken down, such as its models, cannot be had"),
+    ("", "pods", ("watch",), "`down --volumes` cannot remove what a run has written to a claim of yours"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
 )
@@ -144,12 +145,12 @@ def _admin(api: Api) -> str:
 
 
 def _wishes(api: Api) -> Iterator[Check]:
-    refused: dict[str, list[str]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
     for group, resource, verbs, without in _WANTED:
-        if any(_may(api, verb, group, resource) is False for verb in verbs):
-            refused.setdefault(without, []).append(resource)
-    for without, resources in refused.items():
-        verb = "list" if resources[0] in ("events", "resourcequotas") else "create"
+        verb = next((verb for verb in verbs if _may(api, verb, group, resource) is False), None)
+        if verb is not None:
+            refused.setdefault((verb, without), []).append(resource)
+    for (verb, without), resources in refused.items():
         text = f"you may not {verb} {', '.join(resources)}"
         yield Check("rights", "warning", f"{text}: {without}", _admin(api))
 
