@@ -20,38 +20,42 @@ def pod_security(api: Api, run: Fleet) -> Iterator[Check]:
         yield Check("pod security", "not checked", f"the level of namespace {api.namespace}: {why}")
         return
     faults = dict.fromkeys(
-        f"{role_of(run.objects[key])}: {fault}" for key in run.pods for fault in _unrestricted(run.objects[key])
+        f"{role_of(run.objects[key])}: {fault}"
+        for key in run.pods
+        for fault, in_baseline in _faults(run.objects[key])
+        if level == "restricted" or (level == "baseline" and in_baseline)
     )
-    if level == "restricted" and faults:
+    if faults:
         text = f"namespace {api.namespace} enforces {level}, and would refuse {'; '.join(faults)}"
         yield Check("pod security", "problem", text, "change the patch beside the spec")
     else:
         yield Check("pod security", "ok", f"namespace {api.namespace} enforces {level}")
 
 
-def _unrestricted(workload: Object) -> Iterator[str]:
-    """Settings that a patch could add and the level `restricted` forbids."""
+def _faults(workload: Object) -> Iterator[tuple[str, bool]]:
+    """Settings that a patch could add and the level `restricted` forbids; whether `baseline` forbids each too."""
     spec: dict[str, Any] = fleet.template(workload).get("spec") or {}
     pod = spec.get("securityContext") or {}
-    yield from (name for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
+    yield from ((name, True) for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
     allowed = {
         "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
     }  # fmt: skip
     for each in spec.get("volumes") or ():
-        yield from (f"volume {each.get('name')} of kind {kind}" for kind in set(each) - allowed - {"name"})
+        for kind in set(each) - allowed - {"name"}:
+            yield f"volume {each.get('name')} of kind {kind}", kind == "hostPath"
     for each in containers(fleet.template(workload)):
         own = each.get("securityContext") or {}
         name = each.get("name")
         if own.get("privileged"):
-            yield f"container {name} is privileged"
+            yield f"container {name} is privileged", True
         if own.get("allowPrivilegeEscalation") is not False:
-            yield f"container {name} may escalate privileges"
+            yield f"container {name} may escalate privileges", False
         if "ALL" not in ((own.get("capabilities") or {}).get("drop") or ()):
-            yield f"container {name} does not drop all capabilities"
+            yield f"container {name} does not drop all capabilities", False
         if own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not True:
-            yield f"container {name} may run as root"
+            yield f"container {name} may run as root", False
         profile = (own.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
         if profile not in ("RuntimeDefault", "Localhost"):
-            yield f"container {name} has no seccomp profile"
+            yield f"container {name} has no seccomp profile", False
         if any(port.get("hostPort") for port in each.get("ports") or ()):
-            yield f"container {name} uses a host port"
+            yield f"container {name} uses a host port", True

@@ -372,6 +372,27 @@ def test_a_patch_that_the_namespace_forbids_is_a_problem() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("level", "verdict", "text"),
+    [
+        ("baseline", "problem",
+         "namespace team-a enforces baseline, and would refuse actor: hostIPC; actor: volume roms of kind hostPath"),
+        ("privileged", "ok", "namespace team-a enforces privileged"),
+    ],
+)  # fmt: skip
+def test_what_a_level_below_restricted_admits_is_no_problem(level: str, verdict: str, text: str) -> None:
+    def change(thing: Object) -> None:
+        thing["spec"]["template"]["spec"] |= {"hostIPC": True, "securityContext": {"runAsNonRoot": False}}
+        thing["spec"]["template"]["spec"]["volumes"] = [{"name": "roms", "hostPath": {"path": "/roms"}}]
+
+    api = room()
+    api.answers[NAMESPACE] = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
+
+    found = checks(api, patched("actor", change), actor=10)["pod security"]
+
+    assert (found.verdict, found.text) == (verdict, text)
+
+
 def test_a_queue_without_kueue_is_a_problem() -> None:
     api = room()
     api.answers["/apis"] = {"groups": [{"name": "apps"}]}
