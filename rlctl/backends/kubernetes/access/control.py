@@ -110,11 +110,9 @@ def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -
     A new connection looks the pod up again after one has failed, so a restarted pod is found.
 
     Raises:
-        Conflict: there is no such page, or the run is not live.
+        Conflict: the run is not live.
         BackendUnreachable: no pod can answer; the message has the reason.
     """
-    if what not in _PAGES:
-        raise Conflict(f"run {state.run} has no page {what}", hint=f"It has {' and '.join(_PAGES)}.", objects=(what,))
     if not state.managed:
         raise Conflict(f"run {state.run} is {state.phase}: nothing shows {what}", hint="rlctl up SPEC starts it again.")
     component, port = _PAGES[what]

@@ -71,7 +71,6 @@ class _Answer:
     """One page of the manager's reply."""
 
     lines: tuple[str, ...]
-    next: int
     page: str
 
 
@@ -166,7 +165,7 @@ class _Reader:
         self._next = newest if "page" not in question else self._next
         if lost := told.get("lost"):
             self._tell(f"{lost} lines were lost before the manager could store them")
-        return _Answer(tuple(map(str, told.get("lines") or ())), newest, str(told.get("page") or ""))
+        return _Answer(tuple(map(str, told.get("lines") or ())), str(told.get("page") or ""))
 
     def _records(self, lines: Iterable[str], process: str) -> Iterator[LogRecord]:
         return self._parsed(list(lines), process, lambda: datetime.fromtimestamp(self._clock(), UTC))

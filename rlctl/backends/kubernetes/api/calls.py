@@ -59,7 +59,7 @@ class Calls:
             except Expired:  # between two pages
                 if not again:
                     break
-        raise ApiError(f"a list of {kind}s has expired three times", status=410, said="Expired")
+        raise ApiError(f"a list of {kind}s has expired three times", status=410)
 
     def _list(self, kind: str, labels: str, fields: str, most: int | None) -> Page:
         query = _selectors(labels, fields)
@@ -128,7 +128,7 @@ class Calls:
             self._json("DELETE", self._path(key.kind, key.name), {}, options, key=key, tries=tries)
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and uid is not None):  # that object is gone
-                return bool(tries.lost)
+                return tries.lost
             raise
         return True
 
@@ -192,9 +192,9 @@ class Calls:
                 f"port {port} of Pod {pod} cannot be reached: {error}", status=error.status, key=Key("Pod", pod)
             ) from error
 
-    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "") -> bool | None:
         asked = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
-        asked |= {key: value for key, value in (("subresource", subresource), ("name", name)) if value}
+        asked |= {"subresource": subresource} if subresource else {}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -232,7 +232,7 @@ class Calls:
             try:
                 content = answer.body()
             except NoAnswer as error:
-                tries.lost.append(error)
+                tries.lost = True
                 self._pause(error, tries, key)
                 continue
             try:
@@ -278,7 +278,7 @@ class Calls:
             except NoAnswer as error:
                 if not again:
                     raise ApiError(f"no answer: {error}", status=0, key=key) from error
-                tries.lost.append(error)
+                tries.lost = True
                 failure = error
             self._pause(failure, tries, key, after_s)
 

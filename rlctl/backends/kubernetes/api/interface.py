@@ -94,17 +94,15 @@ class ApiError(BackendUnreachable):
 
     Args:
         status: HTTP status; 0 when there was no answer.
-        said: reason in the reply, as in "Forbidden".
         key: the object concerned.
     """
 
     def __init__(
-        self, message: str, *, status: int, said: str = "", key: Key | None = None, hint: str = "",
+        self, message: str, *, status: int, key: Key | None = None, hint: str = "",
         conflicts: tuple[FieldConflict, ...] = (),
     ) -> None:  # fmt: skip
         super().__init__(message, hint=hint, objects=(str(key),) if key else ())
         self.status = status
-        self.said = said
         self.key = key
         self.conflicts = conflicts
 
@@ -187,7 +185,7 @@ class Api(Protocol):
     def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
         """Connection to a port of a pod, through the API server; one connection per `with`."""
 
-    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "") -> bool | None:
         """SelfSubjectAccessReview in this namespace; None if even that may not be requested."""
 
     def version(self) -> str:

@@ -113,12 +113,12 @@ def in_words(error: ApiError, verb: str, key: Key, api: Api, *, written: bool) -
         return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
     if error.status == 404 and error.message.startswith("namespaces "):
         return ApiError(
-            f"{key}: there is no namespace {api.namespace}", status=404, said=error.said, key=key,
+            f"{key}: there is no namespace {api.namespace}", status=404, key=key,
             hint=f"Is -n, or --context, another one? Else: {kubectl(api, namespaced=False)} create namespace "
             f"{api.namespace}",
         )  # fmt: skip
     return ApiError(
-        f"{key}: {error.message}", status=error.status, said=error.said, key=key,
+        f"{key}: {error.message}", status=error.status, key=key,
         hint=error.hint or ("" if lasting(error) else GO_ON), conflicts=error.conflicts,
     )  # fmt: skip
 
@@ -156,7 +156,6 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
         return ApiError(
             f"{key} was refused in namespace {namespace}: {error.message}",
             status=403,
-            said=error.said,
             key=key,
             hint="No right lacks: a rule of the cluster forbids it. Change what it names by a patch, or ask the "
             "author of the rule.",
@@ -170,7 +169,6 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
     return ApiError(
         f"may not {verb} {key} in namespace {namespace}{who}{why}",
         status=403,
-        said=error.said,
         key=key,
         hint=hint,
     )

@@ -149,13 +149,13 @@ class Supervisor:
     def pid(self) -> int:
         return int(self.call("supervisor.getPID"))
 
-    def await_listening(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def await_listening(self) -> None:
         """Wait until it answers.
 
         Raises:
             BackendUnreachable: it does not within the timeout.
         """
-        patience = Waiting(timeout_s, self.say)
+        patience = Waiting(ANSWER_TIMEOUT_S, self.say)
         while True:
             try:
                 self.pid()

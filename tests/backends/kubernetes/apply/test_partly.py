@@ -27,7 +27,7 @@ def refuse_actors(lab: Lab, error: Callable[[Key], ApiError], *, after: int = 0)
 
 def denied(key: Key) -> ApiError:
     said = 'admission webhook "policy.corp" denied the request: team label missing'
-    return ApiError(said, status=403, said="Forbidden", key=key)
+    return ApiError(said, status=403, key=key)
 
 
 def shorter_grace(document: Object) -> None:
