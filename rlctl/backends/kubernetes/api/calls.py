@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
 from rlctl.backends.kubernetes.api.exchange import Answer, Connection, NoAnswer, lines, refusal, seconds
-from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Event, Expired, Key, Object, Page, Requests, key_of
+from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Event, Expired, Key, Object, Page, key_of
 from rlctl.backends.kubernetes.api.retries import Retries, Tries
 from rlctl.spec.names import MANAGER
 
@@ -40,7 +40,6 @@ class Calls:
         self._clock = clock
         self._short = 0  # watches in a row that ended too soon
         self.context, self.namespace, self.server = connection.context, connection.namespace, connection.server
-        self.requests = Requests()
         self._where = f"{self.server} (context {self.context})"
 
     def get(self, key: Key) -> Object | None:
@@ -183,7 +182,6 @@ class Calls:
 
     @contextmanager
     def forward(self, pod: str, port: int) -> Iterator[socket.socket]:
-        self.requests.count("GET")
         try:
             with self._connection.forward(pod, port) as opened:
                 yield opened
@@ -259,7 +257,6 @@ class Calls:
         target = f"{path}?{urlencode(query)}" if query else path
         data = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         while True:
-            self.requests.count(method)
             tries.count += 1
             after_s: float | None = None
             failure: NoAnswer | ApiError

@@ -10,7 +10,7 @@ import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rlctl.errors import BackendUnreachable
@@ -111,25 +111,6 @@ class Expired(Exception):
     """A watch or list cannot continue, as the server has dropped its version: list again."""
 
 
-@dataclass(slots=True)
-class Requests:
-    """Count of requests sent, for tests and benchmarks; a retry counts again."""
-
-    by_method: dict[str, int] = field(default_factory=dict)
-
-    def count(self, method: str) -> None:
-        self.by_method[method] = self.by_method.get(method, 0) + 1
-
-    @property
-    def writes(self) -> int:
-        """Requests that could change something, dry runs included."""
-        return sum(count for method, count in self.by_method.items() if method != "GET")
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_method.values())
-
-
 class Api(Protocol):
     """One namespace of one cluster, as one user. Retries what can be retried on 429, 5xx and timeouts, within a budget;
     then raises ApiError. Every call has a timeout."""
@@ -137,7 +118,6 @@ class Api(Protocol):
     context: str  # of the kubeconfig; "in-cluster"
     namespace: str
     server: str  # https://...
-    requests: Requests
 
     def get(self, key: Key) -> Object | None:
         """The object, or None if it does not exist."""

@@ -24,13 +24,13 @@ from rlctl.backends.kubernetes.api.interface import (
     Key,
     Object,
     Page,
-    Requests,
     key_of,
 )  # fmt: skip
 from tests.backends.kubernetes.fakes import controllers, fields
 from tests.backends.kubernetes.fakes.defaults import fill
 from tests.backends.kubernetes.fakes.fields import clone
 from tests.backends.kubernetes.fakes.manager import Handler, serve
+from tests.backends.kubernetes.fakes.requests import Requests
 from tests.backends.kubernetes.fakes.selectors import matches
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlctl.backends.base import RunState
-from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, Page, Requests
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, Page
 from rlctl.backends.kubernetes.run_state import record
 from rlctl.spec import names
+from tests.backends.kubernetes.fakes.requests import Requests
 from tests.backends.kubernetes.fakes.selectors import matches
 
 UID = "5f3c2a1b9d8e4f60a1b2c3d4e5f60718"
