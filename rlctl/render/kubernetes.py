@@ -16,7 +16,7 @@ from typing import Any, Final
 from rlctl.plan import PATCHED_BY, Document, Plan, RolePlan
 from rlctl.render.encode import to_document
 from rlctl.render.engine import environment, render, source
-from rlctl.render.objects import RenderedObject, objects
+from rlctl.render.objects import Object, objects
 from rlctl.render.patches import Patches
 from rlctl.render.replacing import loader
 from rlctl.spec import names
@@ -53,11 +53,12 @@ def cluster_documents(plan: Plan, spec: Spec) -> list[Document]:
     there: set[tuple[str, str]] = set()
     for template, values in _parts(plan, spec):
         path = f"kubernetes/{template}.yaml.j2"
-        for part in objects(render(engine, path, values), source(engine, path)):
-            role = part.object["metadata"].get("labels", {}).get(names.COMPONENT, "")
-            there.add((role, part.object["kind"]))
-            patched, origins = patches.applied(part.object, role)
-            document = _document(RenderedObject(patched, part.origin), role, origins)
+        origin = source(engine, path)
+        for thing in objects(render(engine, path, values), origin):
+            role = thing["metadata"].get("labels", {}).get(names.COMPONENT, "")
+            there.add((role, thing["kind"]))
+            patched, origins = patches.applied(thing, role)
+            document = _document(patched, role, (origin, *origins))
             made.append((names.wave(patched["kind"], role), document))
     patches.missed(there)
     return [document for _, document in sorted(made, key=lambda each: each[0])]
@@ -80,7 +81,8 @@ def admin(namespace: str, user: str = "", *, group: str = "") -> list[Document]:
     found: list[Document] = []
     for template in ("namespace", "access", "priority"):
         path = f"kubernetes/admin/{template}.yaml.j2"
-        found += [_document(part, "", ()) for part in objects(render(engine, path, values), source(engine, path))]
+        origin = source(engine, path)
+        found += [_document(thing, "", (origin,)) for thing in objects(render(engine, path, values), origin)]
     return found
 
 
@@ -98,10 +100,9 @@ def _binding(subject: Mapping[str, str]) -> str:
     return "-".join(filter(None, ("rlctl", readable, hashlib.sha256(whole.encode()).hexdigest()[:8])))
 
 
-def _document(part: RenderedObject, role: str, patched_by: tuple[str, ...]) -> Document:
-    name = f"{part.object['kind']}-{part.object['metadata']['name']}.yaml".lower()
-    origin = PATCHED_BY.join((part.origin, *patched_by))
-    return Document(name, to_document(part.object), role, origin)
+def _document(thing: Object, role: str, origins: tuple[str, ...]) -> Document:
+    name = f"{thing['kind']}-{thing['metadata']['name']}.yaml".lower()
+    return Document(name, to_document(thing), role, PATCHED_BY.join(origins))
 
 
 def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
