@@ -38,7 +38,7 @@ def differences(session: Session, wanted: DesiredState) -> Iterator[Difference]:
     if seen.record is not None:
         names = seen.record.inventory
         stays = revisions.kept(session.api, seen, names, revisions.next_number(session.api, seen))
-        for key in inventory.unused(names, wanted.objects, stays.__contains__, wanted.run):
+        for key in inventory.unused(names, wanted.objects, stays, wanted.run):
             if number_of(key, wanted.run) is None and session.api.get(key) is not None:
                 yield Difference(str(key), "remove")
 

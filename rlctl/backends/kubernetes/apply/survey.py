@@ -84,7 +84,6 @@ class Survey:
     record: Record | None
     previous: DesiredState | None  # the revision last applied as a whole
     items: tuple[Item, ...]  # in the order in which they are sent
-    unused: tuple[Key, ...]  # to be removed
     core: Object | None  # Secrets
     actor: Object | None
     state: RunState  # to be recorded in the end, except the number of a new revision
@@ -117,7 +116,10 @@ class Survey:
     @property
     def settled(self) -> bool:
         """Whether there is nothing to write."""
-        if self.record is None or self.new_revision or self.unused or self.core is None or self.actor is None:
+        if self.record is None or self.new_revision or self.core is None or self.actor is None:
+            return False
+        kept = {*self.record.kept, revision_key(self.wanted.run, self.record.state.revision)}
+        if inventory.unused(self.record.inventory, self.wanted.objects, kept, self.wanted.run):
             return False
         if self.record.state != self.state or self.record.live_sent != self.live_hash:
             return False
@@ -170,7 +172,6 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
         record=record,
         previous=previous,
         items=items,
-        unused=tuple(_unused(record, wanted)),
         core=core,
         actor=actor,
         state=_state(session, wanted, stored, totals),
@@ -232,13 +233,6 @@ def _storage(wanted: DesiredState) -> str:
     storage: Mapping[str, Any] = wanted.spec.get("storage") or {}
     claim = storage.get("claim") or volume_name(wanted.run)
     return f"claim {claim}:{Layout.of(Path('/'), wanted.run, wanted.uid).root}"
-
-
-def _unused(record: Record | None, wanted: DesiredState) -> list[Key]:
-    if record is None:
-        return []
-    kept = {*record.kept, revision_key(wanted.run, record.state.revision)}
-    return inventory.unused(record.inventory, wanted.objects, kept.__contains__, wanted.run)
 
 
 def _read(session: Session, wanted: DesiredState) -> dict[Key, Object | None]:

@@ -114,7 +114,7 @@ class _Up:
         for item in self._seen.items:
             yield from self._item(item)
         kept = revisions.kept(self._api, self._seen, record.inventory, number)
-        unwanted = inventory.unused(record.inventory, self._wanted.objects, kept.__contains__, self._wanted.run)
+        unwanted = inventory.unused(record.inventory, self._wanted.objects, kept, self._wanted.run)
         for key in unwanted:
             why = "no document names it any more"
             yield from self._writer.remove(key, self._wanted.run, self._wanted.uid, self._session.note, why=why)
