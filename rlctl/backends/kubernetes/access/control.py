@@ -22,8 +22,6 @@ from rlctl.spec import names
 TIMEOUT_S: Final = 10.0
 """Seconds for one whole reply: the manager waits 5 s for its own loop."""
 _BLOCK_BYTES: Final = 1 << 16
-_PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
-"""Page -> component whose pod serves it, and its port."""
 
 
 def ask(
@@ -115,7 +113,7 @@ def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -
     """
     if not state.managed:
         raise Conflict(f"run {state.run} is {state.phase}: nothing shows {what}", hint="rlctl up SPEC starts it again.")
-    component, port = _PAGES[what]
+    component, port = names.PAGES[what]
     found = _Chosen(api, state, component, names.PORTS[port])
     found.choose()
     with Gate(found.connect, f"rlctl open {what} {state.run}") as gate:

@@ -51,8 +51,6 @@ _LOGS_S: Final = 1.5
 _CLAIMS_READ: Final = 2
 _EVENTS_READ: Final = 50
 _ANSWER_S: Final = 3.0
-STATEFUL: Final = ("manager", "modelpool", "replay", "learner")
-"""Roles whose pods are all read: their names have a meaning, and there are few."""
 
 Now = Callable[[], datetime]
 
@@ -176,7 +174,7 @@ class _Listing:
     def unwell(self, role: Role) -> list[Object]:
         """Pods of a role that are not ready, or were restarted."""
         self._read_workloads()
-        pods = self._core_pods([role])[role] if role in STATEFUL else self._elastic_pods(role)
+        pods = self._core_pods([role])[role] if role in names.STATEFUL else self._elastic_pods(role)
         return [pod for pod in pods if not is_ready(pod) or restarts(pod)]
 
     def _read_workloads(self) -> None:
@@ -193,8 +191,8 @@ class _Listing:
         over = self._state.stays
         live = ("manager",) if over else ROLES
         wanted: dict[Role, int] = {role: self._state.replicas.get(role, 0) for role in live}
-        stateful = [role for role in wanted if role in STATEFUL and (wanted[role] or role in self._workloads)]
-        elastic = [role for role in wanted if role not in STATEFUL and (wanted[role] or role in self._workloads)]
+        stateful = [role for role in wanted if role in names.STATEFUL and (wanted[role] or role in self._workloads)]
+        elastic = [role for role in wanted if role not in names.STATEFUL and (wanted[role] or role in self._workloads)]
         core = self._core_pods(stateful)
         pods = core | {role: self._elastic_pods(role) for role in elastic}
         found = {role: explain.groups(pods[role], self._related, self._workloads.get(role, ())) for role in pods}

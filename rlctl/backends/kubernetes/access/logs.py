@@ -198,7 +198,7 @@ class _Reader:
                 "Pod", labels=names.selector(self._state.run, role or ""), most=2 * MOST_STREAMS
             ).items  # fmt: skip
         pods = [pod for pod in pods if _has_spoken(pod, previous)]
-        if self._query.index is not None and role in listing.STATEFUL:
+        if self._query.index is not None and role in names.STATEFUL:
             pods = [pod for pod in pods if explain.ordinal(pod) == self._query.index]
         return pods
 
@@ -220,7 +220,7 @@ class _Reader:
         role = role_of(pod)
         parts = (part for line in lines for part in parted(line.encode()))
         ids = (found[1].decode() for part in parts if part.startswith(b'{"') and (found := _ID.search(part)))
-        process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else next(ids, name)
+        process = f"{role}/{explain.ordinal(pod)}" if role in names.STATEFUL else next(ids, name)
         records = list(self._parsed(lines, process, lambda: begun, known))
         self._remember(lines)
         return records

@@ -150,6 +150,11 @@ def lacks_right(error: ApiError) -> bool:
     return error.status == 403 and (_USER.search(error.message) is not None or _GRANT in error.message)
 
 
+def unread(error: ApiError) -> str:
+    """Why something could not be read, in a word for a check that goes on without it."""
+    return "forbidden" if error.status in (401, 403) else error.message
+
+
 def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
     user = _USER.search(error.message)
     if not lacks_right(error):  # a webhook, a policy, a LimitRange

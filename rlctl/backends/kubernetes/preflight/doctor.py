@@ -10,6 +10,7 @@ from typing import Any, Final
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.calls import TELLS_MORE
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, kubectl
+from rlctl.backends.kubernetes.api.refusals import unread
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import moment, name_of
 from rlctl.backends.kubernetes.preflight import api_port, storage_classes
@@ -118,7 +119,7 @@ def psa_level(api: Api) -> tuple[str, str]:
     try:
         found = api.raw(f"/api/v1/namespaces/{api.namespace}")
     except ApiError as error:
-        return "", {404: "missing", 401: "forbidden", 403: "forbidden"}.get(error.status, error.message)
+        return "", "missing" if error.status == 404 else unread(error)
     labels = (found.get("metadata") or {}).get("labels") or {}
     return str(labels.get("pod-security.kubernetes.io/enforce", "privileged")), ""
 
@@ -195,7 +196,7 @@ def _quotas(api: Api) -> Iterator[Check]:
     try:
         quotas = api.list("ResourceQuota").items
     except ApiError as error:
-        yield Check("quota", "not checked", "forbidden" if error.status == 403 else error.message)
+        yield Check("quota", "not checked", unread(error))
         return
     if not quotas:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")

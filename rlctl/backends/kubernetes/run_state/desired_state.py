@@ -19,7 +19,17 @@ from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.plan import PATCHED_BY, Plan, live_with
-from rlctl.spec.names import COMPONENT, SHARD_REPLICAS, UID, WORKLOADS, labels, revision_name, spread, wave
+from rlctl.spec.names import (
+    COMPONENT,
+    SHARD_REPLICAS,
+    UID,
+    WORKLOADS,
+    document_name,
+    labels,
+    revision_name,
+    spread,
+    wave,
+)
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REVISION: Final = "revision.json"
@@ -50,7 +60,7 @@ class DesiredState:
 
     def patches(self, key: Key) -> tuple[str, ...]:
         """Files of the patches of an object."""
-        name = f"{key.kind}-{key.name}.yaml".lower()
+        name = document_name(*key)
         origins = [document.origin for document in self.documents if document.name == name]
         return tuple(path for origin in origins for path in origin.split(PATCHED_BY)[1:])
 
