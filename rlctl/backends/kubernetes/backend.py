@@ -39,7 +39,7 @@ from rlctl.backends.kubernetes.apply.writing import whole_or_partly
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.desired_state import of_plan, of_revision, revision_key
+from rlctl.backends.kubernetes.run_state.desired_state import of_plan, stored_revision
 from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.revisions import images_of
@@ -361,8 +361,8 @@ class KubernetesBackend:
         if revision is not None:
             return list(rollback.kept(api, scaling.known(api, run), revision).documents)
         state = scaling.known(api, run).state
-        found = api.get(revision_key(run, state.revision)) if state.revision else None
-        return [] if found is None else list(of_revision(found, run, state.uid).documents)
+        found = stored_revision(api, run, state.uid, state.revision)
+        return [] if found is None else list(found.documents)
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica; healthy ones are only counted."""
@@ -399,14 +399,14 @@ class KubernetesBackend:
         if state.phase != "stopped" and self.stored_status(run) is None:
             yield FilesOfManager(lambda path: self.control(run, "GET", path))
             return
-        found = self._api.get(revision_key(run, state.revision)) if state.revision else None
+        found = stored_revision(self._api, run, state.uid, state.revision)
         if found is None:
             raise Conflict(
                 f"run {run} is taken down, and nothing is recorded of how its volume is reached",
                 hint="`rlctl up SPEC` starts it again, and its manager reads the volume",
                 objects=(run,),
             )
-        with reader.opened(self._session(run), state, of_revision(found, run, state.uid)) as files:
+        with reader.opened(self._session(run), state, found) as files:
             yield files
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:

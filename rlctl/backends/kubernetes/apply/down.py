@@ -20,7 +20,7 @@ from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import clean
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, of_revision, revision_key
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
@@ -102,12 +102,12 @@ class _Down:
         number = self._record.state.revision
         there = (each for key in self._record.inventory if (each := number_of(key, self._run)) is not None)
         for each in [number] if number else sorted(there, reverse=True):
-            if (found := self._api.get(revision_key(self._run, each))) is not None:
-                return of_revision(found, self._run, self._uid)
+            if (found := stored_revision(self._api, self._run, self._uid, each)) is not None:
+                return found
         if self._manager is None:
             return None
         objects = {key_of(self._manager): self._manager}
-        return DesiredState(self._run, self._uid, "", (), objects, {}, {}, {}, {}, {})
+        return DesiredState(self._run, self._uid, "", (), objects, {}, {}, {}, {})
 
     def _last_words(self, writer: Writer) -> None:
         """Store the manager's last status, before it ends."""

@@ -57,7 +57,6 @@ def _with_claims_of(present: DesiredState, wanted: DesiredState) -> DesiredState
         wanted,
         documents=tuple(documents.get(document.name, document) for document in wanted.documents),
         objects={**wanted.objects, **{key: present.objects[key] for key in claims}},
-        texts={**wanted.texts, **{key: present.texts[key] for key in claims}},
         spec={**wanted.spec, "storage": storage} if claims else wanted.spec,
     )
 

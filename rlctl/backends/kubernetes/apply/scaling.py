@@ -14,7 +14,7 @@ from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, of_revision, revision_key, shares
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, shares, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
@@ -59,14 +59,14 @@ def live(session: Session, run: str) -> tuple[Record, DesiredState]:
     record = known(session.api, run)
     if record.state.phase != "running":
         raise Conflict(f"run {run} is {record.state.phase}", hint="rlctl up SPEC starts it again.", objects=(run,))
-    found = session.api.get(revision_key(run, record.state.revision)) if record.state.revision else None
-    if found is None:
+    wanted = stored_revision(session.api, run, record.state.uid, record.state.revision)
+    if wanted is None:
         raise Conflict(
             f"the first `up` of run {run} has not come to its end",
             hint="Run it again: it goes on where it stopped.",
             objects=(run,),
         )
-    return record, of_revision(found, run, record.state.uid)
+    return record, wanted
 
 
 def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:

@@ -16,7 +16,7 @@ from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.apply.drift import Drift, compare, mark, replaced
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, of_revision, revision_key, same, shares
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, revision_key, same, shares, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.replicas import Count
@@ -145,10 +145,7 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
     record = records.find(api, wanted.run)
     if record is not None:
         check_owner(session, record, "up", uid=wanted.uid)
-    previous = None
-    if record is not None and record.state.revision:
-        found = api.get(revision_key(wanted.run, record.state.revision))
-        previous = None if found is None else of_revision(found, wanted.run, wanted.uid)
+    previous = None if record is None else stored_revision(api, wanted.run, wanted.uid, record.state.revision)
     live = _read(session, wanted)
     core, actor = api.get(keys.core_key(wanted.run)), api.get(keys.actor_key(wanted.run))
     there = [thing for thing in (*live.values(), core, actor) if thing is not None]
@@ -192,7 +189,7 @@ def _item(
         each for each in compare(document, live)
         if each.path != REPLICAS and (each.owners or known.get(str(each)) != mark(each))
     ]  # fmt: skip
-    edited = previous is None or previous.texts.get(key) != wanted.texts[key]
+    edited = previous is None or previous.objects.get(key) != document
     kept = found is not None and found.whose == "foreign" and (role in kept_roles or found.value == replicas_wanted)
     return Item(key, role, document, live, tuple(drift), edited, replicas_wanted, found, kept)
 
