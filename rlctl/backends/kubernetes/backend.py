@@ -150,7 +150,6 @@ class KubernetesBackend:
         api = self._api
         here = self._recorded(api, run)
         entry = run_index.read(run)
-        record = lost.find(api, run) if entry is not None else None
         return Session(
             api=api,
             me=self._me,
@@ -162,7 +161,7 @@ class KubernetesBackend:
             trouble=lambda state: listing.processes(api, state),
             ask=lambda state, path, body: control.ask(api, state.run, "GET" if body is None else "POST", path, body),
             force=self.force_conflicts,
-            at_home=entry is not None and record is not None and entry.uid == record.state.uid,
+            home_uid=None if entry is None else entry.uid,
             take_over=self.force_conflicts or run in self.take_over,
             recorded="" if here is None else here.uid,
         )

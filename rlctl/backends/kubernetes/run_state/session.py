@@ -23,7 +23,7 @@ class Session:
         trouble: returns the processes of a run that do not run; called while waiting for the first actors.
         ask: GET `path` from the manager of a run, or POST it with a body.
         force: take over fields of other field managers.
-        at_home: whether the run is in the index of this user.
+        home_uid: uid of the run of that name in the index of this user, wherever it is; None: none.
         take_over: change a run that another user has started.
         locking: called before the lock is taken, so before the first write.
         recorded: uid of the run of that name and place in the index of this user; "": none.
@@ -39,7 +39,7 @@ class Session:
     waiting: Say = quiet
     trouble: Callable[[RunState], list[Process]] = lambda state: []
     force: bool = False
-    at_home: bool = False
+    home_uid: str | None = None
     take_over: bool = False
     recorded: str = ""
     locking: Callable[[], object] = lambda: None
