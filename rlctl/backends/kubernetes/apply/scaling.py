@@ -76,9 +76,9 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     for role, count in counts.items():
         check_count(record.state, role, count)
     numbers = _numbers(wanted, counts)
-    _check_conflicts(session, numbers, record)
     state = replace(record.state, replicas={**record.state.replicas, **counts})
-    if state == record.state and not _differing(session, numbers, record):
+    differing = _differing(session, numbers, record)
+    if state == record.state and not differing:
         for key in numbers:
             yield Applied(str(key), "unchanged")
         _tell(session, wanted, state, counts)
@@ -90,12 +90,13 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
             check_owner(session, record, "scale")
             numbers = _numbers(wanted, counts)  # an `up` may have created other workloads meanwhile
             state = replace(record.state, replicas={**record.state.replicas, **counts})
+            differing = _differing(session, numbers, record)
             writer = Writer(session.api, hold)
             if state != record.state:
                 writer.save(replace(record, state=state))
                 written = True
             actors = wanted.workloads("actor")
-            for key, (thing, found) in _differing(session, numbers, record).items():
+            for key, (thing, found) in differing.items():
                 number = numbers[key]
                 if key in actors:
                     number = ramp.first(found.value, number, is_first=key == actors[0])
@@ -133,6 +134,7 @@ def _differing(
 
     Raises:
         Conflict: one of them is not of this run.
+        Refusal: another field manager has set the number of some, and it is not to be taken over.
     """
     found = {}
     for key, number in numbers.items():
@@ -142,17 +144,10 @@ def _differing(
             now = replicas.count(thing)
             if now.value != number or now.whose == "unfinished":
                 found[key] = (thing, now)
-    return found
-
-
-def _check_conflicts(session: Session, numbers: Mapping[Key, int], record: Record) -> None:
-    rows = [
-        replicas.row(key, found, numbers[key])
-        for key, (_, found) in _differing(session, numbers, record).items()
-        if found.whose == "foreign"
-    ]
+    rows = [replicas.row(key, now, numbers[key]) for key, (_, now) in found.items() if now.whose == "foreign"]
     if rows and not session.force:
         raise conflict(rows, run=record.state.run)
+    return found
 
 
 def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
