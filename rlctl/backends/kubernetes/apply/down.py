@@ -7,26 +7,33 @@ removed too.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Final, Literal
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.access import reader
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object, key_of, kubectl
 from rlctl.backends.kubernetes.api.refusals import GO_ON
 from rlctl.backends.kubernetes.api.watch import follow
-from rlctl.backends.kubernetes.apply import clean
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
+from rlctl.backends.kubernetes.run_state import inventory, keys, lock, lost
 from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
+from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, pod_of
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, workload_name
+
+CLEAN_TIMEOUT_S: Final = 300.0
+_REMOVE: Final = "import shutil, sys, os; os.path.isdir(sys.argv[1]) and shutil.rmtree(sys.argv[1])"
+_STATUS_BYTES: Final = 256 * 1024
+"""Bytes of a stored status, at most, of the 1 MiB of a ConfigMap; the spec and the inventory need room too."""
 
 
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
@@ -114,7 +121,7 @@ class _Down:
         if self._record.state.phase != "running" or not self._record.readable:
             return
         try:
-            found = last_words.kept(self._session.ask(self._record.state, "/status", None))
+            found = _storable(self._session.ask(self._record.state, "/status", None))
         except (RlctlError, RecursionError):  # it does not answer any more: a status stored before stays
             return
         if found is None:
@@ -194,8 +201,8 @@ class _Down:
         Raises:
             PartlyApplied: the folder could not be removed.
         """
-        key, wanted, storage = clean.key_of(self._run), self._revision(), self._record.state.storage
-        document = None if wanted is None else clean.pod(wanted)
+        key, wanted, storage = _cleaner_key(self._run), self._revision(), self._record.state.storage
+        document = None if wanted is None else _cleaner(wanted)
         if document is None and storage.partition(":")[0] == f"claim {volume_name(self._run)}":
             return  # the volume was our own, and is gone
         if document is None:
@@ -210,7 +217,7 @@ class _Down:
                 self._record = writer.save(replace(self._record, inventory=names))
             yield from self._remove(writer, key)  # of a try before: no inventory names it if the record is unreadable
             writer.create(document)
-        clean.await_end(self._session, key, str(document["spec"]["containers"][0]["command"][-1]))
+        _await_cleaned(self._session, key, str(document["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
             yield from self._remove(writer, key)
             if self._record.readable:  # the revision, which shows how the volume is reached, goes before the record
@@ -225,3 +232,80 @@ class _Down:
 
 def _listed(keys_: list[Key]) -> str:
     return ", ".join(map(str, keys_))
+
+
+def _cleaner_key(run: str) -> Key:
+    return Key("Pod", f"{run}-clean")
+
+
+def _cleaner(wanted: DesiredState) -> Object | None:
+    """Pod that removes VOLUME/runs/<run>-<uid8> and nothing else; None: the run has no manager to copy it from."""
+    return pod_of(wanted, _cleaner_key(wanted.run).name, "clean", ["python", "-c", _REMOVE, folder_of(wanted)])
+
+
+def _await_cleaned(session: Session, key: Key, folder: str) -> None:
+    """Wait for the end of the pod that removes files.
+
+    Raises:
+        PartlyApplied: the pod could not run, did not finish in time, or is gone; the same command tries again.
+    """
+    phase, do = _cleaned_phase(session, key), kubectl(session.api)
+    if phase == "Succeeded":
+        return
+    ends = {None: "was deleted by another hand", "Failed": "has failed"}
+    look = "" if phase is None else f"{do} logs {key.name} and {do} describe pod {key.name} say why; "
+    raise PartlyApplied(
+        f"Pod {key.name}, which removes {folder} from the volume, "
+        + ends.get(phase, f"has not come to its end within {CLEAN_TIMEOUT_S:g} s"),
+        hint=f"{look}the same command tries again.",
+        objects=(str(key),),
+    )
+
+
+def _cleaned_phase(session: Session, key: Key) -> str | None:
+    """Phase in which the pod has ended, or is at the timeout; None: it is gone."""
+    patience = session.patience(CLEAN_TIMEOUT_S)
+    for known in follow(session.api, "Pod", fields=f"metadata.name={key.name}"):
+        pod = known.get(key.name)
+        if pod is None:
+            return None
+        phase = str((pod.get("status") or {}).get("phase") or "")
+        if phase in ("Succeeded", "Failed") or patience.over(f"{key}, which removes the data of the run"):
+            return phase
+    return ""
+
+
+def _storable(said: object) -> tuple[dict[str, Any], list[str]] | None:
+    """The part of a status to store, and the names of entries left out: the largest, until the rest fits.
+
+    A number that is not finite becomes null, a character that UTF-8 cannot encode becomes `?`. None: it is no status.
+    """
+    try:
+        status = _plain(said)
+        if not isinstance(status, dict):
+            return None
+        sizes = {name: _bytes({name: value}) for name, value in status.items()}
+    except RecursionError:
+        return None
+    left_out = []
+    for name in sorted(sizes, key=lambda name: sizes[name], reverse=True):
+        if sum(sizes.values()) <= _STATUS_BYTES:
+            break
+        del sizes[name], status[name]
+        left_out.append(name)
+    return status, left_out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_plain(str(name)): _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _bytes(value: object) -> int:
+    """Bytes of a value as the record writes it."""
+    return len(json.dumps(value, indent=1, ensure_ascii=False).encode())
