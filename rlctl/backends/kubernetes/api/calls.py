@@ -7,7 +7,7 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
@@ -44,20 +44,16 @@ class Calls:
 
     def get(self, key: Key) -> Object | None:
         try:
-            found: Object = self._json("GET", self._path(key.kind, key.name), key=key)
+            return self._json("GET", self._path(key.kind, key.name), key=key)
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
-        return found
 
     def list(self, kind: str, *, labels: str = "", fields: str = "", most: int | None = None) -> Page:
-        for again in (True, True, False):
-            try:
+        for _ in range(3):
+            with suppress(Expired):  # between two pages
                 return self._list(kind, labels, fields, most)
-            except Expired:  # between two pages
-                if not again:
-                    break
         raise ApiError(f"a list of {kind}s has expired three times", status=410)
 
     def _list(self, kind: str, labels: str, fields: str, most: int | None) -> Page:
@@ -86,8 +82,7 @@ class Calls:
         query = {"fieldManager": manager, "force": "true" if force else "false", "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
-        found: Object = self._json("PATCH", self._path(key.kind, key.name), query, document, _APPLY, key=key)
-        return found
+        return self._json("PATCH", self._path(key.kind, key.name), query, document, _APPLY, key=key)
 
     def create(self, document: Object) -> Object:
         key = key_of(document)
@@ -103,8 +98,7 @@ class Calls:
         """Send a write that the server refuses the second time; if its first reply is lost, compare the live object."""
         tries = self._patience.begin()
         try:
-            found: Object = self._json(method, path, query, document, key=key, tries=tries)
-            return found
+            return self._json(method, path, query, document, key=key, tries=tries)
         except ApiError as error:
             if error.status != 409 or not tries.lost:
                 raise
@@ -221,7 +215,7 @@ class Calls:
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
         content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float = READ_TIMEOUT_S,
         tries: Tries | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Object:  # fmt: skip
         tries = tries or self._patience.begin()
         while True:
             answer = self._open(
@@ -234,7 +228,8 @@ class Calls:
                 self._pause(error, tries, key)
                 continue
             try:
-                return json.loads(content)
+                found: Object = json.loads(content)
+                return found
             except ValueError as error:
                 raise ApiError(
                     f"{self.server} answered {method} {path} with something else than JSON",

@@ -25,7 +25,7 @@ from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, numb
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, pod_of
+from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, workload_name
@@ -240,7 +240,10 @@ def _cleaner_key(run: str) -> Key:
 
 def _cleaner(wanted: DesiredState) -> Object | None:
     """Pod that removes VOLUME/runs/<run>-<uid8> and nothing else; None: the run has no manager to copy it from."""
-    return pod_of(wanted, _cleaner_key(wanted.run).name, "clean", ["python", "-c", _REMOVE, folder_of(wanted)])
+    if (manager := manager_of(wanted)) is None:
+        return None
+    name = _cleaner_key(wanted.run).name
+    return pod_of(wanted, manager, name, "clean", ["python", "-c", _REMOVE, folder_of(wanted)])
 
 
 def _await_cleaned(session: Session, key: Key, folder: str) -> None:
