@@ -91,7 +91,7 @@ def find(api: Api, run: str) -> RunState | None:
     if state.phase != "running" or not state.replicas.get("learner"):
         return state
     learner = api.get(Key("StatefulSet", names.workload_name(run, "learner")))
-    if learner is None or explain.asked(learner):
+    if learner is None or explain.replicas_of(learner):
         return state
     try:
         return as_told(state, control.ask(api, run, "GET", "/status", timeout_s=_ANSWER_S))
@@ -213,7 +213,7 @@ class _Listing:
     def _core_pods(self, roles: Sequence[Role]) -> dict[Role, list[Object]]:
         """Pods of the stateful roles, by role."""
         found: dict[Role, list[Object]] = {role: [] for role in roles}
-        if any(explain.asked(each) for role in roles for each in self._workloads.get(role, ())):
+        if any(explain.replicas_of(each) for role in roles for each in self._workloads.get(role, ())):
             listed = ",".join(roles)
             for pod in self._list("Pod", f"{self._selector},{names.COMPONENT} in ({listed})", most=2 * PODS_READ):
                 role = next((each for each in roles if each == role_of(pod)), None)
@@ -224,11 +224,11 @@ class _Listing:
     def _elastic_pods(self, role: Role) -> list[Object]:
         """All pods of a small role; of a large one those that are not ready, or as many as are needed to know why."""
         workloads = self._workloads.get(role, [])
-        if 0 < max(explain.counts(workloads, "replicas"), sum(map(explain.asked, workloads))) <= _FEW:
+        if 0 < max(explain.counts(workloads, "replicas"), sum(map(explain.replicas_of, workloads))) <= _FEW:
             selector = f"{self._selector},{names.COMPONENT}={role}"
             return self._list("Pod", selector, fields="status.phase!=Succeeded", most=PODS_READ)
         short = [each for each in workloads if _unready(each) > 0]
-        lacking = sum(explain.asked(each) for each in workloads) > explain.counts(workloads, "readyReplicas")
+        lacking = sum(explain.replicas_of(each) for each in workloads) > explain.counts(workloads, "readyReplicas")
         if not short and not lacking:
             return []
         selector = f"{self._selector},{names.COMPONENT}={role}"
@@ -282,7 +282,7 @@ class _Listing:
     def _refusals(self) -> list[Object]:
         """Events about pods that could not be created, if some are missing; they belong to the pods' owners."""
         short = any(
-            explain.counts([each], "replicas") < explain.asked(each)
+            explain.counts([each], "replicas") < explain.replicas_of(each)
             for workloads in self._workloads.values()
             for each in workloads
         )

@@ -23,7 +23,7 @@ _TROUBLE_S: Final = 15.0
 """Seconds between two checks why it does not run."""
 
 
-def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
+def upload(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
     """Upload the initial policy to the manager unless it has it.
 
     Args:
@@ -34,7 +34,7 @@ def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Ite
         WorkloadFailed: it cannot run.
         RlctlError: raised by `initial`.
     """
-    if "policy.json" in _there(session, state):
+    if "policy.json" in _await_files(session, state):
         return
     folder, digests = initial(), {}
     with reported(f"cannot read {folder}"):
@@ -54,7 +54,7 @@ def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Ite
     yield Applied("init", "created", f"{size:,} bytes brought to the manager")
 
 
-def _there(session: Session, state: RunState) -> dict[str, object]:
+def _await_files(session: Session, state: RunState) -> dict[str, object]:
     """Files of the policy that the manager has, once it answers."""
     patience, looked = session.patience(PATIENCE_S), session.clock()
     while True:

@@ -100,13 +100,13 @@ class Survey:
     @property
     def tells(self) -> bool:
         """Whether a manager that keeps running has to be notified: of changed live fields, or that its run resumes."""
-        if self.record is None or (self.record.live_sent in ("", self.live_hash) and not self.was_given_back):
+        if self.record is None or (self.record.live_sent in ("", self.live_hash) and not self.was_released):
             return False
         return any(item.role == "manager" and item.key.kind == "StatefulSet" and item.live is not None
                    and not item.restarts for item in self.items)  # fmt: skip
 
     @property
-    def was_given_back(self) -> bool:
+    def was_released(self) -> bool:
         """Whether learners are wanted and there are none: the manager has released the pods of a run that is over."""
         return any(
             item.role == "learner" and item.replicas > 0 and item.count is not None

@@ -22,9 +22,9 @@ from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, kubec
 from rlctl.backends.kubernetes.api.refusals import GO_ON, Refusal, partly
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp, revisions
-from rlctl.backends.kubernetes.apply.conflicts import check, refused
+from rlctl.backends.kubernetes.apply.conflicts import check, conflict_of
 from rlctl.backends.kubernetes.apply.drift import admitted
-from rlctl.backends.kubernetes.apply.initial import bring
+from rlctl.backends.kubernetes.apply.initial import upload
 from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, Survey, survey
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
@@ -50,7 +50,7 @@ def apply(
         for item in seen.items:
             yield Applied(str(item.key), "unchanged", _kept_words(item))
         if initial is not None:
-            yield from bring(session, seen.state, initial)
+            yield from upload(session, seen.state, initial)
         session.lock(wanted.run, verb).sweep()
         return
     check(session, seen)
@@ -66,7 +66,7 @@ def apply(
             finally:
                 written = writer.written > 0
         if initial is not None:
-            for applied in bring(session, seen.state, initial):
+            for applied in upload(session, seen.state, initial):
                 written = True
                 yield applied
         for applied in ramp.go_on(session, wanted.run, seen.state, _actors(seen), verb):
@@ -164,7 +164,7 @@ class _Up:
             live = self._document(item)
         except ApiError as error:
             if error.conflicts:
-                raise refused(item, error, self._wanted.run) from error
+                raise conflict_of(item, error, self._wanted.run) from error
             # 404: a RoleBinding whose Role we may not make
             lacks = error.status == 403 or (error.status == 404 and item.key.kind == "RoleBinding")
             if lacks and item.key.kind in DISPENSABLE:
@@ -255,7 +255,7 @@ class _Up:
             except ApiError as error:
                 if not error.conflicts:
                     raise
-                raise refused(item, error, self._wanted.run) from error
+                raise conflict_of(item, error, self._wanted.run) from error
             if number:
                 yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
 

@@ -35,7 +35,7 @@ def quotas(api: Api, run: Fleet) -> Iterator[Check]:
     found = api.list("ResourceQuota").items
     if not found:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
-    there = _there(api, run) if found else set()
+    there = _left_by_down(api, run) if found else set()
     for quota in found:
         yield _quota(api, run, quota, there)
 
@@ -93,7 +93,7 @@ def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, f
     return total
 
 
-def _there(api: Api, run: Fleet) -> set[Key]:
+def _left_by_down(api: Api, run: Fleet) -> set[Key]:
     """Objects of the run that `down` has left."""
     if run.live:
         return set()
