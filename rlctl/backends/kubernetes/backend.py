@@ -152,6 +152,7 @@ class KubernetesBackend:
         entry = run_index.read(run)
         return Session(
             api=api,
+            run=run,
             me=self._me,
             clock=self._clock,
             sleep=self._sleep,
@@ -159,7 +160,7 @@ class KubernetesBackend:
             note=lambda text: self.note(text),
             waiting=lambda text: self.waiting(text),
             trouble=lambda state: listing.processes(api, state),
-            ask=lambda state, path, body: control.ask(api, state.run, "GET" if body is None else "POST", path, body),
+            ask=lambda path, body: control.ask(api, run, "GET" if body is None else "POST", path, body),
             force=self.force_conflicts,
             home_uid=None if entry is None else entry.uid,
             take_over=self.force_conflicts or run in self.take_over,
@@ -227,7 +228,8 @@ class KubernetesBackend:
 
         session = replace(self._session(plan.run), locking=led_here)
         try:
-            yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note), initial=initial)
+            wanted = replace(of_plan(plan, documents, spec), note=note)
+            yield from whole_or_partly(session, up.apply(session, wanted, initial=initial))
         except BaseException:  # a second Ctrl-C, too
             self._forget_unless_there(api, entry, others)
             raise
@@ -276,7 +278,7 @@ class KubernetesBackend:
             Conflict: no such run or revision, or a field of the run that cannot change differs.
         """
         session = self._session(run)
-        yield from rollback.rollback(session, run, number)
+        yield from whole_or_partly(session, rollback.rollback(session, run, number))
         with suppress(RlctlError):  # `render` asks no cluster what runs now
             record, entry = records.find(session.api, run), run_index.read(run)
             if record is not None and entry is not None and entry.uid == record.state.uid:
@@ -323,7 +325,8 @@ class KubernetesBackend:
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
         """
-        yield from whole_or_partly(scaling.scale(self._session(run), run, replicas))
+        session = self._session(run)
+        yield from whole_or_partly(session, scaling.scale(session, run, replicas))
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
         """Replace all pods of a role by a rolling update of its controller.
@@ -332,7 +335,8 @@ class KubernetesBackend:
             Conflict: no such run or role, the run is down or another user's, or another command holds it.
             TimedOut: the pods of one Deployment do not become ready; the others were not restarted.
         """
-        yield from whole_or_partly(scaling.restart(self._session(run), run, role))
+        session = self._session(run)
+        yield from whole_or_partly(session, scaling.restart(session, run, role))
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
         """Remove everything of a run, senders before receivers; the data that it has learned stays unless `volumes`.
@@ -346,7 +350,7 @@ class KubernetesBackend:
         """
         session = self._session(run)
         record = lost.find(session.api, run)
-        yield from whole_or_partly(down.down(session, run, volumes=volumes, grace_s=grace_s))
+        yield from whole_or_partly(session, down.down(session, run, volumes=volumes, grace_s=grace_s))
         if volumes and record is not None:
             index.forget(run, record.state.uid)
         elif volumes:  # a `down` that was killed just before this

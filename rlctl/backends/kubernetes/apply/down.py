@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.access import reader
@@ -51,7 +51,7 @@ def _tidy(session: Session, run: str) -> None:
     """Remove the lock of a command that was killed before its very last write."""
     found = session.api.get(Key("Lease", lock_name(run)))
     if found is not None and lock.is_of(found, run):
-        with session.lock(run, "down").held():
+        with session.lock("down").held():
             pass
 
 
@@ -80,7 +80,7 @@ class _Down:
         yield from self._workloads()
         with self._locked() as writer:
             for key in _going(self._record):
-                yield from self._remove(writer, key)
+                yield from writer.remove(key, self._uid)
             self._stopped(writer)
         if volumes:
             yield from self._volumes()
@@ -92,13 +92,13 @@ class _Down:
         Raises:
             Conflict: another command has changed it, or holds the lock.
         """
-        with self._session.lock(self._run, "down").held() as hold:
+        with self._session.lock("down").held() as hold:
             found = lost.find(self._api, self._run)
             if found is None or found.version != self._record.version:
                 raise Conflict(
                     f"another command has changed run {self._run} meanwhile", hint=GO_ON, objects=(self._run,)
                 )
-            yield Writer(self._api, hold)
+            yield Writer(self._session, hold)
 
     def _live_manager(self) -> Object | None:
         live = self._api.get(Key("StatefulSet", workload_name(self._run, "manager")))
@@ -121,7 +121,7 @@ class _Down:
         if self._record.state.phase != "running" or not self._record.readable:
             return
         try:
-            found = _storable(self._session.ask(self._record.state, "/status", None))
+            found = _storable(self._session.ask("/status", None))
         except (RlctlError, RecursionError):  # it does not answer any more: a status stored before stays
             return
         if found is None:
@@ -133,7 +133,7 @@ class _Down:
             self._record = writer.save(replace(self._record, final=final))
         if final.get("phase") == "failed":  # so that the manager of the next `up` begins with all its time
             with suppress(RlctlError):
-                self._session.ask(self._record.state, "/reload", {})
+                self._session.ask("/reload", {})
 
     def _workloads(self) -> Iterator[Applied]:
         """Remove workloads from the last wave to the first; each waits until the one before is gone, or timed out."""
@@ -146,15 +146,10 @@ class _Down:
         for number in sorted(waves, reverse=True):
             with self._locked() as writer:
                 for key in waves[number]:
-                    yield from self._remove(writer, key, "Foreground")
+                    yield from writer.remove(key, self._uid, propagation="Foreground")
             remaining = self._await_gone(waves[number])
             if remaining:
                 self._session.note(f"{_listed(remaining)}: pods are still ending after {self._grace_s:g} s")
-
-    def _remove(
-        self, writer: Writer, key: Key, how: Literal["Background", "Foreground"] = "Background"
-    ) -> Iterator[Applied]:  # fmt: skip
-        yield from writer.remove(key, self._run, self._uid, self._session.note, propagation=how)
 
     def _await_gone(self, waited: list[Key]) -> list[Key]:
         """Wait for objects to go; returns those left at the timeout."""
@@ -186,14 +181,14 @@ class _Down:
         if readers := reader.left(self._session, self._run):
             with self._locked() as writer:
                 for thing in readers:
-                    yield from self._remove(writer, key_of(thing))
+                    yield from writer.remove(key_of(thing), self._uid)
         claims = [key for key in self._record.inventory if key.kind == "PersistentVolumeClaim"]
         if not claims and self._wrote and not self._record.emptied:
             yield from self._clean()
         with self._locked() as writer:
             others = [keys.core_key(self._run), keys.actor_key(self._run), *self._record.inventory]
             for key in inventory.union(claims, others, [self._record.key]):
-                yield from self._remove(writer, key)
+                yield from writer.remove(key, self._uid)
 
     def _clean(self) -> Iterator[Applied]:
         """Remove the run's folder from a volume that is not ours.
@@ -215,11 +210,11 @@ class _Down:
             if self._record.readable and key not in self._record.inventory:
                 names = (*self._record.inventory, key)
                 self._record = writer.save(replace(self._record, inventory=names))
-            yield from self._remove(writer, key)  # of a try before: no inventory names it if the record is unreadable
+            yield from writer.remove(key, self._uid)  # of a try before, which the inventory of an unreadable run lacks
             writer.create(document)
         _await_cleaned(self._session, key, str(document["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
-            yield from self._remove(writer, key)
+            yield from writer.remove(key, self._uid)
             if self._record.readable:  # the revision, which shows how the volume is reached, goes before the record
                 self._record = writer.save(replace(self._record, emptied=True))
         yield Applied(storage, "removed")

@@ -44,12 +44,13 @@ def upload(session: Session, state: RunState, initial: Callable[[], Path]) -> It
             digests[name] = hashlib.sha256(data).hexdigest()
             for offset in range(0, len(data), PIECE_BYTES):
                 piece = base64.b64encode(data[offset : offset + PIECE_BYTES]).decode()
-                _post(session, state, {"name": name, "offset": offset, "data": piece})
-        _post(session, state, {"whole": digests})
+                _post(session, {"name": name, "offset": offset, "data": piece})
+        _post(session, {"whole": digests})
     except RlctlError as error:
         raise PartlyApplied(
             f"the policy that the run begins with did not reach it: {error.message}", hint=GO_ON
         ) from error
+    session.written += 1
     size = sum(map(len, files.values()))
     yield Applied("init", "created", f"{size:,} bytes brought to the manager")
 
@@ -59,7 +60,7 @@ def _await_files(session: Session, state: RunState) -> dict[str, object]:
     patience, looked = session.patience(PATIENCE_S), session.clock()
     while True:
         try:
-            found = session.ask(state, "/files?folder=init", None).get("files")
+            found = session.ask("/files?folder=init", None).get("files")
             return found if isinstance(found, dict) else {}
         except BackendUnreachable as error:
             if _lasts(error):
@@ -84,8 +85,8 @@ def _await_files(session: Session, state: RunState) -> dict[str, object]:
         session.sleep(_LOOK_S)
 
 
-def _post(session: Session, state: RunState, body: dict[str, object]) -> None:
-    persist(lambda: session.ask(state, "/init", body), session.sleep, lasts=_lasts)
+def _post(session: Session, body: dict[str, object]) -> None:
+    persist(lambda: session.ask("/init", body), session.sleep, lasts=_lasts)
 
 
 def _lasts(error: BackendUnreachable) -> bool:

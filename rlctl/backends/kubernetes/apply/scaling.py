@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
-from rlctl.backends.kubernetes.api.refusals import Refusal, conflict, partly
+from rlctl.backends.kubernetes.api.refusals import conflict
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.run_states import check_count, check_role
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
+from rlctl.errors import Conflict, RlctlError, TimedOut
 from rlctl.spec.names import DOMAIN, selector
 
 RESTART_MANAGER: Final = "rlctl-restart"
@@ -83,33 +83,26 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
             yield Applied(str(key), "unchanged")
         _tell(session, wanted, state, counts)
         return
-    written = False
-    try:
-        with session.lock(run, "scale").held() as hold:
-            record, wanted = live(session, run)
-            check_owner(session, record, "scale")
-            numbers = _numbers(wanted, counts)  # an `up` may have created other workloads meanwhile
-            state = replace(record.state, replicas={**record.state.replicas, **counts})
-            differing = _differing(session, numbers, record)
-            writer = Writer(session.api, hold)
-            if state != record.state:
-                writer.save(replace(record, state=state))
-                written = True
-            actors = wanted.workloads("actor")
-            for key, (thing, found) in differing.items():
-                number = numbers[key]
-                if key in actors:
-                    number = ramp.first(found.value, number, is_first=key == actors[0])
-                if number != found.value:
-                    writer.set_count(thing, number, force=session.force)
-                    yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
-        _tell(session, wanted, state, counts)
-        if "actor" in counts:
-            yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
-    except (BackendUnreachable, Refusal) as error:
-        if not written:
-            raise
-        raise partly(error) from error
+    with session.lock("scale").held() as hold:
+        record, wanted = live(session, run)
+        check_owner(session, record, "scale")
+        numbers = _numbers(wanted, counts)  # an `up` may have created other workloads meanwhile
+        state = replace(record.state, replicas={**record.state.replicas, **counts})
+        differing = _differing(session, numbers, record)
+        writer = Writer(session, hold)
+        if state != record.state:
+            writer.save(replace(record, state=state))
+        actors = wanted.workloads("actor")
+        for key, (thing, found) in differing.items():
+            number = numbers[key]
+            if key in actors:
+                number = ramp.first(found.value, number, is_first=key == actors[0])
+            if number != found.value:
+                writer.set_count(thing, number, force=session.force)
+                yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
+    _tell(session, wanted, state, counts)
+    if "actor" in counts:
+        yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
 
 
 def _numbers(wanted: DesiredState, counts: Mapping[str, int]) -> dict[Key, int]:
@@ -122,7 +115,7 @@ def _tell(session: Session, wanted: DesiredState, state: RunState, counts: Mappi
     if not counts.keys() & set(_RECKONED_WITH):
         return
     try:
-        session.ask(state, "/reload", {"live": wanted.live_with(state.replicas)})
+        session.ask("/reload", {"live": wanted.live_with(state.replicas)})
     except RlctlError as error:
         session.note(f"the manager has not heard of the new number: {error.message}; the same command tells it again")
 
@@ -160,13 +153,13 @@ def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
     for number, key in enumerate(keys):
         if number:
             _await_rolled_out(session, keys[number - 1], run, role)
-        with session.lock(run, "restart").held() as hold:
+        with session.lock("restart").held() as hold:
             thing = session.api.get(key)
             if thing is None or thing["metadata"].get("deletionTimestamp"):
                 continue
             check_ours(thing, run, record.state.uid, session.api.namespace)
             try:
-                Writer(session.api, hold).apply(
+                Writer(session, hold).apply(
                     _annotated(thing, at), manager=RESTART_MANAGER, uid=thing["metadata"]["uid"]
                 )  # fmt: skip
             except ApiError as error:

@@ -88,6 +88,18 @@ def test_a_read_that_fails_after_a_write_is_partly_applied_too(lab: Lab) -> None
         lab.up()
 
 
+def test_a_down_that_is_refused_after_the_last_status_was_stored_is_partly_applied(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, {"phase": "running"})
+    lab.api.refuse = lambda method, key: (
+        forbidden(key, "delete") if (method, key.kind) == ("DELETE", "Deployment") else None
+    )
+    with pytest.raises(PartlyApplied, match="may not delete Deployment"):
+        lab.down()
+    assert lab.record.final == {"phase": "running"}
+
+
 def test_a_refusal_of_the_very_first_write_is_no_partial_one(lab: Lab) -> None:
     lab.api.refuse = lambda method, key: forbidden(key) if (method, key.name) == ("POST", "pong-state") else None
     with pytest.raises(ApiError, match="may not create ConfigMap pong-state") as error:

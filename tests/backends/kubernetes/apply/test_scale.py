@@ -357,7 +357,7 @@ def test_first_actors_that_cannot_run_end_it(lab: Lab) -> None:
     lab.api.stuck.add("pong-actor-0")
     broken = Process("actor", 0, "failed", reason="image not found", permanent=True, next="rlctl image push")
     session = Session(
-        lab.api, lambda state, path, body: {}, me=ALICE, clock=lab.api.clock, sleep=lab.api.sleep, now=lab.api.now,
+        lab.api, "pong", lambda path, body: {}, me=ALICE, clock=lab.api.clock, sleep=lab.api.sleep, now=lab.api.now,
         trouble=lambda state: [broken],
     )  # fmt: skip
     state: RunState = lab.record.state
