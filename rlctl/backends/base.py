@@ -159,7 +159,6 @@ class LogRecord:
     process: str  # "actor/7"
     message: str
     extra: Mapping[str, Any] = field(default_factory=dict)
-    raw: str = ""
 
 
 Folder = Literal["models", "checkpoints", "results", "init", "episodes"]

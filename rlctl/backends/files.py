@@ -187,7 +187,7 @@ def broken(path: Path, what: str, why: str) -> BackendUnreachable:
     )
 
 
-def place(made: Path, file: Path) -> None:
+def link_or_copy(made: Path, file: Path) -> None:
     """Link a finished file to a free name; copy it on file systems without hard links (exFAT, many of FUSE).
 
     Raises:

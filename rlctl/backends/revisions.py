@@ -1,4 +1,4 @@
-"""Revisions of a run on every target: which ones fit a live run, their authors, and a plan made from one."""
+"""Revisions of a run on every target: which ones fit a live run, and their authors."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import getpass
 import os
 import socket
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast, get_args
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from rlctl.backends.base import Revision, RunState
 from rlctl.errors import Conflict
-from rlctl.plan import Plan, RolePlan, TargetName, changes
-from rlctl.spec.base import ROLES
+from rlctl.plan import changes
 from rlctl.spec.schema import Spec
 
 KEPT_AS_IT_IS: Final = "storage.size"
@@ -66,31 +65,3 @@ def missing(run: str, number: int, kept: Sequence[int]) -> Conflict:
     """The error for a revision that is not kept."""
     listed = ", ".join(map(str, kept)) or "none"
     return Conflict(f"run {run} has no revision {number}; kept: {listed}", hint=f"rlctl history {run}", objects=(run,))
-
-
-def plan_of(
-    state: RunState, rlctl_version: str, hashes: Mapping[str, str], replicas: Mapping[str, int],
-    code: str | None = None,
-) -> Plan:  # fmt: skip
-    """Plan with the parts that `apply` needs, for documents that are rendered already.
-
-    Args:
-        code: folder of the user's modules on this machine.
-
-    Raises:
-        Conflict: the run is recorded for a target that this release does not have.
-    """
-    if state.target not in get_args(TargetName):
-        raise Conflict(
-            f"run {state.run} was started by rlctl {state.rlctl_version} for target {state.target}, which this release "
-            "does not have",
-            hint="use that release",
-            objects=(state.run,),
-        )
-    roles = tuple(
-        RolePlan(role, replicas[role], cpu=0.0, memory_mib=0.0, gpu=0, threads=1, run_file={}, hash=hashes[role])
-        for role in ROLES
-        if role in replicas
-    )
-    target = cast(TargetName, state.target)
-    return Plan(state.run, state.uid, rlctl_version, target, roles, live={}, code_path=code)

@@ -7,18 +7,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from rlctl.backends.base import Phase, Process, RunState
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 
 FORMAT: Final = 1
-_PHASES: Final[Mapping[str, Phase]] = {
-    "running": "running",
-    "stopped": "stopped",
-    "finished": "finished",
-    "failed": "failed",
-}
+_PHASES: Final[Mapping[str, Phase]] = {phase: phase for phase in get_args(Phase)}
 ENDS: Final[Mapping[str, Phase]] = {"finished": "finished", "failed": "failed"}
 """Phases of a manager whose run has ended by itself."""
 

@@ -16,20 +16,16 @@ from typing import Any, Final
 from rlctl.plan import PATCHED_BY, Document, Plan, RolePlan
 from rlctl.render.encode import to_document
 from rlctl.render.engine import environment, render, source
-from rlctl.render.objects import RenderedObject, objects
+from rlctl.render.objects import Object, objects
 from rlctl.render.patches import Patches
 from rlctl.render.replacing import loader
 from rlctl.spec import names
-from rlctl.spec.base import Role
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
 from rlctl.spec.units import mebibytes
 
-PAGES: Final = {"tensorboard": "tensorboard", "status": "manager"}
-"""Page -> role whose pods show it."""
 KEPT: Final = ("manager",)
 """Roles that stay when a run is finished: its result can then still be asked for."""
-_STATEFUL: Final[tuple[Role, ...]] = ("manager", "modelpool", "replay", "learner")
 _RBAC: Final = "rbac.authorization.k8s.io"
 _SHM_SHARE: Final = 0.25
 """Fraction of a learner's memory for /dev/shm: data between its threads and a loader's processes."""
@@ -53,11 +49,12 @@ def cluster_documents(plan: Plan, spec: Spec) -> list[Document]:
     there: set[tuple[str, str]] = set()
     for template, values in _parts(plan, spec):
         path = f"kubernetes/{template}.yaml.j2"
-        for part in objects(render(engine, path, values), source(engine, path)):
-            role = part.object["metadata"].get("labels", {}).get(names.COMPONENT, "")
-            there.add((role, part.object["kind"]))
-            patched, origins = patches.applied(part.object, role)
-            document = _document(RenderedObject(patched, part.origin), role, origins)
+        origin = source(engine, path)
+        for thing in objects(render(engine, path, values), origin):
+            role = thing["metadata"].get("labels", {}).get(names.COMPONENT, "")
+            there.add((role, thing["kind"]))
+            patched, origins = patches.applied(thing, role)
+            document = _document(patched, role, (origin, *origins))
             made.append((names.wave(patched["kind"], role), document))
     patches.missed(there)
     return [document for _, document in sorted(made, key=lambda each: each[0])]
@@ -80,7 +77,8 @@ def admin(namespace: str, user: str = "", *, group: str = "") -> list[Document]:
     found: list[Document] = []
     for template in ("namespace", "access", "priority"):
         path = f"kubernetes/admin/{template}.yaml.j2"
-        found += [_document(part, "", ()) for part in objects(render(engine, path, values), source(engine, path))]
+        origin = source(engine, path)
+        found += [_document(thing, "", (origin,)) for thing in objects(render(engine, path, values), origin)]
     return found
 
 
@@ -98,10 +96,9 @@ def _binding(subject: Mapping[str, str]) -> str:
     return "-".join(filter(None, ("rlctl", readable, hashlib.sha256(whole.encode()).hexdigest()[:8])))
 
 
-def _document(part: RenderedObject, role: str, patched_by: tuple[str, ...]) -> Document:
-    name = f"{part.object['kind']}-{part.object['metadata']['name']}.yaml".lower()
-    origin = PATCHED_BY.join((part.origin, *patched_by))
-    return Document(name, to_document(part.object), role, origin)
+def _document(thing: Object, role: str, origins: tuple[str, ...]) -> Document:
+    name = names.document_name(thing["kind"], thing["metadata"]["name"])
+    return Document(name, to_document(thing), role, PATCHED_BY.join(origins))
 
 
 def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -124,7 +121,7 @@ def _parts(plan: Plan, spec: Spec) -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("modelpool", "replay", "learner", "evaluator"):
         if name in roles:
             yield name, {**common, "role": roles[name], "saved": _saved(plan, spec)}
-    for page in PAGES:
+    for page in names.PAGES:
         values = {**common, "page": _page(plan, page)}
         yield page, values
         if spec.kubernetes.expose == "loadbalancer":
@@ -159,7 +156,7 @@ def _role(plan: Plan, spec: Spec, role: RolePlan, shard: int | None = None) -> d
     return {
         "name": names.workload_name(plan.run, role.role, shard),
         "labels": labels,
-        "queued_labels": labels | ({} if queue is None else {"kueue.x-k8s.io/queue-name": queue}),
+        "queued_labels": labels | ({} if queue is None else {names.QUEUE: queue}),
         "pod_labels": labels | {names.UID: plan.uid},
         "selector": {names.INSTANCE: plan.run, names.COMPONENT: role.role} | number,
         "config": names.run_file_name(plan.run, role.role, role.hash),
@@ -199,16 +196,17 @@ def _released(plan: Plan) -> dict[str, list[str]]:
             shards = range(names.shards(role.most))
             found["deployments"] += [names.workload_name(plan.run, "actor", shard) for shard in shards]
         elif role.role not in KEPT:
-            plural = "statefulsets" if role.role in _STATEFUL else "deployments"
+            plural = "statefulsets" if role.role in names.STATEFUL else "deployments"
             found[plural].append(names.workload_name(plan.run, role.role))
     return found
 
 
 def _page(plan: Plan, page: str) -> dict[str, Any]:
+    component, port = names.PAGES[page]
     return {
         **_workload(plan, page),
-        "shown_by": {names.INSTANCE: plan.run, names.COMPONENT: PAGES[page]},
-        "port": names.PORTS["tensorboard" if page == "tensorboard" else "probe"],
+        "shown_by": {names.INSTANCE: plan.run, names.COMPONENT: component},
+        "port": names.PORTS[port],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -13,15 +12,7 @@ from rlctl.spec import yaml
 Object = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RenderedObject:
-    """One object, and the template that it came from."""
-
-    object: Object
-    origin: str
-
-
-def objects(text: str, origin: str) -> Iterator[RenderedObject]:
+def objects(text: str, origin: str) -> Iterator[Object]:
     """The objects of a rendered template; keys and items without a value are left out of them.
 
     A value never fills more than one line, so `---` on a line of its own is the template's, and the lines of the text
@@ -31,7 +22,7 @@ def objects(text: str, origin: str) -> Iterator[RenderedObject]:
         SpecError: it is not YAML, or not objects with kind and name; with template and line.
     """
     for found in _parsed(text, origin):
-        yield RenderedObject(without_nothing(found), origin)
+        yield without_nothing(found)
 
 
 @lru_cache(maxsize=256)

@@ -21,6 +21,10 @@ UID: Final = f"{DOMAIN}/uid"
 """Annotation of every object, and label of its pods: the uid of the run."""
 WORKLOADS: Final = {"Deployment": "deployments", "StatefulSet": "statefulsets"}
 """Kind that has pods -> its plural in a path of the API."""
+STATEFUL: Final = ("manager", "modelpool", "replay", "learner")
+"""Roles of a StatefulSet: the names of their pods have a meaning, and there are few."""
+QUEUE: Final = "kueue.x-k8s.io/queue-name"
+"""Label of a workload that Kueue admits: its queue."""
 _WAVES: Final = {"PersistentVolumeClaim": 1, "Service": 2, "PodDisruptionBudget": 2}
 _WAVES_OF_ROLES: Final = {"manager": 3, "modelpool": 3, "replay": 4, "inference": 5, "learner": 5, "actor": 7}
 SHARD: Final = f"{DOMAIN}/shard"
@@ -28,6 +32,8 @@ SHARD: Final = f"{DOMAIN}/shard"
 SHARD_REPLICAS: Final = 1000
 """Replicas of one actor Deployment, at most."""
 PORTS: Final = {"rpc": 7100, "notice": 7101, "experience": 7102, "probe": 7180, "control": 7190, "tensorboard": 6006}
+PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
+"""Page -> component whose pods show it, and the name of its port."""
 VOLUME: Final = "/rlctl"
 """Mount path of the shared volume; the folder of a run is VOLUME/runs/<name>-<uid8>."""
 
@@ -87,6 +93,11 @@ def volume_name(run: str) -> str:
 def workload_name(run: str, role: str, shard: int | None = None) -> str:
     """StatefulSet or Deployment of a role; actors have one Deployment for each shard."""
     return f"{run}-{role}" if shard is None else f"{run}-{role}-{shard}"
+
+
+def document_name(kind: str, name: str) -> str:
+    """File name of the document of an object."""
+    return f"{kind}-{name}.yaml".lower()
 
 
 def shards(most: int) -> int:

@@ -268,7 +268,7 @@ class Rlctl:
         self.backend.report(run, {**STATUS, "run": run, "uid": state.uid, **status})
 
     def log(self, process: str, message: str, *, ago_s: float = 0.0, level: str = "INFO", **extra: Any) -> None:
-        record = LogRecord(self.now() - timedelta(seconds=ago_s), level, process, message, extra, message)
+        record = LogRecord(self.now() - timedelta(seconds=ago_s), level, process, message, extra)
         self.backend.say("pole", record)
 
 

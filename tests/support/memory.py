@@ -396,5 +396,5 @@ def _matches(old: bool, record: LogRecord, query: LogQuery) -> bool:
         and (query.since is None or record.time >= query.since)
         and (query.until is None or record.time <= query.until)
         and (query.level is None or LEVELS.index(record.level) >= LEVELS.index(query.level))
-        and (query.grep is None or re.search(query.grep, record.raw or record.message) is not None)
+        and (query.grep is None or re.search(query.grep, record.message) is not None)
     )

@@ -39,7 +39,7 @@ from rlctl.backends.kubernetes.apply.writing import whole_or_partly
 from rlctl.backends.kubernetes.preflight import doctor, findings
 from rlctl.backends.kubernetes.run_state import index, lost, owner
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.desired_state import of_plan, of_revision, revision_key
+from rlctl.backends.kubernetes.run_state.desired_state import of_plan, stored_revision
 from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.revisions import images_of
@@ -150,9 +150,9 @@ class KubernetesBackend:
         api = self._api
         here = self._recorded(api, run)
         entry = run_index.read(run)
-        record = lost.find(api, run) if entry is not None else None
         return Session(
             api=api,
+            run=run,
             me=self._me,
             clock=self._clock,
             sleep=self._sleep,
@@ -160,9 +160,9 @@ class KubernetesBackend:
             note=lambda text: self.note(text),
             waiting=lambda text: self.waiting(text),
             trouble=lambda state: listing.processes(api, state),
-            ask=lambda state, path, body: control.ask(api, state.run, "GET" if body is None else "POST", path, body),
+            ask=lambda path, body: control.ask(api, run, "GET" if body is None else "POST", path, body),
             force=self.force_conflicts,
-            at_home=entry is not None and record is not None and entry.uid == record.state.uid,
+            home_uid=None if entry is None else entry.uid,
             take_over=self.force_conflicts or run in self.take_over,
             recorded="" if here is None else here.uid,
         )
@@ -228,7 +228,8 @@ class KubernetesBackend:
 
         session = replace(self._session(plan.run), locking=led_here)
         try:
-            yield from up.apply(session, replace(of_plan(plan, documents, spec), note=note), initial=initial)
+            wanted = replace(of_plan(plan, documents, spec), note=note)
+            yield from whole_or_partly(session, up.apply(session, wanted, initial=initial))
         except BaseException:  # a second Ctrl-C, too
             self._forget_unless_there(api, entry, others)
             raise
@@ -277,7 +278,7 @@ class KubernetesBackend:
             Conflict: no such run or revision, or a field of the run that cannot change differs.
         """
         session = self._session(run)
-        yield from rollback.rollback(session, run, number)
+        yield from whole_or_partly(session, rollback.rollback(session, run, number))
         with suppress(RlctlError):  # `render` asks no cluster what runs now
             record, entry = records.find(session.api, run), run_index.read(run)
             if record is not None and entry is not None and entry.uid == record.state.uid:
@@ -324,7 +325,8 @@ class KubernetesBackend:
             WorkloadFailed: the first actors cannot run.
             TimedOut: actors do not become ready.
         """
-        yield from whole_or_partly(scaling.scale(self._session(run), run, replicas))
+        session = self._session(run)
+        yield from whole_or_partly(session, scaling.scale(session, run, replicas))
 
     def restart(self, run: str, role: str) -> Iterator[Applied]:
         """Replace all pods of a role by a rolling update of its controller.
@@ -333,7 +335,8 @@ class KubernetesBackend:
             Conflict: no such run or role, the run is down or another user's, or another command holds it.
             TimedOut: the pods of one Deployment do not become ready; the others were not restarted.
         """
-        yield from whole_or_partly(scaling.restart(self._session(run), run, role))
+        session = self._session(run)
+        yield from whole_or_partly(session, scaling.restart(session, run, role))
 
     def delete(self, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
         """Remove everything of a run, senders before receivers; the data that it has learned stays unless `volumes`.
@@ -347,7 +350,7 @@ class KubernetesBackend:
         """
         session = self._session(run)
         record = lost.find(session.api, run)
-        yield from whole_or_partly(down.down(session, run, volumes=volumes, grace_s=grace_s))
+        yield from whole_or_partly(session, down.down(session, run, volumes=volumes, grace_s=grace_s))
         if volumes and record is not None:
             index.forget(run, record.state.uid)
         elif volumes:  # a `down` that was killed just before this
@@ -361,8 +364,8 @@ class KubernetesBackend:
         if revision is not None:
             return list(rollback.kept(api, scaling.known(api, run), revision).documents)
         state = scaling.known(api, run).state
-        found = api.get(revision_key(run, state.revision)) if state.revision else None
-        return [] if found is None else list(of_revision(found, run, state.uid).documents)
+        found = stored_revision(api, run, state.uid, state.revision)
+        return [] if found is None else list(found.documents)
 
     def processes(self, run: str, known: RunState | None = None) -> list[Process]:
         """Every replica; healthy ones are only counted."""
@@ -399,14 +402,14 @@ class KubernetesBackend:
         if state.phase != "stopped" and self.stored_status(run) is None:
             yield FilesOfManager(lambda path: self.control(run, "GET", path))
             return
-        found = self._api.get(revision_key(run, state.revision)) if state.revision else None
+        found = stored_revision(self._api, run, state.uid, state.revision)
         if found is None:
             raise Conflict(
                 f"run {run} is taken down, and nothing is recorded of how its volume is reached",
                 hint="`rlctl up SPEC` starts it again, and its manager reads the volume",
                 objects=(run,),
             )
-        with reader.opened(self._session(run), state, of_revision(found, run, state.uid)) as files:
+        with reader.opened(self._session(run), state, found) as files:
             yield files
 
     def logs(self, run: str, query: LogQuery) -> Iterator[LogRecord]:

@@ -143,7 +143,7 @@ class Parser:
         before = self._record_before()
         boot = {"boot": before.extra["boot"]} if "boot" in before.extra else {}
         trace = bool(entry.rest) or entry.head.startswith(TRACE_STARTS)
-        return LogRecord(before.time, "ERROR" if trace else "INFO", self._process, text, boot, text)
+        return LogRecord(before.time, "ERROR" if trace else "INFO", self._process, text, boot)
 
     def _record_before(self) -> LogRecord:
         if self._parsed is None and self._before is not None:
@@ -161,4 +161,4 @@ def _from_json(text: str, process: str) -> LogRecord | None:
     extra |= {key: line[key] for key in ("boot", "exc") if line.get(key)}
     if time.tzinfo is None:
         time = time.replace(tzinfo=UTC)
-    return LogRecord(time, str(line.get("level", "INFO")), process, str(line.get("msg", "")), extra, text)
+    return LogRecord(time, str(line.get("level", "INFO")), process, str(line.get("msg", "")), extra)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from rlctl import signing
-from rlctl.backends.files import place, writing
+from rlctl.backends.files import link_or_copy, writing
 from rlctl.cli.models.listing import (
     PIECE_BYTES,
     StoredModel,
@@ -74,7 +74,7 @@ def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, 
                 signing.sign(made, sign)
             if there:  # it may be a mount point, or the working directory of a shell: it stays itself
                 for path in written:  # what makes it a model comes last
-                    place(made / path.name, folder / path.name)
+                    link_or_copy(made / path.name, folder / path.name)
             else:
                 made.rename(folder)
     return written

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from rlctl import signing
-from rlctl.backends.files import place, require_free, writing
+from rlctl.backends.files import link_or_copy, require_free, writing
 from rlctl.cli.context import World
 from rlctl.cli.models.fetched import Code, ModelOrFolder, Sign, Verify, code_of, fetched
 from rlctl.cli.models.player import played
@@ -97,7 +97,7 @@ def _whole(file: Path, force: bool) -> Iterator[Path]:
         yield made
         require_free(file, force)
         with writing(file):
-            made.replace(file) if force else place(made, file)
+            made.replace(file) if force else link_or_copy(made, file)
 
 
 def _weights(folder: Path, origin: Mapping[str, Any]) -> bytes:

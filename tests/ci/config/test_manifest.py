@@ -121,7 +121,7 @@ def refused(lab: Lab) -> list[str]:
         if rights.may_all(verbs, key.kind, "" if method == "POST" else key.name):
             return None
         found.append(f"{method} {key}")
-        return ApiError(f"{key} is forbidden", status=403, said="Forbidden", key=key)
+        return ApiError(f"{key} is forbidden", status=403, key=key)
 
     lab.api.refuse = refuse
     return found

@@ -13,17 +13,16 @@ from typing import Any, Final, Literal
 from rlctl.backends import manager_api
 from rlctl.backends.base import RunState
 from rlctl.backends.gate import Gate
-from rlctl.backends.kubernetes.access import pages
-from rlctl.backends.kubernetes.api.interface import Api, ApiError
-from rlctl.backends.kubernetes.diagnose.causes.base import RelatedObjects
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.diagnose import explain
+from rlctl.backends.kubernetes.diagnose.causes.base import RelatedObjects, is_ready, name_of
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
 from rlctl.spec import names
 
 TIMEOUT_S: Final = 10.0
 """Seconds for one whole reply: the manager waits 5 s for its own loop."""
 _BLOCK_BYTES: Final = 1 << 16
-_PAGES: Final = {"tensorboard": ("tensorboard", "tensorboard"), "status": ("manager", "probe")}
-"""Page -> component whose pod serves it, and its port."""
+_PODS_READ: Final = 20
 
 
 def ask(
@@ -40,7 +39,7 @@ def ask(
         BackendUnreachable: there is no manager, no reply within the timeout, or one that is not JSON.
         RlctlError: a status of 400 or more; the message has the manager's reason.
     """
-    pod = pages.pod_of(api, run, "manager", _now())
+    pod = _pod_of(api, run, "manager")
     return ask_pod(api, pod, f"the manager of run {run}", method, path, body, timeout_s=timeout_s, clock=clock)
 
 
@@ -110,14 +109,12 @@ def forward(api: Api, state: RunState, what: Literal["tensorboard", "status"]) -
     A new connection looks the pod up again after one has failed, so a restarted pod is found.
 
     Raises:
-        Conflict: there is no such page, or the run is not live.
+        Conflict: the run is not live.
         BackendUnreachable: no pod can answer; the message has the reason.
     """
-    if what not in _PAGES:
-        raise Conflict(f"run {state.run} has no page {what}", hint=f"It has {' and '.join(_PAGES)}.", objects=(what,))
     if not state.managed:
         raise Conflict(f"run {state.run} is {state.phase}: nothing shows {what}", hint="rlctl up SPEC starts it again.")
-    component, port = _PAGES[what]
+    component, port = names.PAGES[what]
     found = _Chosen(api, state, component, names.PORTS[port])
     found.choose()
     with Gate(found.connect, f"rlctl open {what} {state.run}") as gate:
@@ -132,7 +129,7 @@ class _Chosen:
         self._pod = ""
 
     def choose(self) -> str:
-        self._pod = pages.pod_of(self._api, self._state.run, self._component, _now())
+        self._pod = _pod_of(self._api, self._state.run, self._component)
         return self._pod
 
     @contextmanager
@@ -146,5 +143,32 @@ class _Chosen:
             raise
 
 
-def _now() -> RelatedObjects:
-    return RelatedObjects(datetime.now(UTC))
+def _pod_of(api: Api, run: str, component: str) -> str:
+    """Name of a pod that can answer for a component: ready rather than only running, young rather than old.
+
+    Raises:
+        BackendUnreachable: there is none; the message has the reason.
+    """
+    if component == "manager":  # a list by labels would read all pods of the namespace
+        found = api.get(Key("Pod", f"{names.workload_name(run, component)}-0"))
+        pods = [] if found is None else [found]
+    else:
+        pods = api.list("Pod", labels=names.selector(run, component), most=_PODS_READ).items
+    live = [pod for pod in pods if _runs(pod)]
+    if live:
+        return name_of(max(live, key=lambda pod: (is_ready(pod), str(pod["metadata"].get("creationTimestamp", "")))))
+    related = RelatedObjects(datetime.now(UTC))
+    why = next((cause for pod in pods if (cause := explain.of_pod(pod, related)) is not None), None)
+    said = f" does not run: pod {name_of(pods[0])}: {why.text}" if why else " has no pod" if not pods else ""
+    raise BackendUnreachable(
+        f"the {component} of run {run}{said}",
+        hint=why.next if why and why.next else f"rlctl status {run}",
+        objects=(f"{component}/0",),
+    )
+
+
+def _runs(pod: Object) -> bool:
+    """Whether a container of a pod runs, and the pod is not being deleted."""
+    status, metadata = pod.get("status") or {}, pod.get("metadata") or {}
+    states = [each.get("state") or {} for each in status.get("containerStatuses") or ()]
+    return not metadata.get("deletionTimestamp") and any("running" in state for state in states)

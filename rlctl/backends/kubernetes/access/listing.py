@@ -51,8 +51,6 @@ _LOGS_S: Final = 1.5
 _CLAIMS_READ: Final = 2
 _EVENTS_READ: Final = 50
 _ANSWER_S: Final = 3.0
-STATEFUL: Final = ("manager", "modelpool", "replay", "learner")
-"""Roles whose pods are all read: their names have a meaning, and there are few."""
 
 Now = Callable[[], datetime]
 
@@ -93,7 +91,7 @@ def find(api: Api, run: str) -> RunState | None:
     if state.phase != "running" or not state.replicas.get("learner"):
         return state
     learner = api.get(Key("StatefulSet", names.workload_name(run, "learner")))
-    if learner is None or explain.asked(learner):
+    if learner is None or explain.replicas_of(learner):
         return state
     try:
         return as_told(state, control.ask(api, run, "GET", "/status", timeout_s=_ANSWER_S))
@@ -176,7 +174,7 @@ class _Listing:
     def unwell(self, role: Role) -> list[Object]:
         """Pods of a role that are not ready, or were restarted."""
         self._read_workloads()
-        pods = self._core_pods([role])[role] if role in STATEFUL else self._elastic_pods(role)
+        pods = self._core_pods([role])[role] if role in names.STATEFUL else self._elastic_pods(role)
         return [pod for pod in pods if not is_ready(pod) or restarts(pod)]
 
     def _read_workloads(self) -> None:
@@ -193,8 +191,8 @@ class _Listing:
         over = self._state.stays
         live = ("manager",) if over else ROLES
         wanted: dict[Role, int] = {role: self._state.replicas.get(role, 0) for role in live}
-        stateful = [role for role in wanted if role in STATEFUL and (wanted[role] or role in self._workloads)]
-        elastic = [role for role in wanted if role not in STATEFUL and (wanted[role] or role in self._workloads)]
+        stateful = [role for role in wanted if role in names.STATEFUL and (wanted[role] or role in self._workloads)]
+        elastic = [role for role in wanted if role not in names.STATEFUL and (wanted[role] or role in self._workloads)]
         core = self._core_pods(stateful)
         pods = core | {role: self._elastic_pods(role) for role in elastic}
         found = {role: explain.groups(pods[role], self._related, self._workloads.get(role, ())) for role in pods}
@@ -215,7 +213,7 @@ class _Listing:
     def _core_pods(self, roles: Sequence[Role]) -> dict[Role, list[Object]]:
         """Pods of the stateful roles, by role."""
         found: dict[Role, list[Object]] = {role: [] for role in roles}
-        if any(explain.asked(each) for role in roles for each in self._workloads.get(role, ())):
+        if any(explain.replicas_of(each) for role in roles for each in self._workloads.get(role, ())):
             listed = ",".join(roles)
             for pod in self._list("Pod", f"{self._selector},{names.COMPONENT} in ({listed})", most=2 * PODS_READ):
                 role = next((each for each in roles if each == role_of(pod)), None)
@@ -226,11 +224,11 @@ class _Listing:
     def _elastic_pods(self, role: Role) -> list[Object]:
         """All pods of a small role; of a large one those that are not ready, or as many as are needed to know why."""
         workloads = self._workloads.get(role, [])
-        if 0 < max(explain.counts(workloads, "replicas"), sum(map(explain.asked, workloads))) <= _FEW:
+        if 0 < max(explain.counts(workloads, "replicas"), sum(map(explain.replicas_of, workloads))) <= _FEW:
             selector = f"{self._selector},{names.COMPONENT}={role}"
             return self._list("Pod", selector, fields="status.phase!=Succeeded", most=PODS_READ)
         short = [each for each in workloads if _unready(each) > 0]
-        lacking = sum(explain.asked(each) for each in workloads) > explain.counts(workloads, "readyReplicas")
+        lacking = sum(explain.replicas_of(each) for each in workloads) > explain.counts(workloads, "readyReplicas")
         if not short and not lacking:
             return []
         selector = f"{self._selector},{names.COMPONENT}={role}"
@@ -284,7 +282,7 @@ class _Listing:
     def _refusals(self) -> list[Object]:
         """Events about pods that could not be created, if some are missing; they belong to the pods' owners."""
         short = any(
-            explain.counts([each], "replicas") < explain.asked(each)
+            explain.counts([each], "replicas") < explain.replicas_of(each)
             for workloads in self._workloads.values()
             for each in workloads
         )

@@ -71,7 +71,6 @@ class _Answer:
     """One page of the manager's reply."""
 
     lines: tuple[str, ...]
-    next: int
     page: str
 
 
@@ -161,10 +160,12 @@ class _Reader:
         if not isinstance(told, dict):
             told = {}
         newest = int(told.get("next") or 0)
+        if newest < int(question.get("after", 0)):  # another boot of the manager: it counts from its own first line
+            return self._asked({**question, "after": "0"})
         self._next = newest if "page" not in question else self._next
         if lost := told.get("lost"):
             self._tell(f"{lost} lines were lost before the manager could store them")
-        return _Answer(tuple(map(str, told.get("lines") or ())), newest, str(told.get("page") or ""))
+        return _Answer(tuple(map(str, told.get("lines") or ())), str(told.get("page") or ""))
 
     def _records(self, lines: Iterable[str], process: str) -> Iterator[LogRecord]:
         return self._parsed(list(lines), process, lambda: datetime.fromtimestamp(self._clock(), UTC))
@@ -197,7 +198,7 @@ class _Reader:
                 "Pod", labels=names.selector(self._state.run, role or ""), most=2 * MOST_STREAMS
             ).items  # fmt: skip
         pods = [pod for pod in pods if _has_spoken(pod, previous)]
-        if self._query.index is not None and role in listing.STATEFUL:
+        if self._query.index is not None and role in names.STATEFUL:
             pods = [pod for pod in pods if explain.ordinal(pod) == self._query.index]
         return pods
 
@@ -219,7 +220,7 @@ class _Reader:
         role = role_of(pod)
         parts = (part for line in lines for part in parted(line.encode()))
         ids = (found[1].decode() for part in parts if part.startswith(b'{"') and (found := _ID.search(part)))
-        process = f"{role}/{explain.ordinal(pod)}" if role in listing.STATEFUL else next(ids, name)
+        process = f"{role}/{explain.ordinal(pod)}" if role in names.STATEFUL else next(ids, name)
         records = list(self._parsed(lines, process, lambda: begun, known))
         self._remember(lines)
         return records

@@ -75,7 +75,7 @@ def pod_and_policy(wanted: DesiredState, name: str) -> tuple[Object, Object] | N
     limited = (manager["containers"][0].get("resources") or {}).get("limits") or {}
     cpu = {"cpu": limited["cpu"]} if "cpu" in limited else {}  # from a patch, where a quota demands it
     pod = pod_of(
-        wanted, name, COMPONENT, ["python", "-m", "rlctl_agents", "files"],
+        wanted, manager, name, COMPONENT, ["python", "-m", "rlctl_agents", "files"],
         read_only=True,
         container={
             "args": [f"--run-dir={folder_of(wanted)}", f"--port={names.PORTS['control']}", f"--run={wanted.run}"],
@@ -99,7 +99,6 @@ def pod_and_policy(wanted: DesiredState, name: str) -> tuple[Object, Object] | N
         activeDeadlineSeconds=DEADLINE_S,
         terminationGracePeriodSeconds=5,
     )  # fmt: skip
-    assert pod is not None
     labels = names.labels(wanted.run, COMPONENT)
     policy = {
         "apiVersion": "networking.k8s.io/v1",

@@ -7,12 +7,12 @@ import random
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Literal
 from urllib.parse import quote, urlencode
 
 from rlctl.backends.kubernetes.api.exchange import Answer, Connection, NoAnswer, lines, refusal, seconds
-from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Event, Expired, Key, Object, Page, Requests, key_of
+from rlctl.backends.kubernetes.api.interface import KINDS, ApiError, Event, Expired, Key, Object, Page, key_of
 from rlctl.backends.kubernetes.api.retries import Retries, Tries
 from rlctl.spec.names import MANAGER
 
@@ -40,26 +40,21 @@ class Calls:
         self._clock = clock
         self._short = 0  # watches in a row that ended too soon
         self.context, self.namespace, self.server = connection.context, connection.namespace, connection.server
-        self.requests = Requests()
         self._where = f"{self.server} (context {self.context})"
 
     def get(self, key: Key) -> Object | None:
         try:
-            found: Object = self._json("GET", self._path(key.kind, key.name), key=key)
+            return self._json("GET", self._path(key.kind, key.name), key=key)
         except ApiError as error:
             if error.status == 404:
                 return None
             raise
-        return found
 
     def list(self, kind: str, *, labels: str = "", fields: str = "", most: int | None = None) -> Page:
-        for again in (True, True, False):
-            try:
+        for _ in range(3):
+            with suppress(Expired):  # between two pages
                 return self._list(kind, labels, fields, most)
-            except Expired:  # between two pages
-                if not again:
-                    break
-        raise ApiError(f"a list of {kind}s has expired three times", status=410, said="Expired")
+        raise ApiError(f"a list of {kind}s has expired three times", status=410)
 
     def _list(self, kind: str, labels: str, fields: str, most: int | None) -> Page:
         query = _selectors(labels, fields)
@@ -87,8 +82,7 @@ class Calls:
         query = {"fieldManager": manager, "force": "true" if force else "false", "fieldValidation": "Strict"}
         if dry_run:
             query["dryRun"] = "All"
-        found: Object = self._json("PATCH", self._path(key.kind, key.name), query, document, _APPLY, key=key)
-        return found
+        return self._json("PATCH", self._path(key.kind, key.name), query, document, _APPLY, key=key)
 
     def create(self, document: Object) -> Object:
         key = key_of(document)
@@ -104,8 +98,7 @@ class Calls:
         """Send a write that the server refuses the second time; if its first reply is lost, compare the live object."""
         tries = self._patience.begin()
         try:
-            found: Object = self._json(method, path, query, document, key=key, tries=tries)
-            return found
+            return self._json(method, path, query, document, key=key, tries=tries)
         except ApiError as error:
             if error.status != 409 or not tries.lost:
                 raise
@@ -128,7 +121,7 @@ class Calls:
             self._json("DELETE", self._path(key.kind, key.name), {}, options, key=key, tries=tries)
         except ApiError as error:
             if error.status == 404 or (error.status == 409 and uid is not None):  # that object is gone
-                return bool(tries.lost)
+                return tries.lost
             raise
         return True
 
@@ -183,7 +176,6 @@ class Calls:
 
     @contextmanager
     def forward(self, pod: str, port: int) -> Iterator[socket.socket]:
-        self.requests.count("GET")
         try:
             with self._connection.forward(pod, port) as opened:
                 yield opened
@@ -192,9 +184,9 @@ class Calls:
                 f"port {port} of Pod {pod} cannot be reached: {error}", status=error.status, key=Key("Pod", pod)
             ) from error
 
-    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "") -> bool | None:
         asked = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
-        asked |= {key: value for key, value in (("subresource", subresource), ("name", name)) if value}
+        asked |= {"subresource": subresource} if subresource else {}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
@@ -223,7 +215,7 @@ class Calls:
         self, method: str, path: str, query: Mapping[str, str] | None = None, body: Object | None = None,
         content_type: str = _JSON, *, key: Key | None = None, read_timeout_s: float = READ_TIMEOUT_S,
         tries: Tries | None = None,
-    ) -> Any:  # fmt: skip
+    ) -> Object:  # fmt: skip
         tries = tries or self._patience.begin()
         while True:
             answer = self._open(
@@ -232,11 +224,12 @@ class Calls:
             try:
                 content = answer.body()
             except NoAnswer as error:
-                tries.lost.append(error)
+                tries.lost = True
                 self._pause(error, tries, key)
                 continue
             try:
-                return json.loads(content)
+                found: Object = json.loads(content)
+                return found
             except ValueError as error:
                 raise ApiError(
                     f"{self.server} answered {method} {path} with something else than JSON",
@@ -259,7 +252,6 @@ class Calls:
         target = f"{path}?{urlencode(query)}" if query else path
         data = None if body is None else json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
         while True:
-            self.requests.count(method)
             tries.count += 1
             after_s: float | None = None
             failure: NoAnswer | ApiError
@@ -278,7 +270,7 @@ class Calls:
             except NoAnswer as error:
                 if not again:
                     raise ApiError(f"no answer: {error}", status=0, key=key) from error
-                tries.lost.append(error)
+                tries.lost = True
                 failure = error
             self._pause(failure, tries, key, after_s)
 

@@ -82,8 +82,8 @@ def refusal(status: int, body: bytes, key: Key | None, where: str) -> ApiError:
     with suppress(ValueError):
         found = json.loads(body)
     found = found if isinstance(found, dict) else {}
-    said, message = str(found.get("reason") or ""), str(found.get("message") or "")
-    if status == 410 or said in ("Expired", "Gone"):
+    message = str(found.get("message") or "")
+    if status == 410 or found.get("reason") in ("Expired", "Gone"):
         raise Expired(message)
     message = message or f"HTTP {status} {body[:200].decode('utf-8', 'replace').strip()}".strip()
     if message.startswith("failed to create typed patch object"):
@@ -100,7 +100,7 @@ def refusal(status: int, body: bytes, key: Key | None, where: str) -> ApiError:
         for cause in causes
         if cause.get("reason") == "FieldManagerConflict"
     )
-    return ApiError(message, status=status, said=said, key=key, hint=hint, conflicts=conflicts)
+    return ApiError(message, status=status, key=key, hint=hint, conflicts=conflicts)
 
 
 def lines(chunks: Iterator[bytes]) -> Iterator[bytes]:

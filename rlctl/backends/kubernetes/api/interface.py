@@ -10,7 +10,7 @@ import shlex
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from rlctl.errors import BackendUnreachable
@@ -94,42 +94,21 @@ class ApiError(BackendUnreachable):
 
     Args:
         status: HTTP status; 0 when there was no answer.
-        said: reason in the reply, as in "Forbidden".
         key: the object concerned.
     """
 
     def __init__(
-        self, message: str, *, status: int, said: str = "", key: Key | None = None, hint: str = "",
+        self, message: str, *, status: int, key: Key | None = None, hint: str = "",
         conflicts: tuple[FieldConflict, ...] = (),
     ) -> None:  # fmt: skip
         super().__init__(message, hint=hint, objects=(str(key),) if key else ())
         self.status = status
-        self.said = said
         self.key = key
         self.conflicts = conflicts
 
 
 class Expired(Exception):
     """A watch or list cannot continue, as the server has dropped its version: list again."""
-
-
-@dataclass(slots=True)
-class Requests:
-    """Count of requests sent, for tests and benchmarks; a retry counts again."""
-
-    by_method: dict[str, int] = field(default_factory=dict)
-
-    def count(self, method: str) -> None:
-        self.by_method[method] = self.by_method.get(method, 0) + 1
-
-    @property
-    def writes(self) -> int:
-        """Requests that could change something, dry runs included."""
-        return sum(count for method, count in self.by_method.items() if method != "GET")
-
-    @property
-    def total(self) -> int:
-        return sum(self.by_method.values())
 
 
 class Api(Protocol):
@@ -139,7 +118,6 @@ class Api(Protocol):
     context: str  # of the kubeconfig; "in-cluster"
     namespace: str
     server: str  # https://...
-    requests: Requests
 
     def get(self, key: Key) -> Object | None:
         """The object, or None if it does not exist."""
@@ -187,7 +165,7 @@ class Api(Protocol):
     def forward(self, pod: str, port: int) -> AbstractContextManager[socket.socket]:
         """Connection to a port of a pod, through the API server; one connection per `with`."""
 
-    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "") -> bool | None:
         """SelfSubjectAccessReview in this namespace; None if even that may not be requested."""
 
     def version(self) -> str:

@@ -113,12 +113,12 @@ def in_words(error: ApiError, verb: str, key: Key, api: Api, *, written: bool) -
         return PartlyApplied(f"{key} was not written: {error.message}", hint=GO_ON, objects=(str(key),))
     if error.status == 404 and error.message.startswith("namespaces "):
         return ApiError(
-            f"{key}: there is no namespace {api.namespace}", status=404, said=error.said, key=key,
+            f"{key}: there is no namespace {api.namespace}", status=404, key=key,
             hint=f"Is -n, or --context, another one? Else: {kubectl(api, namespaced=False)} create namespace "
             f"{api.namespace}",
         )  # fmt: skip
     return ApiError(
-        f"{key}: {error.message}", status=error.status, said=error.said, key=key,
+        f"{key}: {error.message}", status=error.status, key=key,
         hint=error.hint or ("" if lasting(error) else GO_ON), conflicts=error.conflicts,
     )  # fmt: skip
 
@@ -150,13 +150,17 @@ def lacks_right(error: ApiError) -> bool:
     return error.status == 403 and (_USER.search(error.message) is not None or _GRANT in error.message)
 
 
+def unread(error: ApiError) -> str:
+    """Why something could not be read, in a word for a check that goes on without it."""
+    return "forbidden" if error.status in (401, 403) else error.message
+
+
 def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
     user = _USER.search(error.message)
     if not lacks_right(error):  # a webhook, a policy, a LimitRange
         return ApiError(
             f"{key} was refused in namespace {namespace}: {error.message}",
             status=403,
-            said=error.said,
             key=key,
             hint="No right lacks: a rule of the cluster forbids it. Change what it names by a patch, or ask the "
             "author of the rule.",
@@ -170,7 +174,6 @@ def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError
     return ApiError(
         f"may not {verb} {key} in namespace {namespace}{who}{why}",
         status=403,
-        said=error.said,
         key=key,
         hint=hint,
     )

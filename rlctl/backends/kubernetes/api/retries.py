@@ -7,10 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
-
-from rlctl.backends.kubernetes.api.exchange import NoAnswer
 
 FIRST_PATIENCE_S: Final = 6.0
 """Seconds of retries against a server that has not answered yet, or was given up: its address may be wrong."""
@@ -33,8 +31,7 @@ class Tries:
 
     began: float
     count: int = 0
-    lost: list[NoAnswer] = field(default_factory=list)
-    """Requests without an answer: they may have been executed."""
+    lost: bool = False  # a request without an answer: it may have been executed
 
 
 class Retries:

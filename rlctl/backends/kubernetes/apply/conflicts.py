@@ -44,7 +44,7 @@ def check(session: Session, seen: Survey) -> None:
             continue
         if item.what == "change":
             try:
-                rows += _asked(session, item, seen.wanted)
+                rows += _dry_run(session, item, seen.wanted)
             except SpecError as error:
                 faults += error.problems
         if item.scales and item.count is not None and item.count.whose == "foreign" and not session.force:
@@ -62,12 +62,12 @@ def _patched(session: Session, key: Key, document: Object, wanted: DesiredState)
     try:
         session.api.apply(document, manager=MANAGER, dry_run=True)
     except ApiError as error:
-        judged = not_taken(error, key, wanted)
-        return [] if judged is None else judged.problems
+        fault = patch_fault(error, key, wanted)
+        return [] if fault is None else fault.problems
     return []
 
 
-def not_taken(error: ApiError, key: Key, wanted: DesiredState) -> SpecError | None:
+def patch_fault(error: ApiError, key: Key, wanted: DesiredState) -> SpecError | None:
     """The error for a patched object that the server never takes; None for any other error."""
     files = wanted.patches(key)
     if not files or not is_invalid(error):
@@ -77,12 +77,12 @@ def not_taken(error: ApiError, key: Key, wanted: DesiredState) -> SpecError | No
     )
 
 
-def judged(session: Session, error: ApiError, key: Key, wanted: DesiredState) -> RlctlError:
+def refusal_of(session: Session, error: ApiError, key: Key, wanted: DesiredState) -> RlctlError:
     """Error for the user when a dry run of a change is refused."""
-    return not_taken(error, key, wanted) or in_words(error, "patch", key, session.api, written=False)
+    return patch_fault(error, key, wanted) or in_words(error, "patch", key, session.api, written=False)
 
 
-def _asked(session: Session, item: Item, wanted: DesiredState) -> list[Row]:
+def _dry_run(session: Session, item: Item, wanted: DesiredState) -> list[Row]:
     assert item.live is not None
     try:
         session.api.apply(
@@ -90,12 +90,12 @@ def _asked(session: Session, item: Item, wanted: DesiredState) -> list[Row]:
         )  # fmt: skip
     except ApiError as error:
         if not error.conflicts:
-            raise judged(session, error, item.key, wanted) from error
+            raise refusal_of(session, error, item.key, wanted) from error
         return list(_rows(item, error))
     return []
 
 
-def refused(item: Item, error: ApiError, run: str) -> Refusal:
+def conflict_of(item: Item, error: ApiError, run: str) -> Refusal:
     """The error for a conflict that the dry run did not show."""
     return conflict(_rows(item, error), run=run)
 

@@ -13,7 +13,7 @@ from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object
 from rlctl.backends.kubernetes.api.ownership import Fields, applied_by, has_fields, is_by_key, pick
 from rlctl.backends.kubernetes.api.refusals import lacks_right
 from rlctl.backends.kubernetes.apply import revisions
-from rlctl.backends.kubernetes.apply.conflicts import judged
+from rlctl.backends.kubernetes.apply.conflicts import refusal_of
 from rlctl.backends.kubernetes.apply.drift import compare
 from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, survey
 from rlctl.backends.kubernetes.run_state import inventory
@@ -38,7 +38,7 @@ def differences(session: Session, wanted: DesiredState) -> Iterator[Difference]:
     if seen.record is not None:
         names = seen.record.inventory
         stays = revisions.kept(session.api, seen, names, revisions.next_number(session.api, seen))
-        for key in inventory.unused(names, wanted.objects, stays.__contains__, wanted.run):
+        for key in inventory.unused(names, wanted.objects, stays, wanted.run):
             if number_of(key, wanted.run) is None and session.api.get(key) is not None:
                 yield Difference(str(key), "remove")
 
@@ -52,7 +52,7 @@ def _added(session: Session, item: Item, wanted: DesiredState) -> Iterator[str]:
         if error.status == 404 and item.key.kind == "RoleBinding":
             yield "# not checked by the server: it looks into the Role, which is not there yet"
         elif error.status != 403:
-            raise judged(session, error, item.key, wanted) from error
+            raise refusal_of(session, error, item.key, wanted) from error
         else:
             kind = "the run does without" if item.key.kind in DISPENSABLE else "refused"
             yield f"# {kind}: {error.message}"
@@ -74,7 +74,7 @@ def _changed(session: Session, item: Item, wanted: DesiredState) -> Iterator[str
         elif lacks_right(error):
             yield f"# not checked by the server: {error.message}"
         else:
-            raise judged(session, error, item.key, wanted) from error
+            raise refusal_of(session, error, item.key, wanted) from error
         after = item.document
         for each in compare(item.document, live):
             if each.differs:

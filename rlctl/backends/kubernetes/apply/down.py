@@ -7,26 +7,33 @@ removed too.
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Final
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.access import reader
 from rlctl.backends.kubernetes.api.interface import Api, Key, Object, key_of, kubectl
 from rlctl.backends.kubernetes.api.refusals import GO_ON
 from rlctl.backends.kubernetes.api.watch import follow
-from rlctl.backends.kubernetes.apply import clean
 from rlctl.backends.kubernetes.apply.writing import Writer
-from rlctl.backends.kubernetes.run_state import inventory, keys, last_words, lock, lost
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, of_revision, revision_key
+from rlctl.backends.kubernetes.run_state import inventory, keys, lock, lost
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
+from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
 from rlctl.backends.run_states import ENDS
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS, lock_name, selector, volume_name, wave, workload_name
+
+CLEAN_TIMEOUT_S: Final = 300.0
+_REMOVE: Final = "import shutil, sys, os; os.path.isdir(sys.argv[1]) and shutil.rmtree(sys.argv[1])"
+_STATUS_BYTES: Final = 256 * 1024
+"""Bytes of a stored status, at most, of the 1 MiB of a ConfigMap; the spec and the inventory need room too."""
 
 
 def down(session: Session, run: str, *, volumes: bool, grace_s: float) -> Iterator[Applied]:
@@ -44,7 +51,7 @@ def _tidy(session: Session, run: str) -> None:
     """Remove the lock of a command that was killed before its very last write."""
     found = session.api.get(Key("Lease", lock_name(run)))
     if found is not None and lock.is_of(found, run):
-        with session.lock(run, "down").held():
+        with session.lock("down").held():
             pass
 
 
@@ -73,7 +80,7 @@ class _Down:
         yield from self._workloads()
         with self._locked() as writer:
             for key in _going(self._record):
-                yield from self._remove(writer, key)
+                yield from writer.remove(key, self._uid)
             self._stopped(writer)
         if volumes:
             yield from self._volumes()
@@ -85,13 +92,13 @@ class _Down:
         Raises:
             Conflict: another command has changed it, or holds the lock.
         """
-        with self._session.lock(self._run, "down").held() as hold:
+        with self._session.lock("down").held() as hold:
             found = lost.find(self._api, self._run)
             if found is None or found.version != self._record.version:
                 raise Conflict(
                     f"another command has changed run {self._run} meanwhile", hint=GO_ON, objects=(self._run,)
                 )
-            yield Writer(self._api, hold)
+            yield Writer(self._session, hold)
 
     def _live_manager(self) -> Object | None:
         live = self._api.get(Key("StatefulSet", workload_name(self._run, "manager")))
@@ -102,19 +109,19 @@ class _Down:
         number = self._record.state.revision
         there = (each for key in self._record.inventory if (each := number_of(key, self._run)) is not None)
         for each in [number] if number else sorted(there, reverse=True):
-            if (found := self._api.get(revision_key(self._run, each))) is not None:
-                return of_revision(found, self._run, self._uid)
+            if (found := stored_revision(self._api, self._run, self._uid, each)) is not None:
+                return found
         if self._manager is None:
             return None
         objects = {key_of(self._manager): self._manager}
-        return DesiredState(self._run, self._uid, "", (), objects, {}, {}, {}, {}, {})
+        return DesiredState(self._run, self._uid, "", (), objects, {}, {}, {}, {})
 
     def _last_words(self, writer: Writer) -> None:
         """Store the manager's last status, before it ends."""
         if self._record.state.phase != "running" or not self._record.readable:
             return
         try:
-            found = last_words.kept(self._session.ask(self._record.state, "/status", None))
+            found = _storable(self._session.ask("/status", None))
         except (RlctlError, RecursionError):  # it does not answer any more: a status stored before stays
             return
         if found is None:
@@ -126,7 +133,7 @@ class _Down:
             self._record = writer.save(replace(self._record, final=final))
         if final.get("phase") == "failed":  # so that the manager of the next `up` begins with all its time
             with suppress(RlctlError):
-                self._session.ask(self._record.state, "/reload", {})
+                self._session.ask("/reload", {})
 
     def _workloads(self) -> Iterator[Applied]:
         """Remove workloads from the last wave to the first; each waits until the one before is gone, or timed out."""
@@ -139,15 +146,10 @@ class _Down:
         for number in sorted(waves, reverse=True):
             with self._locked() as writer:
                 for key in waves[number]:
-                    yield from self._remove(writer, key, "Foreground")
+                    yield from writer.remove(key, self._uid, propagation="Foreground")
             remaining = self._await_gone(waves[number])
             if remaining:
                 self._session.note(f"{_listed(remaining)}: pods are still ending after {self._grace_s:g} s")
-
-    def _remove(
-        self, writer: Writer, key: Key, how: Literal["Background", "Foreground"] = "Background"
-    ) -> Iterator[Applied]:  # fmt: skip
-        yield from writer.remove(key, self._run, self._uid, self._session.note, propagation=how)
 
     def _await_gone(self, waited: list[Key]) -> list[Key]:
         """Wait for objects to go; returns those left at the timeout."""
@@ -179,14 +181,14 @@ class _Down:
         if readers := reader.left(self._session, self._run):
             with self._locked() as writer:
                 for thing in readers:
-                    yield from self._remove(writer, key_of(thing))
+                    yield from writer.remove(key_of(thing), self._uid)
         claims = [key for key in self._record.inventory if key.kind == "PersistentVolumeClaim"]
         if not claims and self._wrote and not self._record.emptied:
             yield from self._clean()
         with self._locked() as writer:
             others = [keys.core_key(self._run), keys.actor_key(self._run), *self._record.inventory]
             for key in inventory.union(claims, others, [self._record.key]):
-                yield from self._remove(writer, key)
+                yield from writer.remove(key, self._uid)
 
     def _clean(self) -> Iterator[Applied]:
         """Remove the run's folder from a volume that is not ours.
@@ -194,8 +196,8 @@ class _Down:
         Raises:
             PartlyApplied: the folder could not be removed.
         """
-        key, wanted, storage = clean.key_of(self._run), self._revision(), self._record.state.storage
-        document = None if wanted is None else clean.pod(wanted)
+        key, wanted, storage = _cleaner_key(self._run), self._revision(), self._record.state.storage
+        document = None if wanted is None else _cleaner(wanted)
         if document is None and storage.partition(":")[0] == f"claim {volume_name(self._run)}":
             return  # the volume was our own, and is gone
         if document is None:
@@ -208,10 +210,11 @@ class _Down:
             if self._record.readable and key not in self._record.inventory:
                 names = (*self._record.inventory, key)
                 self._record = writer.save(replace(self._record, inventory=names))
-            live = self._api.get(key) or writer.create(document)
-        clean.await_end(self._session, key, str(live["spec"]["containers"][0]["command"][-1]))
+            yield from writer.remove(key, self._uid)  # of a try before, which the inventory of an unreadable run lacks
+            writer.create(document)
+        _await_cleaned(self._session, key, str(document["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
-            yield from self._remove(writer, key)
+            yield from writer.remove(key, self._uid)
             if self._record.readable:  # the revision, which shows how the volume is reached, goes before the record
                 self._record = writer.save(replace(self._record, emptied=True))
         yield Applied(storage, "removed")
@@ -224,3 +227,83 @@ class _Down:
 
 def _listed(keys_: list[Key]) -> str:
     return ", ".join(map(str, keys_))
+
+
+def _cleaner_key(run: str) -> Key:
+    return Key("Pod", f"{run}-clean")
+
+
+def _cleaner(wanted: DesiredState) -> Object | None:
+    """Pod that removes VOLUME/runs/<run>-<uid8> and nothing else; None: the run has no manager to copy it from."""
+    if (manager := manager_of(wanted)) is None:
+        return None
+    name = _cleaner_key(wanted.run).name
+    return pod_of(wanted, manager, name, "clean", ["python", "-c", _REMOVE, folder_of(wanted)])
+
+
+def _await_cleaned(session: Session, key: Key, folder: str) -> None:
+    """Wait for the end of the pod that removes files.
+
+    Raises:
+        PartlyApplied: the pod could not run, did not finish in time, or is gone; the same command tries again.
+    """
+    phase, do = _cleaned_phase(session, key), kubectl(session.api)
+    if phase == "Succeeded":
+        return
+    ends = {None: "was deleted by another hand", "Failed": "has failed"}
+    look = "" if phase is None else f"{do} logs {key.name} and {do} describe pod {key.name} say why; "
+    raise PartlyApplied(
+        f"Pod {key.name}, which removes {folder} from the volume, "
+        + ends.get(phase, f"has not come to its end within {CLEAN_TIMEOUT_S:g} s"),
+        hint=f"{look}the same command tries again.",
+        objects=(str(key),),
+    )
+
+
+def _cleaned_phase(session: Session, key: Key) -> str | None:
+    """Phase in which the pod has ended, or is at the timeout; None: it is gone."""
+    patience = session.patience(CLEAN_TIMEOUT_S)
+    for known in follow(session.api, "Pod", fields=f"metadata.name={key.name}"):
+        pod = known.get(key.name)
+        if pod is None:
+            return None
+        phase = str((pod.get("status") or {}).get("phase") or "")
+        if phase in ("Succeeded", "Failed") or patience.over(f"{key}, which removes the data of the run"):
+            return phase
+    return ""
+
+
+def _storable(said: object) -> tuple[dict[str, Any], list[str]] | None:
+    """The part of a status to store, and the names of entries left out: the largest, until the rest fits.
+
+    A number that is not finite becomes null, a character that UTF-8 cannot encode becomes `?`. None: it is no status.
+    """
+    try:
+        status = _plain(said)
+        if not isinstance(status, dict):
+            return None
+        sizes = {name: _bytes({name: value}) for name, value in status.items()}
+    except RecursionError:
+        return None
+    left_out = []
+    for name in sorted(sizes, key=lambda name: sizes[name], reverse=True):
+        if sum(sizes.values()) <= _STATUS_BYTES:
+            break
+        del sizes[name], status[name]
+        left_out.append(name)
+    return status, left_out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {_plain(str(name)): _plain(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _bytes(value: object) -> int:
+    """Bytes of a value as the record writes it."""
+    return len(json.dumps(value, indent=1, ensure_ascii=False).encode())

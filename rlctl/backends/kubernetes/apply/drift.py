@@ -50,12 +50,10 @@ class Drift:
         return shown(self.path)
 
 
-def compare(document: Object, live: Object, manager: str = MANAGER) -> list[Drift]:
+def compare(document: Object, live: Object) -> list[Drift]:
     """Every field that an apply of this document would change, in the order of the document."""
-    mine = applied_by(live, manager)
-    others = [owner for owner in owners(live) if not (owner.manager == manager and owner.applied)]
-    if mine is None:
-        mine = {}
+    mine = applied_by(live, MANAGER) or {}
+    others = [owner for owner in owners(live) if not (owner.manager == MANAGER and owner.applied)]
     return list(_mapping(document, live, mine, [(owner.manager, owner.fields) for owner in others], ()))
 
 

@@ -23,7 +23,7 @@ _TROUBLE_S: Final = 15.0
 """Seconds between two checks why it does not run."""
 
 
-def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
+def upload(session: Session, state: RunState, initial: Callable[[], Path]) -> Iterator[Applied]:
     """Upload the initial policy to the manager unless it has it.
 
     Args:
@@ -34,7 +34,7 @@ def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Ite
         WorkloadFailed: it cannot run.
         RlctlError: raised by `initial`.
     """
-    if "policy.json" in _there(session, state):
+    if "policy.json" in _await_files(session, state):
         return
     folder, digests = initial(), {}
     with reported(f"cannot read {folder}"):
@@ -44,22 +44,23 @@ def bring(session: Session, state: RunState, initial: Callable[[], Path]) -> Ite
             digests[name] = hashlib.sha256(data).hexdigest()
             for offset in range(0, len(data), PIECE_BYTES):
                 piece = base64.b64encode(data[offset : offset + PIECE_BYTES]).decode()
-                _post(session, state, {"name": name, "offset": offset, "data": piece})
-        _post(session, state, {"whole": digests})
+                _post(session, {"name": name, "offset": offset, "data": piece})
+        _post(session, {"whole": digests})
     except RlctlError as error:
         raise PartlyApplied(
             f"the policy that the run begins with did not reach it: {error.message}", hint=GO_ON
         ) from error
+    session.written += 1
     size = sum(map(len, files.values()))
     yield Applied("init", "created", f"{size:,} bytes brought to the manager")
 
 
-def _there(session: Session, state: RunState) -> dict[str, object]:
+def _await_files(session: Session, state: RunState) -> dict[str, object]:
     """Files of the policy that the manager has, once it answers."""
     patience, looked = session.patience(PATIENCE_S), session.clock()
     while True:
         try:
-            found = session.ask(state, "/files?folder=init", None).get("files")
+            found = session.ask("/files?folder=init", None).get("files")
             return found if isinstance(found, dict) else {}
         except BackendUnreachable as error:
             if _lasts(error):
@@ -84,8 +85,8 @@ def _there(session: Session, state: RunState) -> dict[str, object]:
         session.sleep(_LOOK_S)
 
 
-def _post(session: Session, state: RunState, body: dict[str, object]) -> None:
-    persist(lambda: session.ask(state, "/init", body), session.sleep, lasts=_lasts)
+def _post(session: Session, body: dict[str, object]) -> None:
+    persist(lambda: session.ask("/init", body), session.sleep, lasts=_lasts)
 
 
 def _lasts(error: BackendUnreachable) -> bool:

@@ -110,9 +110,9 @@ def _differs(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> bool:
 def _write(
     session: Session, run: str, state: RunState, step: Mapping[Key, int], wanted: Mapping[Key, int], verb: str
 ) -> Iterator[Applied]:  # fmt: skip
-    with session.lock(run, verb).held() as hold:
+    with session.lock(verb).held() as hold:
         _check_unchanged(session, state)
-        writer = Writer(session.api, hold)
+        writer = Writer(session, hold)
         for key, number in step.items():
             live = session.api.get(key)
             if live is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from rlctl.backends.kubernetes.api.interface import Api, Key
 from rlctl.backends.kubernetes.apply.survey import Survey
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, of_revision, revision_key, same
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, same, stored_revision
 from rlctl.backends.revisions import KEPT
 
 
@@ -20,8 +20,8 @@ def next_number(api: Api, seen: Survey) -> int:
         return number
     if not number or seen.previous is not None:
         number += 1
-    while (found := api.get(revision_key(seen.wanted.run, number))) is not None:
-        if same(of_revision(found, seen.wanted.run, seen.wanted.uid), seen.wanted):
+    while (found := stored_revision(api, seen.wanted.run, seen.wanted.uid, number)) is not None:
+        if same(found, seen.wanted):
             break
         number += 1
     return number
@@ -42,8 +42,8 @@ def kept(api: Api, seen: Survey, names: Iterable[Key], number: int) -> set[Key]:
         if found is None or not number - KEPT < found <= number:
             continue
         stays.add(key)
-        if seen.new_revision and found != number and (stored := api.get(key)) is not None:
-            stays |= run_files(of_revision(stored, run, uid))
+        if seen.new_revision and found != number and (stored := stored_revision(api, run, uid, found)) is not None:
+            stays |= run_files(stored)
     return stays
 
 

@@ -20,7 +20,7 @@ from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.revisions import check_fits, missing
-from rlctl.spec.names import COMPONENT, selector
+from rlctl.spec.names import COMPONENT, document_name, selector
 
 
 def revisions(api: Api, run: str) -> list[Revision]:
@@ -50,14 +50,13 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
 def _with_claims_of(present: DesiredState, wanted: DesiredState) -> DesiredState:
     """A revision with the volume claim of the present one, which may have grown since: a volume never shrinks."""
     claims = [key for key in wanted.objects if key.kind == "PersistentVolumeClaim" and key in present.objects]
-    names = {f"{key.kind}-{key.name}.yaml".lower() for key in claims}
+    names = {document_name(*key) for key in claims}
     documents = {document.name: document for document in present.documents if document.name in names}
     storage = {**(wanted.spec.get("storage") or {}), "size": (present.spec.get("storage") or {}).get("size")}
     return replace(
         wanted,
         documents=tuple(documents.get(document.name, document) for document in wanted.documents),
         objects={**wanted.objects, **{key: present.objects[key] for key in claims}},
-        texts={**wanted.texts, **{key: present.texts[key] for key in claims}},
         spec={**wanted.spec, "storage": storage} if claims else wanted.spec,
     )
 

@@ -8,18 +8,18 @@ from typing import Any, Final
 
 from rlctl.backends.base import Applied, RunState
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, kubectl
-from rlctl.backends.kubernetes.api.refusals import Refusal, conflict, partly
+from rlctl.backends.kubernetes.api.refusals import conflict
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, of_revision, revision_key, shares
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, shares, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.run_states import check_count, check_role
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError, TimedOut
+from rlctl.errors import Conflict, RlctlError, TimedOut
 from rlctl.spec.names import DOMAIN, selector
 
 RESTART_MANAGER: Final = "rlctl-restart"
@@ -59,14 +59,14 @@ def live(session: Session, run: str) -> tuple[Record, DesiredState]:
     record = known(session.api, run)
     if record.state.phase != "running":
         raise Conflict(f"run {run} is {record.state.phase}", hint="rlctl up SPEC starts it again.", objects=(run,))
-    found = session.api.get(revision_key(run, record.state.revision)) if record.state.revision else None
-    if found is None:
+    wanted = stored_revision(session.api, run, record.state.uid, record.state.revision)
+    if wanted is None:
         raise Conflict(
             f"the first `up` of run {run} has not come to its end",
             hint="Run it again: it goes on where it stopped.",
             objects=(run,),
         )
-    return record, of_revision(found, run, record.state.uid)
+    return record, wanted
 
 
 def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[Applied]:
@@ -76,39 +76,33 @@ def scale(session: Session, run: str, counts: Mapping[str, int]) -> Iterator[App
     for role, count in counts.items():
         check_count(record.state, role, count)
     numbers = _numbers(wanted, counts)
-    _check_conflicts(session, numbers, record)
     state = replace(record.state, replicas={**record.state.replicas, **counts})
-    if state == record.state and not _differing(session, numbers, record):
+    differing = _differing(session, numbers, record)
+    if state == record.state and not differing:
         for key in numbers:
             yield Applied(str(key), "unchanged")
         _tell(session, wanted, state, counts)
         return
-    written = False
-    try:
-        with session.lock(run, "scale").held() as hold:
-            record, wanted = live(session, run)
-            check_owner(session, record, "scale")
-            numbers = _numbers(wanted, counts)  # an `up` may have created other workloads meanwhile
-            state = replace(record.state, replicas={**record.state.replicas, **counts})
-            writer = Writer(session.api, hold)
-            if state != record.state:
-                writer.save(replace(record, state=state))
-                written = True
-            actors = wanted.workloads("actor")
-            for key, (thing, found) in _differing(session, numbers, record).items():
-                number = numbers[key]
-                if key in actors:
-                    number = ramp.first(found.value, number, is_first=key == actors[0])
-                if number != found.value:
-                    writer.set_count(thing, number, force=session.force)
-                    yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
-        _tell(session, wanted, state, counts)
-        if "actor" in counts:
-            yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
-    except (BackendUnreachable, Refusal) as error:
-        if not written:
-            raise
-        raise partly(error) from error
+    with session.lock("scale").held() as hold:
+        record, wanted = live(session, run)
+        check_owner(session, record, "scale")
+        numbers = _numbers(wanted, counts)  # an `up` may have created other workloads meanwhile
+        state = replace(record.state, replicas={**record.state.replicas, **counts})
+        differing = _differing(session, numbers, record)
+        writer = Writer(session, hold)
+        if state != record.state:
+            writer.save(replace(record, state=state))
+        actors = wanted.workloads("actor")
+        for key, (thing, found) in differing.items():
+            number = numbers[key]
+            if key in actors:
+                number = ramp.first(found.value, number, is_first=key == actors[0])
+            if number != found.value:
+                writer.set_count(thing, number, force=session.force)
+                yield Applied(str(key), "changed", f"replicas: {found.value} -> {number}")
+    _tell(session, wanted, state, counts)
+    if "actor" in counts:
+        yield from ramp.go_on(session, run, state, {key: numbers[key] for key in actors}, "scale")
 
 
 def _numbers(wanted: DesiredState, counts: Mapping[str, int]) -> dict[Key, int]:
@@ -121,7 +115,7 @@ def _tell(session: Session, wanted: DesiredState, state: RunState, counts: Mappi
     if not counts.keys() & set(_RECKONED_WITH):
         return
     try:
-        session.ask(state, "/reload", {"live": wanted.live_with(state.replicas)})
+        session.ask("/reload", {"live": wanted.live_with(state.replicas)})
     except RlctlError as error:
         session.note(f"the manager has not heard of the new number: {error.message}; the same command tells it again")
 
@@ -133,6 +127,7 @@ def _differing(
 
     Raises:
         Conflict: one of them is not of this run.
+        Refusal: another field manager has set the number of some, and it is not to be taken over.
     """
     found = {}
     for key, number in numbers.items():
@@ -142,17 +137,10 @@ def _differing(
             now = replicas.count(thing)
             if now.value != number or now.whose == "unfinished":
                 found[key] = (thing, now)
-    return found
-
-
-def _check_conflicts(session: Session, numbers: Mapping[Key, int], record: Record) -> None:
-    rows = [
-        replicas.row(key, found, numbers[key])
-        for key, (_, found) in _differing(session, numbers, record).items()
-        if found.whose == "foreign"
-    ]
+    rows = [replicas.row(key, now, numbers[key]) for key, (_, now) in found.items() if now.whose == "foreign"]
     if rows and not session.force:
         raise conflict(rows, run=record.state.run)
+    return found
 
 
 def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
@@ -165,13 +153,13 @@ def restart(session: Session, run: str, role: str) -> Iterator[Applied]:
     for number, key in enumerate(keys):
         if number:
             _await_rolled_out(session, keys[number - 1], run, role)
-        with session.lock(run, "restart").held() as hold:
+        with session.lock("restart").held() as hold:
             thing = session.api.get(key)
             if thing is None or thing["metadata"].get("deletionTimestamp"):
                 continue
             check_ours(thing, run, record.state.uid, session.api.namespace)
             try:
-                Writer(session.api, hold).apply(
+                Writer(session, hold).apply(
                     _annotated(thing, at), manager=RESTART_MANAGER, uid=thing["metadata"]["uid"]
                 )  # fmt: skip
             except ApiError as error:

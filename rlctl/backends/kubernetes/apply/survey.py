@@ -16,7 +16,7 @@ from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.apply.drift import Drift, compare, mark, replaced
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
 from rlctl.backends.kubernetes.run_state import record as records
-from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, of_revision, revision_key, same, shares
+from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, revision_key, same, shares, stored_revision
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.replicas import Count
@@ -84,7 +84,6 @@ class Survey:
     record: Record | None
     previous: DesiredState | None  # the revision last applied as a whole
     items: tuple[Item, ...]  # in the order in which they are sent
-    unused: tuple[Key, ...]  # to be removed
     core: Object | None  # Secrets
     actor: Object | None
     state: RunState  # to be recorded in the end, except the number of a new revision
@@ -101,13 +100,13 @@ class Survey:
     @property
     def tells(self) -> bool:
         """Whether a manager that keeps running has to be notified: of changed live fields, or that its run resumes."""
-        if self.record is None or (self.record.live_sent in ("", self.live_hash) and not self.was_given_back):
+        if self.record is None or (self.record.live_sent in ("", self.live_hash) and not self.was_released):
             return False
         return any(item.role == "manager" and item.key.kind == "StatefulSet" and item.live is not None
                    and not item.restarts for item in self.items)  # fmt: skip
 
     @property
-    def was_given_back(self) -> bool:
+    def was_released(self) -> bool:
         """Whether learners are wanted and there are none: the manager has released the pods of a run that is over."""
         return any(
             item.role == "learner" and item.replicas > 0 and item.count is not None
@@ -117,7 +116,10 @@ class Survey:
     @property
     def settled(self) -> bool:
         """Whether there is nothing to write."""
-        if self.record is None or self.new_revision or self.unused or self.core is None or self.actor is None:
+        if self.record is None or self.new_revision or self.core is None or self.actor is None:
+            return False
+        kept = {*self.record.kept, revision_key(self.wanted.run, self.record.state.revision)}
+        if inventory.unused(self.record.inventory, self.wanted.objects, kept, self.wanted.run):
             return False
         if self.record.state != self.state or self.record.live_sent != self.live_hash:
             return False
@@ -143,10 +145,7 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
     record = records.find(api, wanted.run)
     if record is not None:
         check_owner(session, record, "up", uid=wanted.uid)
-    previous = None
-    if record is not None and record.state.revision:
-        found = api.get(revision_key(wanted.run, record.state.revision))
-        previous = None if found is None else of_revision(found, wanted.run, wanted.uid)
+    previous = None if record is None else stored_revision(api, wanted.run, wanted.uid, record.state.revision)
     live = _read(session, wanted)
     core, actor = api.get(keys.core_key(wanted.run)), api.get(keys.actor_key(wanted.run))
     there = [thing for thing in (*live.values(), core, actor) if thing is not None]
@@ -170,7 +169,6 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
         record=record,
         previous=previous,
         items=items,
-        unused=tuple(_unused(record, wanted)),
         core=core,
         actor=actor,
         state=_state(session, wanted, stored, totals),
@@ -191,7 +189,7 @@ def _item(
         each for each in compare(document, live)
         if each.path != REPLICAS and (each.owners or known.get(str(each)) != mark(each))
     ]  # fmt: skip
-    edited = previous is None or previous.texts.get(key) != wanted.texts[key]
+    edited = previous is None or previous.objects.get(key) != document
     kept = found is not None and found.whose == "foreign" and (role in kept_roles or found.value == replicas_wanted)
     return Item(key, role, document, live, tuple(drift), edited, replicas_wanted, found, kept)
 
@@ -232,13 +230,6 @@ def _storage(wanted: DesiredState) -> str:
     storage: Mapping[str, Any] = wanted.spec.get("storage") or {}
     claim = storage.get("claim") or volume_name(wanted.run)
     return f"claim {claim}:{Layout.of(Path('/'), wanted.run, wanted.uid).root}"
-
-
-def _unused(record: Record | None, wanted: DesiredState) -> list[Key]:
-    if record is None:
-        return []
-    kept = {*record.kept, revision_key(wanted.run, record.state.revision)}
-    return inventory.unused(record.inventory, wanted.objects, kept.__contains__, wanted.run)
 
 
 def _read(session: Session, wanted: DesiredState) -> dict[Key, Object | None]:

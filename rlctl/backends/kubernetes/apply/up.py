@@ -19,12 +19,12 @@ from typing import Final
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, kubectl
-from rlctl.backends.kubernetes.api.refusals import GO_ON, Refusal, partly
+from rlctl.backends.kubernetes.api.refusals import GO_ON
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp, revisions
-from rlctl.backends.kubernetes.apply.conflicts import check, refused
+from rlctl.backends.kubernetes.apply.conflicts import check, conflict_of
 from rlctl.backends.kubernetes.apply.drift import admitted
-from rlctl.backends.kubernetes.apply.initial import bring
+from rlctl.backends.kubernetes.apply.initial import upload
 from rlctl.backends.kubernetes.apply.survey import DISPENSABLE, Item, Survey, survey
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, replicas
@@ -32,7 +32,7 @@ from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, revision_document, revision_key
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.spec.names import WORKLOADS
 
 GONE_TIMEOUT_S: Final = 120.0
@@ -50,32 +50,19 @@ def apply(
         for item in seen.items:
             yield Applied(str(item.key), "unchanged", _kept_words(item))
         if initial is not None:
-            yield from bring(session, seen.state, initial)
-        session.lock(wanted.run, verb).sweep()
+            yield from upload(session, seen.state, initial)
+        session.lock(verb).sweep()
         return
     check(session, seen)
     _await_gone(session, seen)
-    written = False
-    try:
-        with session.lock(wanted.run, verb).held() as hold:
-            seen, writer = survey(session, wanted), Writer(session.api, hold)
-            _check_staying(seen)
-            try:
-                if not seen.settled:
-                    yield from _Up(session, seen, writer).run()
-            finally:
-                written = writer.written > 0
-        if initial is not None:
-            for applied in bring(session, seen.state, initial):
-                written = True
-                yield applied
-        for applied in ramp.go_on(session, wanted.run, seen.state, _actors(seen), verb):
-            written = True
-            yield applied
-    except (BackendUnreachable, Refusal) as error:
-        if not written:
-            raise
-        raise partly(error) from error
+    with session.lock(verb).held() as hold:
+        seen = survey(session, wanted)
+        _check_staying(seen)
+        if not seen.settled:
+            yield from _Up(session, seen, Writer(session, hold)).run()
+    if initial is not None:
+        yield from upload(session, seen.state, initial)
+    yield from ramp.go_on(session, wanted.run, seen.state, _actors(seen), verb)
 
 
 def _check_staying(seen: Survey) -> None:
@@ -114,10 +101,10 @@ class _Up:
         for item in self._seen.items:
             yield from self._item(item)
         kept = revisions.kept(self._api, self._seen, record.inventory, number)
-        unwanted = inventory.unused(record.inventory, self._wanted.objects, kept.__contains__, self._wanted.run)
+        unwanted = inventory.unused(record.inventory, self._wanted.objects, kept, self._wanted.run)
         for key in unwanted:
             why = "no document names it any more"
-            yield from self._writer.remove(key, self._wanted.run, self._wanted.uid, self._session.note, why=why)
+            yield from self._writer.remove(key, self._wanted.uid, why=why)
         self._keep_revision(number)
         told, goes_on = self._tell()
         if goes_on:
@@ -164,7 +151,7 @@ class _Up:
             live = self._document(item)
         except ApiError as error:
             if error.conflicts:
-                raise refused(item, error, self._wanted.run) from error
+                raise conflict_of(item, error, self._wanted.run) from error
             # 404: a RoleBinding whose Role we may not make
             lacks = error.status == 403 or (error.status == 404 and item.key.kind == "RoleBinding")
             if lacks and item.key.kind in DISPENSABLE:
@@ -231,7 +218,7 @@ class _Up:
         manager = f"StatefulSet {self._wanted.run}-manager"
         try:
             live = self._wanted.live_with(self._seen.state.replicas)
-            answer = self._session.ask(self._seen.state, "/reload", {"live": live})
+            answer = self._session.ask("/reload", {"live": live})
         except RlctlError as error:
             raise PartlyApplied(
                 f"the live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)
@@ -255,7 +242,7 @@ class _Up:
             except ApiError as error:
                 if not error.conflicts:
                     raise
-                raise refused(item, error, self._wanted.run) from error
+                raise conflict_of(item, error, self._wanted.run) from error
             if number:
                 yield Applied(str(item.key), "changed", f"replicas: 0 -> {number}")
 

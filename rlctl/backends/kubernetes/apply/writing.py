@@ -5,33 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Literal, TypeVar
 
-from rlctl.backends.base import Applied, Say
-from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, key_of
+from rlctl.backends.base import Applied
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, key_of
 from rlctl.backends.kubernetes.api.refusals import Refusal, in_words, partly
 from rlctl.backends.kubernetes.api.retries import FENCE
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state.lock import HeldLock
 from rlctl.backends.kubernetes.run_state.record import Record
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.errors import BackendUnreachable
 from rlctl.spec.names import MANAGER, SCALE_MANAGER
 
 T = TypeVar("T")
 
 
-def whole_or_partly(steps: Iterator[Applied]) -> Iterator[Applied]:
-    """Run the steps of a command that writes under several locks.
+def whole_or_partly(session: Session, steps: Iterator[Applied]) -> Iterator[Applied]:
+    """Run the steps of a command.
 
     Raises:
-        PartlyApplied: the target refused or did not answer after a step that changed something.
+        PartlyApplied: the target refused or did not answer after something was written.
     """
-    changed = False
     try:
-        for applied in steps:
-            changed = changed or applied.what != "unchanged"
-            yield applied
+        yield from steps
     except (BackendUnreachable, Refusal) as error:
-        if not changed:
+        if not session.written:
             raise
         raise partly(error) from error
 
@@ -44,9 +42,8 @@ class Writer:
     ApiError.
     """
 
-    def __init__(self, api: Api, hold: HeldLock) -> None:
-        self._api, self._hold = api, hold
-        self.written = 0
+    def __init__(self, session: Session, hold: HeldLock) -> None:
+        self._session, self._api, self._hold = session, session.api, hold
 
     def apply(
         self, document: Object, *, manager: str = MANAGER, uid: str | None = None, force: bool = False
@@ -91,15 +88,14 @@ class Writer:
         return self._do("delete", key, lambda: self._api.delete(key, uid=uid, propagation=propagation, grace_s=grace_s))
 
     def remove(
-        self, key: Key, run: str, uid: str, note: Say, *,
-        propagation: Literal["Background", "Foreground"] = "Background", why: str = "",
-    ) -> Iterator[Applied]:  # fmt: skip
-        """Remove an object of a run, if it exists; one that the run no longer owns stays, and `note` reports it."""
+        self, key: Key, uid: str, *, propagation: Literal["Background", "Foreground"] = "Background", why: str = ""
+    ) -> Iterator[Applied]:
+        """Remove an object of the run, if it exists; one that the run no longer owns stays, and a note reports it."""
         live = self._api.get(key)
         if live is None or live["metadata"].get("deletionTimestamp"):
             return
-        if not inventory.is_ours(live, run, uid):
-            note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
+        if not inventory.is_ours(live, self._session.run, uid):
+            self._session.note(f"{key} stays: it is not of this run any more, but of {inventory.whose(live)}")
             return
         grace_s = 0 if key.kind == "Pod" else None  # our own pods only remove or read files
         if self.delete(key, uid=live["metadata"]["uid"], propagation=propagation, grace_s=grace_s):
@@ -115,10 +111,10 @@ class Writer:
                 raise
             if error.key is not None and error.key.kind == "Lease":  # the lock, which could not be renewed
                 verb, key = "update", error.key
-            raise in_words(error, verb, key, self._api, written=self.written > 0) from error
+            raise in_words(error, verb, key, self._api, written=self._session.written > 0) from error
         finally:
             FENCE.reset(fence)
-        self.written += 1
+        self._session.written += 1
         return found
 
     def _check(self) -> None:

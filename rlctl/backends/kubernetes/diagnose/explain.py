@@ -194,7 +194,7 @@ def counts(workloads: Sequence[Object], field: str) -> int:
     return sum(int((workload.get("status") or {}).get(field) or 0) for workload in workloads)
 
 
-def asked(workload: Object) -> int:
+def replicas_of(workload: Object) -> int:
     """Replicas that the workload itself requests."""
     replicas = (workload.get("spec") or {}).get("replicas")
     return 1 if replicas is None else int(replicas)
@@ -292,7 +292,7 @@ def _missing(
 ) -> Process:
     """Replicas that are wanted and were not created."""
     cause = next((found for workload in workloads if (found := of_workload(workload, related)) is not None), None)
-    asked_for = sum(asked(workload) for workload in workloads)
+    asked_for = sum(replicas_of(workload) for workload in workloads)
     name = f"{workloads[0].get('kind')} {name_of(workloads[0])}"
     if cause is None and asked_for < wanted:
         theirs = next((number for each in workloads if (number := replicas.count(each)).whose == "foreign"), None)

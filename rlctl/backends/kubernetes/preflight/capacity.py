@@ -8,6 +8,7 @@ from typing import Final
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.interface import KINDS, Api, ApiError, Key, Object, kubectl
 from rlctl.backends.kubernetes.api.quantity import amount
+from rlctl.backends.kubernetes.api.refusals import unread
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import name_of
 from rlctl.backends.kubernetes.preflight import doctor, fleet
@@ -27,7 +28,6 @@ _PULL_S: Final = 300.0
 _NODES_READ: Final = 1_000
 _BY_NAME: Final = ("Service", "ConfigMap", "Secret", "PersistentVolumeClaim")
 """Kinds that a quota may count by their plural alone."""
-_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 
 
 def quotas(api: Api, run: Fleet) -> Iterator[Check]:
@@ -35,7 +35,7 @@ def quotas(api: Api, run: Fleet) -> Iterator[Check]:
     found = api.list("ResourceQuota").items
     if not found:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
-    there = _there(api, run) if found else set()
+    there = _left_by_down(api, run) if found else set()
     for quota in found:
         yield _quota(api, run, quota, there)
 
@@ -93,7 +93,7 @@ def _demand(run: Fleet, pods: Mapping[Key, int], there: set[Key]) -> dict[str, f
     return total
 
 
-def _there(api: Api, run: Fleet) -> set[Key]:
+def _left_by_down(api: Api, run: Fleet) -> set[Key]:
     """Objects of the run that `down` has left."""
     if run.live:
         return set()
@@ -179,7 +179,7 @@ def nodes(api: Api, run: Fleet) -> Iterator[Check]:
 
 def not_read(name: str, error: ApiError) -> Check:
     """Result of a check whose data cannot be read."""
-    return Check(name, "not checked", "forbidden" if error.status in (401, 403) else error.message)
+    return Check(name, "not checked", unread(error))
 
 
 def _images(run: Fleet, nodes: Sequence[Object]) -> Check:
@@ -263,7 +263,7 @@ def _allocatable(node: Object, name: str) -> float:
 
 def gang(api: Api, run: Fleet) -> Iterator[Check]:
     """Whether Kueue is installed, to hold back pods that are to start together."""
-    named = ((run.objects[key]["metadata"].get("labels") or {}).get(_QUEUE) for key in run.pods)
+    named = ((run.objects[key]["metadata"].get("labels") or {}).get(names.QUEUE) for key in run.pods)
     queues = {str(queue) for queue in named if queue}
     if not queues:
         return

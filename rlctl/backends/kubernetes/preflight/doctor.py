@@ -10,6 +10,7 @@ from typing import Any, Final
 from rlctl.backends.base import Check
 from rlctl.backends.kubernetes.api.calls import TELLS_MORE
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, kubectl
+from rlctl.backends.kubernetes.api.refusals import unread
 from rlctl.backends.kubernetes.diagnose.causes import admission
 from rlctl.backends.kubernetes.diagnose.causes.base import moment, name_of
 from rlctl.backends.kubernetes.preflight import api_port, storage_classes
@@ -50,6 +51,7 @@ _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "events", ("list",), "`status` explains less"),
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
     ("", "pods", ("create", "delete"), "files of a run that is taken down, such as its models, cannot be had"),
+    ("", "pods", ("watch",), "`down --volumes` cannot remove what a run has written to a claim of yours"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
 )
@@ -117,7 +119,7 @@ def psa_level(api: Api) -> tuple[str, str]:
     try:
         found = api.raw(f"/api/v1/namespaces/{api.namespace}")
     except ApiError as error:
-        return "", {404: "missing", 401: "forbidden", 403: "forbidden"}.get(error.status, error.message)
+        return "", "missing" if error.status == 404 else unread(error)
     labels = (found.get("metadata") or {}).get("labels") or {}
     return str(labels.get("pod-security.kubernetes.io/enforce", "privileged")), ""
 
@@ -144,12 +146,12 @@ def _admin(api: Api) -> str:
 
 
 def _wishes(api: Api) -> Iterator[Check]:
-    refused: dict[str, list[str]] = {}
+    refused: dict[tuple[str, str], list[str]] = {}
     for group, resource, verbs, without in _WANTED:
-        if any(_may(api, verb, group, resource) is False for verb in verbs):
-            refused.setdefault(without, []).append(resource)
-    for without, resources in refused.items():
-        verb = "list" if resources[0] in ("events", "resourcequotas") else "create"
+        verb = next((verb for verb in verbs if _may(api, verb, group, resource) is False), None)
+        if verb is not None:
+            refused.setdefault((verb, without), []).append(resource)
+    for (verb, without), resources in refused.items():
         text = f"you may not {verb} {', '.join(resources)}"
         yield Check("rights", "warning", f"{text}: {without}", _admin(api))
 
@@ -194,7 +196,7 @@ def _quotas(api: Api) -> Iterator[Check]:
     try:
         quotas = api.list("ResourceQuota").items
     except ApiError as error:
-        yield Check("quota", "not checked", "forbidden" if error.status == 403 else error.message)
+        yield Check("quota", "not checked", unread(error))
         return
     if not quotas:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")

@@ -9,14 +9,15 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rlctl.backends.base import Check, Sizes, no_sizes
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
-from rlctl.backends.kubernetes.preflight import capacity, fleet, pod_security, shared_volume
+from rlctl.backends.kubernetes.preflight import capacity, doctor, fleet, shared_volume
 from rlctl.backends.kubernetes.preflight.fleet import Fleet
 from rlctl.backends.kubernetes.run_state import desired_state
+from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.plan import Document, Plan
 from rlctl.spec.words import duration
 
@@ -192,6 +193,54 @@ def _rate(api: Api, run: Fleet) -> Iterator[Check]:
     yield Check("creation", "warning" if slow else "ok", text, again)
 
 
+def _pod_security(api: Api, run: Fleet) -> Iterator[Check]:
+    """Whether the namespace's level admits the pods, patches included."""
+    level, why = doctor.psa_level(api)
+    if why:
+        yield Check("pod security", "not checked", f"the level of namespace {api.namespace}: {why}")
+        return
+    faults = dict.fromkeys(
+        f"{role_of(run.objects[key])}: {fault}"
+        for key in run.pods
+        for fault, in_baseline in _psa_faults(run.objects[key])
+        if level == "restricted" or (level == "baseline" and in_baseline)
+    )
+    if faults:
+        text = f"namespace {api.namespace} enforces {level}, and would refuse {'; '.join(faults)}"
+        yield Check("pod security", "problem", text, "change the patch beside the spec")
+    else:
+        yield Check("pod security", "ok", f"namespace {api.namespace} enforces {level}")
+
+
+def _psa_faults(workload: Object) -> Iterator[tuple[str, bool]]:
+    """Settings that a patch could add and the level `restricted` forbids; whether `baseline` forbids each too."""
+    spec: dict[str, Any] = fleet.template(workload).get("spec") or {}
+    pod = spec.get("securityContext") or {}
+    yield from ((name, True) for name in ("hostNetwork", "hostPID", "hostIPC") if spec.get(name))
+    allowed = {
+        "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim", "projected", "secret",
+    }  # fmt: skip
+    for each in spec.get("volumes") or ():
+        for kind in set(each) - allowed - {"name"}:
+            yield f"volume {each.get('name')} of kind {kind}", kind == "hostPath"
+    for each in containers(fleet.template(workload)):
+        own = each.get("securityContext") or {}
+        name = each.get("name")
+        if own.get("privileged"):
+            yield f"container {name} is privileged", True
+        if own.get("allowPrivilegeEscalation") is not False:
+            yield f"container {name} may escalate privileges", False
+        if "ALL" not in ((own.get("capabilities") or {}).get("drop") or ()):
+            yield f"container {name} does not drop all capabilities", False
+        if own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not True:
+            yield f"container {name} may run as root", False
+        profile = (own.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
+        if profile not in ("RuntimeDefault", "Localhost"):
+            yield f"container {name} has no seccomp profile", False
+        if any(port.get("hostPort") for port in each.get("ports") or ()):
+            yield f"container {name} uses a host port", True
+
+
 _PARTS: Final[Mapping[str, Callable[[Api, Fleet], Iterable[Check]]]] = {
     "environment": _environment,
     "services": _services,
@@ -203,5 +252,5 @@ _PARTS: Final[Mapping[str, Callable[[Api, Fleet], Iterable[Check]]]] = {
     "model traffic": capacity.models,
     "nodes": capacity.nodes,
     "gang": capacity.gang,
-    "pod security": pod_security.pod_security,
+    "pod security": _pod_security,
 }

@@ -20,8 +20,8 @@ def volume(api: Api, run: Fleet) -> Iterator[Check]:
     known = storage_classes.read(api)
     own = {key.name: thing for key, thing in run.objects.items() if key.kind == "PersistentVolumeClaim"}
     mounted = dict.fromkeys(name for key in run.pods for name in claims_of(fleet.template(run.objects[key])))
-    for name in mounted:
-        live = api.get(Key("PersistentVolumeClaim", name))
+    lives = {name: api.get(Key("PersistentVolumeClaim", name)) for name in mounted}
+    for name, live in lives.items():
         if live is not None and ((live.get("status") or {}).get("phase") == "Bound" or name not in own):
             yield _existing(api, name, live)
         elif name in own:
@@ -29,7 +29,8 @@ def volume(api: Api, run: Fleet) -> Iterator[Check]:
         else:
             text = f"there is no PersistentVolumeClaim {name} in namespace {api.namespace}"
             yield Check("storage", "problem", text, f"{kubectl(api)} get pvc  (storage.claim names it)")
-    yield _bandwidth(run, known)
+    name = next(iter([*own, *mounted]), "")
+    yield _bandwidth(run, known, lives.get(name) or own.get(name) or {})
 
 
 def _existing(api: Api, name: str, claim: Object) -> Check:
@@ -66,11 +67,10 @@ def _chosen(known: list[StorageClass], wanted: str | None) -> StorageClass | Non
     return next((each for each in known if (each.name == wanted if wanted else each.default)), None)
 
 
-def _bandwidth(run: Fleet, known: list[StorageClass] | str) -> Check:
+def _bandwidth(run: Fleet, known: list[StorageClass] | str, claim: Object) -> Check:
     readers = sum(count for key, count in run.pods.items() if claims_of(fleet.template(run.objects[key])))
-    own = next((thing for key, thing in run.objects.items() if key.kind == "PersistentVolumeClaim"), {})
-    wanted = (own.get("spec") or {}).get("storageClassName")
-    chosen = None if isinstance(known, str) else _chosen(known, wanted)
+    wanted = (claim.get("spec") or {}).get("storageClassName")
+    chosen = None if isinstance(known, str) or wanted == "" else _chosen(known, wanted)  # "": a volume without a class
     known_bandwidth = storage_classes.MIB_PER_S.get(chosen.provisioner if chosen else "")
     bandwidth = known_bandwidth or storage_classes.UNKNOWN_MIB_PER_S
     seconds = readers * MODEL_MB * 1e6 / (bandwidth * 2**20)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Object
+from rlctl.backends.kubernetes.api.refusals import unread
 
 _DEFAULT: Final = "storageclass.kubernetes.io/is-default-class"
 _SHARED: Final[Mapping[str, str]] = {
@@ -62,7 +63,7 @@ def read(api: Api) -> list[StorageClass] | str:
     try:
         found = api.raw("/apis/storage.k8s.io/v1/storageclasses")
     except ApiError as error:
-        return "forbidden" if error.status in (401, 403) else error.message
+        return unread(error)
     return sorted(map(_of, found.get("items") or ()), key=lambda each: each.name)
 
 

@@ -14,12 +14,22 @@ from typing import Any, Final
 import yaml
 
 from rlctl.backends.base import Document, Revision
-from rlctl.backends.kubernetes.api.interface import Key, Object, key_of
+from rlctl.backends.kubernetes.api.interface import Api, Key, Object, key_of
 from rlctl.backends.kubernetes.run_state.inventory import role_of
 from rlctl.backends.revisions import images_of
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.plan import PATCHED_BY, Plan, live_with
-from rlctl.spec.names import COMPONENT, SHARD_REPLICAS, UID, WORKLOADS, labels, revision_name, spread, wave
+from rlctl.spec.names import (
+    COMPONENT,
+    SHARD_REPLICAS,
+    UID,
+    WORKLOADS,
+    document_name,
+    labels,
+    revision_name,
+    spread,
+    wave,
+)
 
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _REVISION: Final = "revision.json"
@@ -37,7 +47,6 @@ class DesiredState:
     rlctl_version: str
     documents: tuple[Document, ...]
     objects: Mapping[Key, Object]  # parsed, in the order in which they are sent
-    texts: Mapping[Key, str]
     spec: Mapping[str, Any]  # resolved
     hashes: Mapping[str, str]  # role -> RolePlan.hash
     spec_replicas: Mapping[str, int]
@@ -50,7 +59,7 @@ class DesiredState:
 
     def patches(self, key: Key) -> tuple[str, ...]:
         """Files of the patches of an object."""
-        name = f"{key.kind}-{key.name}.yaml".lower()
+        name = document_name(*key)
         origins = [document.origin for document in self.documents if document.name == name]
         return tuple(path for origin in origins for path in origin.split(PATCHED_BY)[1:])
 
@@ -67,14 +76,12 @@ def of_plan(plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any]) 
         RlctlError: a document is no object of this run.
     """
     documents = tuple(documents)
-    objects, texts = _objects(documents, plan.uid)
     return DesiredState(
         run=plan.run,
         uid=plan.uid,
         rlctl_version=plan.rlctl_version,
         documents=documents,
-        objects=objects,
-        texts=texts,
+        objects=_objects(documents, plan.uid),
         spec=json.loads(json.dumps(spec)),  # equal to what is read back
         hashes={role.role: role.hash for role in plan.roles},
         spec_replicas={role.role: role.replicas for role in plan.roles},
@@ -140,6 +147,16 @@ def number_of(key: Key, run: str) -> int | None:
     return int(digits) if key.kind == "ConfigMap" and key.name.startswith(prefix) and digits.isdecimal() else None
 
 
+def stored_revision(api: Api, run: str, uid: str, number: int) -> DesiredState | None:
+    """Desired state of a stored revision; None: there is none of that number, as of 0, before an `up` has finished.
+
+    Raises:
+        BackendUnreachable: the object is torn or foreign.
+    """
+    found = api.get(revision_key(run, number)) if number else None
+    return None if found is None else of_revision(found, run, uid)
+
+
 def of_revision(found: Object, run: str, uid: str) -> DesiredState:
     """Desired state from the ConfigMap of a revision.
 
@@ -153,14 +170,12 @@ def of_revision(found: Object, run: str, uid: str) -> DesiredState:
         documents = tuple(
             Document(each["name"], each["text"], each["role"], each["origin"]) for each in json.loads(packed)
         )
-        objects, texts = _objects(documents, uid)
         return DesiredState(
             run=run,
             uid=uid,
             rlctl_version=str(described["rlctl_version"]),
             documents=documents,
-            objects=objects,
-            texts=texts,
+            objects=_objects(documents, uid),
             spec=described["spec"],
             hashes=described["hashes"],
             spec_replicas=described["spec_replicas"],
@@ -203,18 +218,18 @@ def same(one: DesiredState, other: DesiredState) -> bool:
     )
 
 
-def _objects(documents: Iterable[Document], uid: str) -> tuple[dict[Key, Object], dict[Key, str]]:
-    """The documents in the order in which they are sent, parsed and as text."""
-    parsed: list[tuple[Object, str]] = []
+def _objects(documents: Iterable[Document], uid: str) -> dict[Key, Object]:
+    """The documents, parsed, in the order in which they are sent."""
+    parsed: list[Object] = []
     for document in documents:
         thing = _parse(document)
         if (thing["metadata"].get("annotations") or {}).get(UID) != uid:
             raise RlctlError(
                 f"{document.name} is not a document of the run with uid {uid[:8]}", objects=(document.name,)
             )
-        parsed.append((thing, document.text))
-    parsed.sort(key=lambda each: wave(each[0]["kind"], role_of(each[0])))  # stable: within a wave as they came
-    return {key_of(thing): thing for thing, _ in parsed}, {key_of(thing): text for thing, text in parsed}
+        parsed.append(thing)
+    parsed.sort(key=lambda thing: wave(thing["kind"], role_of(thing)))  # stable: within a wave as they came
+    return {key_of(thing): thing for thing in parsed}
 
 
 @lru_cache(maxsize=4096)

@@ -6,7 +6,7 @@ only after they are gone. So the next command finds whatever a killed one leaves
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from rlctl.backends.kubernetes.api.interface import Key, Object
@@ -45,14 +45,14 @@ def union(*inventories: Iterable[Key]) -> tuple[Key, ...]:
     return tuple(dict.fromkeys(key for inventory in inventories for key in inventory))
 
 
-def unused(inventory: Iterable[Key], wanted: Iterable[Key], kept: Callable[[Key], bool], run: str) -> list[Key]:
+def unused(inventory: Iterable[Key], wanted: Iterable[Key], kept: Collection[Key], run: str) -> list[Key]:
     """Objects that `up` removes: no document names them, and nothing that stays needs them.
 
     Args:
-        kept: whether an object that is no document stays: a revision, or a run file that one needs.
+        kept: objects that stay though they are no documents: revisions, and run files that one of them needs.
     """
     named = set(wanted)
-    return [key for key in inventory if key not in named and not _always(key, run) and not kept(key)]
+    return [key for key in inventory if key not in named and not _always(key, run) and key not in kept]
 
 
 def _always(key: Key, run: str) -> bool:

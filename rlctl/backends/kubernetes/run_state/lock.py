@@ -106,7 +106,7 @@ class HeldLock:
                 if isinstance(error, ApiError) and error.status in (404, 409):
                     self._lost = "another command has taken it over"
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         with suppress(RlctlError):  # it expires by itself
             self._api.delete(_key(self._run), uid=self._lease["metadata"]["uid"])
 
@@ -159,7 +159,7 @@ class Lock:
             done.set()
             renewing.join(timeout=2.0)  # it may be waiting for a server that does not answer
             if answered:
-                hold.give_back()
+                hold.release()
 
     def _take(self) -> Object:
         while True:

@@ -46,8 +46,8 @@ def _stand_in(api: Api, run: str, found: Object, storage: str) -> Record:
         except ApiError as error:
             if error.status != 403:
                 raise
-            named = [thing for key in _by_name(run, kind) if (thing := api.get(key)) is not None]
-            things = named
+            by_name = [keys.core_key(run), keys.actor_key(run)] if kind == "Secret" else []  # read, but not listed
+            things = [thing for key in by_name if (thing := api.get(key)) is not None]
         for thing in things:
             key = Key(kind, thing["metadata"]["name"])
             if key.name != state_name(run):
@@ -58,11 +58,6 @@ def _stand_in(api: Api, run: str, found: Object, storage: str) -> Record:
         known = replace(known, uid=max(uids, key=uids.count, default=""))
     by = str((found["metadata"].get("annotations") or {}).get(records.BY, ""))
     return Record(known, tuple(names), by=by, version=found["metadata"].get("resourceVersion", ""), readable=False)
-
-
-def _by_name(run: str, kind: str) -> list[Key]:
-    """Keys of Secrets, which may often be read but not listed."""
-    return [keys.core_key(run), keys.actor_key(run)] if kind == "Secret" else []
 
 
 def _state(run: str, found: Object, storage: str) -> RunState:

@@ -27,7 +27,7 @@ def check_owner(session: Session, record: Record, verb: str, *, uid: str | None 
     """
     known = record.state.uid
     same_run = uid in (None, known)
-    if same_run and (session.take_over or session.at_home):
+    if same_run and (session.take_over or session.home_uid == known):
         return
     other = session.recorded if session.recorded not in ("", known) else ""
     if same_run and not other and record.by in ("", session.me.by):

@@ -158,8 +158,12 @@ def parse_keys(text: str) -> tuple[Key, ...]:
     Raises:
         ValueError, TypeError: the text is no JSON list of "Kind/name".
     """
-    keys = [Key(*str(each).split("/", 1)) for each in json.loads(text)]
-    return tuple(keys)
+    return tuple(_key(str(each)) for each in json.loads(text))
+
+
+def _key(text: str) -> Key:
+    """Key from "Kind/name"."""
+    return Key(*text.split("/", 1))
 
 
 def written_keys(keys: Iterable[Key]) -> str:
@@ -167,8 +171,7 @@ def written_keys(keys: Iterable[Key]) -> str:
 
 
 def _admitted(stored: Mapping[str, Mapping[str, str]]) -> dict[Key, dict[str, str]]:
-    return {Key(*name.split("/", 1)): {path: str(mark) for path, mark in marks.items()}
-            for name, marks in stored.items()}  # fmt: skip
+    return {_key(name): {path: str(mark) for path, mark in marks.items()} for name, marks in stored.items()}
 
 
 def _json(value: Mapping[str, Any]) -> str:

@@ -30,21 +30,19 @@ def manager_of(wanted: DesiredState) -> Object | None:
 
 
 def pod_of(
-    wanted: DesiredState, name: str, component: str, command: Sequence[str], *, read_only: bool = False,
-    container: Mapping[str, Any] | None = None, **spec: Any,
-) -> Object | None:  # fmt: skip
-    """Manifest of a pod with the volume and nothing else of the run; None: the run has no manager to copy.
+    wanted: DesiredState, theirs: Object, name: str, component: str, command: Sequence[str], *,
+    read_only: bool = False, container: Mapping[str, Any] | None = None, **spec: Any,
+) -> Object:  # fmt: skip
+    """Manifest of a pod with the volume and nothing else of the run.
 
     Args:
         wanted: the run as it was applied, patches included.
+        theirs: pod spec of its manager, which is copied.
         component: label, and name of its container.
         command: program and arguments.
         read_only: mount the volume read-only.
         container, spec: fields that override those of the manager's container and pod.
     """
-    theirs = manager_of(wanted)
-    if theirs is None:
-        return None
     manager = theirs["containers"][0]
     mounts = [mount for mount in manager.get("volumeMounts") or [] if mount["mountPath"] == VOLUME]
     if read_only:

@@ -58,7 +58,6 @@ def apply(
 
     known = _known_documents(layout)
     wanted = _state(place, plan, spec, stored)
-    revisions.catch_up(place, stored, known)
     differs = run_state.write_documents(layout, documents)
     if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
         wanted = replace(wanted, revision=stored.revision + 1)

@@ -51,10 +51,9 @@ def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S)
         for pid in groups - _pids(live):  # its children may have survived SIGTERM
             signal_group(pid, signal.SIGKILL)
         groups = _pids(live)
-        now = time.monotonic()
-        if not live or now - began >= grace_s + GRACE_S:  # killed and still there: held by the kernel
+        if not live or patience.over(f"{shown(live[0].name)} to end"):  # killed and still there: held by the kernel
             return killed
-        patience.left_s(f"{shown(live[0].name)} to end")
+        now = time.monotonic()
         if now - began >= grace_s:
             killed += [child.name for child in live if child.name not in killed]
             for child in live:

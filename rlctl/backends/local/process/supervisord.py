@@ -24,6 +24,8 @@ from rlctl.errors import BackendUnreachable
 from rlctl.waiting import Waiting, quiet
 
 BAD_NAME, ALREADY_STARTED, STILL_RUNNING = 10, 60, 91  # faults of its XML-RPC
+NOT_TRIED = (20, 21)
+"""Faults of a start whose program is not there or cannot be executed: the state of the process does not change."""
 
 ANSWER_TIMEOUT_S = 60.0
 """Timeout of a reply in seconds: it takes milliseconds, but not while a hundred new children take all cores."""
@@ -147,13 +149,13 @@ class Supervisor:
     def pid(self) -> int:
         return int(self.call("supervisor.getPID"))
 
-    def await_listening(self, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def await_listening(self) -> None:
         """Wait until it answers.
 
         Raises:
             BackendUnreachable: it does not within the timeout.
         """
-        patience = Waiting(timeout_s, self.say)
+        patience = Waiting(ANSWER_TIMEOUT_S, self.say)
         while True:
             try:
                 self.pid()

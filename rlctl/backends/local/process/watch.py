@@ -27,7 +27,7 @@ from rlctl.backends.local.proc import boot_time, started
 from rlctl.backends.local.process.causes import Report, describe, oom_kills, startup_s
 from rlctl.backends.local.process.restart_policy import Death, GiveUp, Observation, Restart, RestartPolicy
 from rlctl.backends.local.process.stopping import signal_group, stop_in_order
-from rlctl.backends.local.process.supervisord import BAD_NAME, Child, Supervisor
+from rlctl.backends.local.process.supervisord import BAD_NAME, NOT_TRIED, Child, Supervisor
 from rlctl.backends.local.state import run_state
 from rlctl.backends.local.state.places import SOCKET, clear_sockets
 from rlctl.errors import BackendUnreachable, RlctlError
@@ -76,7 +76,9 @@ class Watch:
         for death in deaths:
             if not self._judge(death, children, now):
                 return self._end()
-        begun = self._start_due()
+        begun = self._policy.due(self._clock())
+        if not self._start(begun, children, now):
+            return self._end()
         if deaths or begun or self._policy.troubled(now) != self._troubled:
             self._store(now)
         return True
@@ -116,14 +118,19 @@ class Watch:
                 self._write_end = partial(run_state.write_failure, self._layout, failure)
         return False
 
-    def _start_due(self) -> bool:
-        due = self._policy.due(self._clock())
-        for name, fault in zip(
-            due, self._supervisor.batch("startProcess", [(name, False) for name in due]), strict=True
-        ):
-            if fault is None or fault.faultCode != BAD_NAME:  # BAD_NAME: removed; else it lives, or has died again
-                self._policy.started(name)
-        return bool(due)
+    def _start(self, due: Sequence[str], children: dict[str, Child], now: float) -> bool:
+        """Start processes; returns False if one of them is given up."""
+        faults = self._supervisor.batch("startProcess", [(name, False) for name in due])
+        for name, fault in zip(due, faults, strict=True):
+            if fault is not None and fault.faultCode == BAD_NAME:  # removed
+                continue
+            self._policy.started(name)  # it lives, or has died again
+            if fault is not None and fault.faultCode in NOT_TRIED:  # the supervisor shows its last life for ever
+                child = children[name]
+                children[name] = replace(child, state="FATAL", start=child.now, error=fault.faultString)
+                if not self._judge(Death(name, None, 0.0, None), children, now):
+                    return False
+        return True
 
     def _seen(self, child: Child) -> Observation:
         seen = _seen(child)

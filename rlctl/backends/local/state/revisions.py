@@ -11,8 +11,9 @@ from typing import Any
 from rlctl.backends.base import Document, Revision, RunState
 from rlctl.backends.files import broken, read_json, to_json, write
 from rlctl.backends.local.state.places import Place
-from rlctl.backends.revisions import KEPT, by, images_of, missing, plan_of
-from rlctl.plan import Plan
+from rlctl.backends.revisions import KEPT, by, images_of, missing
+from rlctl.plan import Plan, RolePlan
+from rlctl.spec.base import ROLES
 from rlctl.spec.layout import Layout
 
 _FORMAT = 1
@@ -23,7 +24,7 @@ class Kept:
     """One revision with all that is needed to apply it again."""
 
     revision: Revision
-    plan: Plan
+    plan: Plan  # with the parts that `apply` needs, as the documents are rendered already
     documents: list[Document]
 
 
@@ -61,12 +62,6 @@ def keep(
         "documents": [asdict(document) for document in documents],
     }
     write(path, to_json(content))
-
-
-def catch_up(place: Place, stored: RunState | None, documents: Sequence[Document]) -> None:
-    """Store what was applied by a release that kept no revisions, while its documents are still there."""
-    if stored is not None and documents:
-        keep(place, stored, stored, documents, "from before revisions were kept")
 
 
 def drop_old(layout: Layout, newest: int) -> None:
@@ -124,11 +119,18 @@ def _kept(known: RunState, stored: Mapping[str, Any]) -> Kept:
         images=images_of(spec),
         note=str(stored["note"]),
     )
-    hashes = {str(role): str(value) for role, value in stored["hashes"].items()}
-    replicas = {str(role): int(count) for role, count in stored["spec_replicas"].items()}
+    hashes, replicas = stored["hashes"], stored["spec_replicas"]
+    roles = tuple(
+        RolePlan(
+            role, int(replicas[role]), cpu=0.0, memory_mib=0.0, gpu=0, threads=1, run_file={}, hash=str(hashes[role])
+        )
+        for role in ROLES
+        if role in replicas
+    )
     documents = [Document(each["name"], each["text"], each["role"], each["origin"]) for each in stored["documents"]]
     code = stored.get("code", known.code)  # absent in older files
-    return Kept(revision, plan_of(known, version, hashes, replicas, None if code is None else str(code)), documents)
+    plan = Plan(known.run, known.uid, version, "local", roles, live={}, code_path=None if code is None else str(code))
+    return Kept(revision, plan, documents)
 
 
 def _folder(layout: Layout) -> Path:

@@ -224,12 +224,6 @@ def test_what_was_taken_down_shows_nothing() -> None:
         pass
 
 
-def test_a_page_that_does_not_exist_is_refused() -> None:
-    what: Any = "grafana"
-    with pytest.raises(Conflict, match="run pong has no page grafana"), control.forward(Reads(), run_state(), what):
-        pass
-
-
 def test_a_page_whose_pod_does_not_run_is_explained_at_once() -> None:
     api = Reads(pod("tensorboard", "pong-tensorboard-0", ready=False, waiting="ErrImagePull"))
 

@@ -28,19 +28,25 @@ def line(second: int, text: str, process: str = "actor/3", boot: str = "b1", lev
 class Manager:
     """Answers /logs; remembers what it was asked."""
 
-    def __init__(self, *pages: Iterable[str], newer: Iterable[Iterable[str]] = (), lost: int = 0) -> None:
+    def __init__(
+        self, *pages: Iterable[str], newer: Iterable[Iterable[str]] = (), lost: int = 0, begun_anew: bool = False
+    ) -> None:
         self.pages = [list(page) for page in pages] or [[]]
         self.newer = [list(page) for page in newer]
         self.lost = lost
+        self.begun_anew = begun_anew  # all that is newer is of another boot
         self.asked: list[dict[str, str]] = []
 
     def __call__(self, far: socket.socket, pod: str, port: int) -> None:
         target = far.recv(65536).split(b" ")[1].decode()
         asked = {name: values[0] for name, values in parse_qs(urlsplit(target).query).items()}
         self.asked.append(asked)
-        if "after" in asked:
+        if "after" in asked and self.begun_anew:
+            lines = [line for page in self.newer for line in page]
+            body: dict[str, Any] = {"lines": lines[int(asked["after"]) :], "next": len(lines), "page": ""}
+        elif "after" in asked:
             lines = self.newer.pop(0) if self.newer else []
-            body: dict[str, Any] = {"lines": lines, "next": int(asked["after"]) + len(lines), "page": ""}
+            body = {"lines": lines, "next": int(asked["after"]) + len(lines), "page": ""}
         else:
             number = int(asked.get("page", "actor=x:0").rpartition(":")[2])
             last = number + 1 >= len(self.pages)
@@ -274,6 +280,15 @@ def test_following_goes_on_until_the_run_is_gone() -> None:
 
     assert [record.message for record in found] == ["one", "two", "three", "four"]
     assert [asked["after"] for asked in manager.asked[1:]] == ["100", "101", "103", "103", "103"]
+
+
+def test_following_goes_on_with_the_first_line_of_another_boot_of_the_manager() -> None:
+    manager = Manager([line(1, "one")], newer=[[line(2, "two"), line(3, "three")]], begun_anew=True)
+
+    found = read(cluster(manager), follow=True)
+
+    assert [record.message for record in found] == ["one", "two", "three"]
+    assert [asked["after"] for asked in manager.asked[1:]] == ["100", "0", "2", "2", "2", "2"]
 
 
 def test_following_ends_at_the_time_asked_for() -> None:

@@ -85,8 +85,7 @@ def test_an_overloaded_server_is_asked_again_when_it_says_so() -> None:
     api, script, clock = calls_of(BUSY, BUSY, (200, THING))
     assert api.get(KEY) == THING
     assert clock.slept == [3.0, 3.0]
-    assert api.requests.by_method == {"GET": 3}
-    assert len(script.sent) == 3
+    assert [sent[0] for sent in script.sent] == ["GET"] * 3
 
 
 @pytest.mark.parametrize("step", [status(500), status(503), NoAnswer("connection refused")])
@@ -101,7 +100,7 @@ def test_what_can_be_repeated_is_repeated(call: Callable[[Calls], object], step:
 
 
 def test_pauses_grow_and_end_when_patience_does() -> None:
-    api, script, clock = calls_of((200, THING), NoAnswer("timed out"))
+    api, _, clock = calls_of((200, THING), NoAnswer("timed out"))
     api.get(KEY)
     with pytest.raises(
         ApiError, match=r"the API server https://s:6443 \(context c\) does not answer: timed out"
@@ -111,7 +110,6 @@ def test_pauses_grow_and_end_when_patience_does() -> None:
     assert error.value.exit_code == 4
     assert clock.slept[:5] == [0.25, 0.5, 1.0, 2.0, 4.0]
     assert retries.PATIENCE_S - 10 < clock.now <= retries.PATIENCE_S
-    assert len(script.sent) == api.requests.total
 
 
 def test_a_server_that_has_never_answered_is_given_up_sooner() -> None:
@@ -354,10 +352,9 @@ def test_a_port_that_cannot_be_reached_is_told() -> None:
 ])  # fmt: skip
 def test_rights_are_asked_for(step: Step, answer: bool | None) -> None:
     api, script, _ = calls_of(step)
-    assert api.may("patch", "deployments", group="apps", subresource="scale", name="x") is answer
+    assert api.may("patch", "deployments", group="apps", subresource="scale") is answer
     assert script.sent[0][2]["spec"]["resourceAttributes"] == {
         "namespace": "rl", "verb": "patch", "resource": "deployments", "group": "apps", "subresource": "scale",
-        "name": "x",
     }  # fmt: skip
 
 

@@ -304,6 +304,20 @@ def test_a_foreign_volume_of_an_unreadable_run_is_cleaned_by_the_revision_that_i
     assert lab.there() == {"PersistentVolumeClaim shared"}
 
 
+def test_the_folder_of_an_unreadable_run_is_tried_again_after_a_cleaning_pod_that_failed(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
+    lab.up(storage={"claim": "shared"})
+    state = lab.of("ConfigMap", "pong-state")["data"]
+    state["state.json"] = state["state.json"][:-3]
+    key = Key("Pod", "pong-clean")
+    lab.api.on_tick = lambda: lab.api.report(key, {"phase": "Failed"}) if key in lab.api.objects else None
+    with pytest.raises(PartlyApplied, match="has failed"):
+        lab.down(volumes=True)
+    lab.api.on_tick = lambda: None
+    assert f"claim shared:/runs/pong-{UID[:8]}" in [each.object for each in lab.down(volumes=True)]
+    assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
 @pytest.mark.parametrize(
     ("phase", "said"),
     [

@@ -27,7 +27,7 @@ def refuse_actors(lab: Lab, error: Callable[[Key], ApiError], *, after: int = 0)
 
 def denied(key: Key) -> ApiError:
     said = 'admission webhook "policy.corp" denied the request: team label missing'
-    return ApiError(said, status=403, said="Forbidden", key=key)
+    return ApiError(said, status=403, key=key)
 
 
 def shorter_grace(document: Object) -> None:
@@ -86,6 +86,18 @@ def test_a_read_that_fails_after_a_write_is_partly_applied_too(lab: Lab) -> None
     lab.api.refuse = refuse
     with pytest.raises(PartlyApplied, match="etcd is away"):
         lab.up()
+
+
+def test_a_down_that_is_refused_after_the_last_status_was_stored_is_partly_applied(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+    lab.api.manager = lambda method, path, body: (200, {"phase": "running"})
+    lab.api.refuse = lambda method, key: (
+        forbidden(key, "delete") if (method, key.kind) == ("DELETE", "Deployment") else None
+    )
+    with pytest.raises(PartlyApplied, match="may not delete Deployment"):
+        lab.down()
+    assert lab.record.final == {"phase": "running"}
 
 
 def test_a_refusal_of_the_very_first_write_is_no_partial_one(lab: Lab) -> None:

@@ -77,6 +77,24 @@ def test_up_keeps_what_an_autoscaler_has_set(lab: Lab) -> None:
     assert owners_of_replicas(lab.of(*ACTORS)) == {"kube-controller-manager"}
 
 
+def test_a_number_that_an_autoscaler_sets_while_the_lock_is_taken_is_not_taken_from_it(lab: Lab) -> None:
+    lab.up()
+    lab.settle()
+
+    def autoscale() -> None:
+        lab.api.on_write = lambda: None
+        lab.api.edit(
+            Key("Deployment", "pong-evaluator"), "keda", lambda thing: thing["spec"].update(replicas=3), "scale"
+        )
+
+    lab.api.on_write = autoscale  # the lock is the first write
+    with pytest.raises(Conflict, match="a field belongs to other field managers") as error:
+        lab.scale(evaluator=2)
+    assert "keda" in error.value.message
+    assert lab.replicas("pong-evaluator") == 3
+    assert lab.record.state.replicas["evaluator"] == 1
+
+
 def test_a_number_that_an_autoscaler_owns_is_not_taken_from_it(lab: Lab) -> None:
     lab.up()
     lab.settle()
@@ -339,7 +357,7 @@ def test_first_actors_that_cannot_run_end_it(lab: Lab) -> None:
     lab.api.stuck.add("pong-actor-0")
     broken = Process("actor", 0, "failed", reason="image not found", permanent=True, next="rlctl image push")
     session = Session(
-        lab.api, lambda state, path, body: {}, me=ALICE, clock=lab.api.clock, sleep=lab.api.sleep, now=lab.api.now,
+        lab.api, "pong", lambda path, body: {}, me=ALICE, clock=lab.api.clock, sleep=lab.api.sleep, now=lab.api.now,
         trouble=lambda state: [broken],
     )  # fmt: skip
     state: RunState = lab.record.state

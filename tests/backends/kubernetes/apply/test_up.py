@@ -230,7 +230,7 @@ def test_a_quota_is_explained_by_its_sums(lab: Lab) -> None:
         "used: requests.storage=10Gi, limited: requests.storage=20Gi"
     )
     lab.api.refuse = lambda method, key: (
-        ApiError(message, status=403, said="Forbidden", key=key)
+        ApiError(message, status=403, key=key)
         if (method, key.kind) == ("PATCH", "PersistentVolumeClaim") else None
     )  # fmt: skip
     with pytest.raises(PartlyApplied, match=r"quota disk exceeded: requests.storage: 10Gi used \+ 50Gi asked > 20Gi"):

@@ -24,13 +24,13 @@ from rlctl.backends.kubernetes.api.interface import (
     Key,
     Object,
     Page,
-    Requests,
     key_of,
 )  # fmt: skip
 from tests.backends.kubernetes.fakes import controllers, fields
 from tests.backends.kubernetes.fakes.defaults import fill
 from tests.backends.kubernetes.fakes.fields import clone
 from tests.backends.kubernetes.fakes.manager import Handler, serve
+from tests.backends.kubernetes.fakes.requests import Requests
 from tests.backends.kubernetes.fakes.selectors import matches
 
 START = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
@@ -189,13 +189,13 @@ class FakeApi:
         self._ask("PATCH", key)
         live = self.objects.get(key)
         if uid is not None and (live is None or live["metadata"]["uid"] != uid):
-            raise self._refusal(409, "Conflict", f"{key}: Precondition failed: UID in precondition: {uid}", key)
+            raise ApiError(f"{key}: Precondition failed: UID in precondition: {uid}", status=409, key=key)
         base = live or {"apiVersion": document["apiVersion"], "kind": key.kind, "metadata": {"name": key.name}}
         try:
             changed = fields.applied_over(base, document, manager, force=force, now=self._time())
         except fields.Clash as clash:
             found = tuple(FieldConflict(fields.shown(path), entry["manager"]) for path, entry in clash.found)
-            raise self._refusal(409, "Conflict", f"Apply failed with {len(found)} conflicts", key, found) from clash
+            raise ApiError(f"Apply failed with {len(found)} conflicts", status=409, key=key, conflicts=found) from clash
         self.mutate(changed)
         if dry_run:
             return self._finished(key, clone(changed))
@@ -205,7 +205,7 @@ class FakeApi:
         key = key_of(document)
         self._ask("POST", key)
         if key in self.objects:
-            raise self._refusal(409, "AlreadyExists", f'{KINDS[key.kind].plural} "{key.name}" already exists', key)
+            raise ApiError(f'{KINDS[key.kind].plural} "{key.name}" already exists', status=409, key=key)
         bare: Object = {"apiVersion": document["apiVersion"], "kind": key.kind, "metadata": {"name": key.name}}
         made = fields.updated_over(bare, document, "rlctl", "", self._time())
         return self._write("POST", key, lambda: self._store(key, made))
@@ -215,9 +215,9 @@ class FakeApi:
         self._ask("PUT", key)
         live = self.objects.get(key)
         if live is None:
-            raise self._refusal(404, "NotFound", f'{KINDS[key.kind].plural} "{key.name}" not found', key)
+            raise ApiError(f'{KINDS[key.kind].plural} "{key.name}" not found', status=404, key=key)
         if document["metadata"].get("resourceVersion") != live["metadata"]["resourceVersion"]:
-            raise self._refusal(409, "Conflict", "the object has been modified; apply your changes to the latest", key)
+            raise ApiError("the object has been modified; apply your changes to the latest", status=409, key=key)
         kept = {name: live["metadata"][name] for name in ("uid", "creationTimestamp", "managedFields")}
         whole = {**document, "metadata": {**document["metadata"], **kept}}
         changed = fields.updated_over(live, whole, "rlctl", "", self._time())
@@ -279,7 +279,7 @@ class FakeApi:
         with serve(self.manager) as connected:
             yield connected
 
-    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "") -> bool | None:
         self._ask("POST", Key("SelfSubjectAccessReview", resource))
         return True
 
@@ -311,17 +311,15 @@ class FakeApi:
         live = self.objects.get(key)
         fill(thing)
         if len(str(thing.get("data") or "")) + len(str(thing.get("binaryData") or "")) > MOST_BYTES:
-            raise self._refusal(
-                422, "Invalid", f"{key.kind} {key.name} is invalid: must have at most 1048576 bytes", key
-            )
+            raise ApiError(f"{key.kind} {key.name} is invalid: must have at most 1048576 bytes", status=422, key=key)
         if live is not None:
             for (kind, name), why in _FIXED.items():
                 before, after = (each.get("spec") or {} for each in (live, thing))
                 if kind == key.kind and before.get(name) != after.get(name):
-                    raise self._refusal(422, "Invalid", f'{kind} "{key.name}" is invalid: spec.{name}: {why}', key)
+                    raise ApiError(f'{kind} "{key.name}" is invalid: spec.{name}: {why}', status=422, key=key)
             if live.get("immutable") and any(live.get(name) != thing.get(name) for name in ("data", "binaryData")):
                 why = "field is immutable when `immutable` is set"
-                raise self._refusal(422, "Invalid", f'{key.kind} "{key.name}" is invalid: data: {why}', key)
+                raise ApiError(f'{key.kind} "{key.name}" is invalid: data: {why}', status=422, key=key)
         return thing
 
     def _store(self, key: Key, thing: Object, *, quiet: bool = False) -> Object:
@@ -355,11 +353,6 @@ class FakeApi:
         gone = clone(thing)
         gone["metadata"]["resourceVersion"] = str(self._version)
         self._history.append(Change(self._version, what, gone))
-
-    def _refusal(
-        self, status: int, said: str, message: str, key: Key, conflicts: tuple[FieldConflict, ...] = ()
-    ) -> ApiError:  # fmt: skip
-        return ApiError(message, status=status, said=said, key=key, conflicts=conflicts)
 
     def _time(self) -> str:
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")

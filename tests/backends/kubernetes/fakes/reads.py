@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rlctl.backends.base import RunState
-from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, Page, Requests
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, Page
 from rlctl.backends.kubernetes.run_state import record
 from rlctl.spec import names
+from tests.backends.kubernetes.fakes.requests import Requests
 from tests.backends.kubernetes.fakes.selectors import matches
 
 UID = "5f3c2a1b9d8e4f60a1b2c3d4e5f60718"
@@ -59,7 +60,7 @@ class Reads:
         self.requests.count("GET")
         self.lists.append(f"{kind} {labels} {fields}".strip())
         if kind in self.refused:
-            raise ApiError(f"may not list {kind}", status=403, said="Forbidden")
+            raise ApiError(f"may not list {kind}", status=403)
         found = [each for each in self.objects if each["kind"] == kind and matches(each, labels, fields)]
         read = found if most is None else found[:most]
         for _ in range(500, len(read), 500):
@@ -92,7 +93,7 @@ class Reads:
         with far, suppress(OSError):
             self.serve(far, pod, port)
 
-    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "", name: str = "") -> bool | None:
+    def may(self, verb: str, resource: str, *, group: str = "", subresource: str = "") -> bool | None:
         self.requests.count("POST")
         whole = f"{resource}/{subresource}" if subresource else resource
         return None if self.mute else f"{verb} {whole}" not in self.forbidden
@@ -105,7 +106,7 @@ class Reads:
         self.requests.count("GET")
         answer = self.answers.get(path)
         if answer is None:
-            raise ApiError(f"{path}: not found", status=404, said="NotFound")
+            raise ApiError(f"{path}: not found", status=404)
         if isinstance(answer, Exception):
             raise answer
         return answer

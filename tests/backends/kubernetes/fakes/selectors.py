@@ -16,7 +16,7 @@ def forbidden(key: Key, verb: str = "patch", user: str = "system:serviceaccount:
         f'{plural} "{key.name}" is forbidden: User "{user}" cannot {verb} resource "{plural}" in API group "" in the '
         f'namespace "rl"'
     )
-    return ApiError(message, status=403, said="Forbidden", key=key)
+    return ApiError(message, status=403, key=key)
 
 
 @cache

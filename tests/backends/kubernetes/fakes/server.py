@@ -91,7 +91,7 @@ class _Handler(BaseHTTPRequestHandler):
         key = Key(kind.kind, named[0] if named else "")
         if named[1:] == ["portforward"]:
             refused = api.refuse("FORWARD", key)
-            raise refused or ApiError("pods are not forwarded here", status=404, said="NotFound", key=key)
+            raise refused or ApiError("pods are not forwarded here", status=404, key=key)
         if named[1:] == ["log"]:
             self._text("first\nsecond\n")
         elif query.get("watch"):
@@ -105,9 +105,9 @@ class _Handler(BaseHTTPRequestHandler):
             uid = ((body or {}).get("preconditions") or {}).get("uid")
             live = api.get(key)
             if live is None:
-                raise ApiError(f"{plural} {key.name} not found", status=404, said="NotFound", key=key)
+                raise ApiError(f"{plural} {key.name} not found", status=404, key=key)
             if not api.delete(key, uid=uid, propagation=(body or {}).get("propagationPolicy", "Background")):
-                raise ApiError("Precondition failed: UID in precondition", status=409, said="Conflict", key=key)
+                raise ApiError("Precondition failed: UID in precondition", status=409, key=key)
             self._answer(200, {"kind": "Status", "status": "Success"})
         else:
             self._answer(*self._one(key, query, body))
@@ -118,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             found = api.get(key)
             if found is None:
-                raise ApiError(f"{key} not found", status=404, said="NotFound", key=key)
+                raise ApiError(f"{key} not found", status=404, key=key)
             return 200, found
         if self.command == "POST":
             return 201, api.create(body)
@@ -181,6 +181,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
 
+_REASONS = {403: "Forbidden", 404: "NotFound", 409: "Conflict", 410: "Expired", 429: "TooManyRequests"}
+
+
 def _status(error: ApiError) -> Object:
     causes = [
         {
@@ -191,8 +194,8 @@ def _status(error: ApiError) -> Object:
         for each in error.conflicts
     ]
     return {
-        "kind": "Status", "status": "Failure", "code": error.status, "reason": error.said, "message": error.message,
-        "details": {"causes": causes},
+        "kind": "Status", "status": "Failure", "code": error.status, "message": error.message,
+        "reason": _REASONS.get(error.status, ""), "details": {"causes": causes},
     }  # fmt: skip
 
 

@@ -111,7 +111,7 @@ def test_a_volume_that_cannot_take_its_size_is_no_missing_right(lab: Lab, messag
     lab.api.new_command()
     volume = Key("PersistentVolumeClaim", "pong-volume")
     lab.api.refuse = lambda method, key: (
-        ApiError(message, status=status, said="Forbidden", key=key) if (method, key) == ("PATCH", volume) else None
+        ApiError(message, status=status, key=key) if (method, key) == ("PATCH", volume) else None
     )
     with pytest.raises(Conflict, match="the volume cannot take this size") as up:
         lab.up(storage={"size": "99Gi"})

@@ -126,6 +126,16 @@ def test_without_the_right_to_make_pods_models_of_a_run_taken_down_are_missed() 
     ]
 
 
+def test_without_the_right_to_watch_pods_folders_of_a_claim_stay() -> None:
+    api = cluster()
+    api.forbidden = {"watch pods"}
+    found = [each for each in doctor.checks(api, lambda: NOW) if each.verdict == "warning"]
+
+    assert [each.text for each in found] == [
+        "you may not watch pods: `down --volumes` cannot remove what a run has written to a claim of yours"
+    ]
+
+
 @pytest.mark.parametrize(
     ("kind", "resource"), [("ServiceAccount", "serviceaccounts"), ("Role", "roles"), ("RoleBinding", "rolebindings")]
 )

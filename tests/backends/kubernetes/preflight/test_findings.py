@@ -301,6 +301,23 @@ def test_reading_a_model_from_the_volume_is_reckoned() -> None:
     assert found.text == "4 pods mount the volume: each 10 MB of model takes 0.1 s to read (4 x 10 MB / 300 MiB/s)"
 
 
+@pytest.mark.parametrize(
+    ("spec", "bandwidth"),
+    [({"storageClassName": "efs"}, "500 MiB/s"), ({"storageClassName": ""}, "100 MiB/s, assumed")],
+)
+def test_a_claim_of_the_users_is_reckoned_by_its_own_class(spec: dict[str, str], bandwidth: str) -> None:
+    claim = {"kind": "PersistentVolumeClaim", "metadata": {"name": "team"}, "spec": spec}
+    things = [each for each in objects() if each["kind"] != "PersistentVolumeClaim"]
+    api = room(claim)
+    api.answers[CLASSES] = {"items": [
+        storage_class("cfs", "com.tencent.cloud.csi.cfs", default=True), storage_class("efs", "efs.csi.aws.com"),
+    ]}  # fmt: skip
+
+    found = checks(api, json.loads(json.dumps(things).replace("pong-volume", "team")), actor=10)["volume"]
+
+    assert found.text.endswith(f"(4 x 10 MB / {bandwidth})")
+
+
 def test_actors_that_mount_the_volume_by_a_patch_are_reckoned_and_warned_of() -> None:
     volume = {"name": "volume", "persistentVolumeClaim": {"claimName": "pong-volume"}}
     things = objects(10)
@@ -353,6 +370,27 @@ def test_a_patch_that_the_namespace_forbids_is_a_problem() -> None:
         "problem",
         "namespace team-a enforces restricted, and would refuse actor: hostNetwork",
     )
+
+
+@pytest.mark.parametrize(
+    ("level", "verdict", "text"),
+    [
+        ("baseline", "problem",
+         "namespace team-a enforces baseline, and would refuse actor: hostIPC; actor: volume roms of kind hostPath"),
+        ("privileged", "ok", "namespace team-a enforces privileged"),
+    ],
+)  # fmt: skip
+def test_what_a_level_below_restricted_admits_is_no_problem(level: str, verdict: str, text: str) -> None:
+    def change(thing: Object) -> None:
+        thing["spec"]["template"]["spec"] |= {"hostIPC": True, "securityContext": {"runAsNonRoot": False}}
+        thing["spec"]["template"]["spec"]["volumes"] = [{"name": "roms", "hostPath": {"path": "/roms"}}]
+
+    api = room()
+    api.answers[NAMESPACE] = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
+
+    found = checks(api, patched("actor", change), actor=10)["pod security"]
+
+    assert (found.verdict, found.text) == (verdict, text)
 
 
 def test_a_queue_without_kueue_is_a_problem() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rlctl.backends.kubernetes.api.interface import KINDS, Key, Object
-from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.preflight import findings
 from rlctl.backends.kubernetes.run_state.lock import Lock
 from tests.backends.kubernetes.fakes.lab import Lab, spec_of
@@ -28,8 +27,7 @@ def made() -> Counter[str]:
     """Objects that a first `up` really makes, its lock included."""
     lab = Lab()
     lab.up()
-    with Lock(lab.api, "pong", "up", me=lab.me).held() as hold:
-        Writer(lab.api, hold)
+    with Lock(lab.api, "pong", "up", me=lab.me).held():
         return Counter(key.kind for key in lab.api.objects if key.kind != "Pod")
 
 

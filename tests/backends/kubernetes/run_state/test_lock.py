@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from rlctl.backends.kubernetes.api.exchange import NoAnswer
-from rlctl.backends.kubernetes.api.interface import ApiError, Key
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state.lock import DURATION_S, FRESH_S, Lock, LockHolder
+from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.errors import Conflict, Locked
 from rlctl.waiting import steady
 from tests.backends.kubernetes.api.test_calls import Clock, calls_of
@@ -28,6 +29,10 @@ def lock_of(api: FakeApi, me: LockHolder = ALICE, verb: str = "up", notes: list[
         api, "pong", verb, me=me, clock=api.clock, sleep=api.sleep, now=api.now,
         waiting=(notes if notes is not None else []).append,
     )  # fmt: skip
+
+
+def session_of(api: Api) -> Session:
+    return Session(api, "pong", lambda path, body: {})
 
 
 def test_it_is_there_while_held_and_gone_afterwards() -> None:
@@ -132,7 +137,7 @@ def test_a_write_is_not_repeated_after_its_lock_was_taken_over() -> None:
 
         calls._patience._sleep = sleep
         with pytest.raises(Conflict, match="another command has taken it over"):
-            Writer(calls, hold).apply(thing)
+            Writer(session_of(calls), hold).apply(thing)
     assert clock.now < DURATION_S
     assert {method for method, *_ in script.sent} == {"GET", "PATCH"}
 
@@ -197,5 +202,5 @@ def test_who_may_not_renew_it_is_told_that_and_not_of_what_was_to_be_written() -
         api.refuse = lambda method, key: forbidden(key, "update") if method == "PUT" else None
         api.seconds += FRESH_S + 1
         with pytest.raises(ApiError, match="may not update Lease pong-lock in namespace rl as system") as error:
-            Writer(api, hold).apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
+            Writer(session_of(api), hold).apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}})
     assert error.value.objects == (str(LEASE),)

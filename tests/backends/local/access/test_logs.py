@@ -122,10 +122,11 @@ def test_raw_text_before_any_record_has_the_time_of_the_first(logs: Path) -> Non
 )
 def test_anchors_and_flags_mean_the_same_however_the_file_is_searched(logs: Path, grep: str) -> None:
     trace = "Traceback (most recent call last):\n  x\nValueError: bad"
-    (logs / "actor-0.log").write_text(line(1, "other") + "plain words\n" + trace + "\n" + line(2, "other"))
-    raw = [record for record in found(logs) if re.search(grep, record.raw)]
-    assert found(logs, LogQuery(grep=grep)) == raw
-    assert raw
+    texts = [line(1, "other").rstrip(), "plain words", trace, line(2, "other").rstrip()]
+    (logs / "actor-0.log").write_text("\n".join(texts))
+    wanted = [record for record, text in zip(found(logs), texts, strict=True) if re.search(grep, text)]
+    assert found(logs, LogQuery(grep=grep)) == wanted
+    assert wanted
 
 
 def test_level_means_at_least(logs: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
+from xmlrpc.client import Fault
 
 from rlctl.backends.files import read_json
 from rlctl.backends.local.process.supervisord import Child, Supervisor
@@ -50,6 +51,7 @@ class Bench:
     set_back_s: int = 0  # by how much the clock on the wall was
     children_: dict[str, Child] = field(default_factory=dict)
     shut_down: bool = False
+    fault: Fault | None = None  # of every start
 
     def __post_init__(self) -> None:
         self.layout = Layout(self.root)
@@ -63,7 +65,9 @@ class Bench:
     def children(self) -> dict[str, Child]:
         return {name: replace(child, now=self.wall) for name, child in self.children_.items()}
 
-    def batch(self, method: str, calls: list[tuple[Any, ...]]) -> list[None]:
+    def batch(self, method: str, calls: list[tuple[Any, ...]]) -> list[Fault | None]:
+        if method == "startProcess" and self.fault is not None:
+            return [self.fault for _ in calls]
         for name, *_ in calls if method == "startProcess" else []:
             self.start(name)
         for name, *_ in calls if method == "stopProcess" else []:
@@ -171,3 +175,21 @@ def test_an_end_in_good_order_leaves_the_trouble_before_it_the_last(tmp_path: Pa
     stored = bench.stored("learner-0")
     assert stored["in_trouble"]
     assert stored["reason"] == "learner 0 exited 1 after 00:00:05: CUDA error"
+
+
+def test_a_process_whose_program_is_gone_is_given_up_after_five_tries(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.start("learner-0")
+    bench.pass_time(3600)
+    bench.fault = Fault(20, "can't find command '/venv/bin/python'")
+    assert bench.die("learner-0", 1, "CUDA error")
+    text = "learner 0 could not be started: can't find command '/venv/bin/python'"
+    for delay_s in (1, 2, 4):
+        bench.pass_time(delay_s)
+        assert bench.stored("learner-0")["reason"] == text
+    bench.now += 8
+    assert not bench.watch.look()
+    end = run_state.read_end(bench.layout)
+    assert end is not None
+    assert end.failure is not None
+    assert end.failure.text == f"{text} (5 short lives in a row: not started again)"

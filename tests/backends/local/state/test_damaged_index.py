@@ -14,7 +14,7 @@ import pytest
 
 from rlctl.backends.base import LogQuery, RunState
 from rlctl.backends.local import LocalBackend
-from rlctl.backends.local.state import places, revisions, run_state
+from rlctl.backends.local.state import places, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
 from rlctl.spec.layout import state_home
@@ -268,9 +268,3 @@ def test_processes_of_a_role_that_this_release_does_not_know_are_left_out(place:
     assert known is not None
     run_state.write_state(place.layout, replace(known, replicas={"actor": 1, "coach": 2}))
     assert [(one.role, one.index) for one in LocalBackend().processes("one")] == [("actor", 0)]
-
-
-def test_a_revision_is_not_kept_without_its_documents(place: Place) -> None:
-    known = LocalBackend().find("one")
-    revisions.catch_up(place, known, [])
-    assert revisions.numbers(place.layout) == []

@@ -20,10 +20,10 @@ from rlctl.backends.kubernetes.diagnose.causes.base import (
     name_of,
     namespaced,
 )
+from rlctl.spec import names
 
 _NODES = re.compile(r"(\d+)/(\d+) nodes are available:? ?(.*)", re.DOTALL)
 _PART = re.compile(r"(\d+) (.+?)(?=, \d+ |\.(?:\s|$)|$)", re.DOTALL)
-_QUEUE: Final = "kueue.x-k8s.io/queue-name"
 _RANKS: Final = ("resource", "volume", "affinity", "taint", "other")
 """Order of reasons that hold for equally many nodes: first the one that a user can do more about."""
 
@@ -67,7 +67,7 @@ def cause(pod: Object, related: RelatedObjects) -> Cause | None:
 
 def _gated(pod: Object, said: str) -> Cause:
     gates = [str(gate.get("name", "")) for gate in (pod.get("spec") or {}).get("schedulingGates") or ()]
-    queue = ((pod.get("metadata") or {}).get("labels") or {}).get(_QUEUE, "")
+    queue = ((pod.get("metadata") or {}).get("labels") or {}).get(names.QUEUE, "")
     if any(gate.startswith("kueue.x-k8s.io/") for gate in gates):
         where = f"queue {queue} of Kueue" if queue else "Kueue"
         text = f"waits in {where} until the whole group is admitted"
