@@ -120,8 +120,8 @@ class RunningLoop:
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
         self._due: list[tuple[Every, Callable[[], object]]] = [
+            (self._build, self._publish),  # before the first turn, which may end the run: an end needs a status
             (Every(TURN_S, clock), coordinator.turn),
-            (self._build, self._publish),
             (Every(WRITE_S, clock), self._write_status),
             (Every(DRAW_S, clock), self._draw_curves),
             (Every(STORE_S, clock), coordinator.store),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S
+from rlctl_agents.manager.lifecycle.stop import LEARNER_S, SAVE_S, TELL_S, NothingLearned
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
@@ -121,3 +121,20 @@ def test_a_request_to_stop_is_done_with_once_its_manager_has_ended(
         loop.end()
     assert StateStore(run.layout.results).progress.requested == ""
     assert (run.layout.run / "finished.json").exists() == saved
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_run_that_has_failed_before_its_managers_first_turn_is_stored_with_its_status(
+    tmp_path: Path, learned: bool, loop_of: Callable[[Run, Waiting], RunningLoop]
+) -> None:
+    run = Run(tmp_path, stop={"wall_time": 60})
+    run.manager.state.progress.started = learned
+    run.time.now += 60 + LEARNER_S
+    run.manager.store()
+    run.start()
+    loop = loop_of(run, Waiting(run.time))
+    with pytest.raises(NothingLearned, match=r"stop\.wall_time of 60 s is over"):
+        loop.turn()
+    loop.fail("stop.wall_time of 60 s is over")
+    assert json.loads((run.layout.results / "status.json").read_text())["wall_s"] == 60 + LEARNER_S
+    assert json.loads((run.layout.run / "finished.json").read_text())["failed"]
