@@ -87,3 +87,25 @@ def test_a_damaged_file_is_told_and_the_next_scale_mends_it(
     assert "`rlctl scale` again" in caplog.text
     LiveSettings(arguments).reload(told(replay=4, evaluator=1))
     assert counts(arguments) == (4, 1)
+
+
+def test_what_the_run_refuses_is_taken_back_and_what_held_before_holds_whatever_the_file_says_by_now(
+    tmp_path: Path, arguments: Arguments
+) -> None:
+    settings = LiveSettings(arguments)
+    settings.read()
+    settings.reload({"stop": {"agent_steps": 9000}, **told(replay=4, evaluator=1)})
+    settings.take_back()
+    (tmp_path / "live.json").write_text(json.dumps({"stop": {"agent_steps": 9000}}))  # mounted late
+    assert settings.read().stop.agent_steps == 5000
+    mounted(tmp_path, replay=2, evaluator=1)
+    assert counts(arguments) == (2, 1), "the next manager has not heard of them"
+
+
+def test_numbers_that_hold_outlive_others_that_the_run_refuses(arguments: Arguments) -> None:
+    settings = LiveSettings(arguments)
+    settings.reload(told(replay=4, evaluator=1))
+    settings.reload(told(replay=3, evaluator=2))
+    settings.take_back()
+    assert settings.read().roles.replay.replicas == 4  # type: ignore[union-attr]
+    assert counts(arguments) == (4, 1)

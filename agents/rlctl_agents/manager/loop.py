@@ -240,7 +240,7 @@ class RunningLoop:
         """
         coordinator = self._coordinator
         if what == "/reload":
-            return {"changes": coordinator.reload(self._context.settings.reload(body.get("live")))}
+            return {"changes": self._reload(body.get("live"))}
         if what == "/checkpoint":
             return {"number": coordinator.order_checkpoint()}
         if what == "/profile":
@@ -249,6 +249,14 @@ class RunningLoop:
             coordinator.stop.finish(finished.ON_REQUEST)
             return {"stopping": True}
         raise ValueError(f"{what} is no order that this manager knows")
+
+    def _reload(self, live: dict[str, Any] | None) -> list[str]:
+        found = self._context.settings.reload(live)
+        try:
+            return self._coordinator.reload(found)
+        except ValueError:
+            self._context.settings.take_back()
+            raise
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
         """Order a profile: of another process with the reply to its next report, of this one at once."""

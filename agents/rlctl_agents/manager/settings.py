@@ -57,6 +57,9 @@ class LiveSettings:
     def __init__(self, arguments: Arguments) -> None:
         self._arguments = arguments
         self._live: Mapping[str, Any] | None = None  # values of the newest /reload
+        self._now: Mapping[str, Any] | None = None  # live values in force
+        self._before: Mapping[str, Any] | None = None  # the same before the newest reload
+        self._overwritten: bytes | None = None  # by the newest reload, of replicas.json
         self._stored = None if arguments.volume is None else Layout(arguments.volume).results / SCALED
 
     def read(self) -> Spec:
@@ -73,7 +76,7 @@ class LiveSettings:
         Raises:
             ValueError: they cannot be used, or the numbers of replicas cannot be stored; nothing is changed then.
         """
-        mounted = self._arguments.live
+        mounted, self._overwritten = self._arguments.live, None
         try:
             now = self._in_place(mounted) if live is None and mounted is not None else live
             found = settings(self._arguments.run_file, mounted, now)
@@ -81,8 +84,17 @@ class LiveSettings:
                 self._store(Scaled.instead(live, in_file(mounted)))
         except (UserFault, OSError) as fault:
             raise ValueError(str(fault)) from fault
-        self._live = live
+        self._live, self._before, self._now = live, self._now, now
         return found
+
+    def take_back(self) -> None:
+        """Undo the newest reload, which the run refuses: what held before it holds on, whatever live.json says now."""
+        self._live = self._now = self._before
+        if self._stored is not None and self._overwritten is not None:
+            try:
+                replace_file(self._stored, self._overwritten, durable=True)
+            except OSError as error:
+                log.error("%s holds numbers that were refused: %s", self._stored, error)
 
     def _in_place(self, mounted: Path) -> dict[str, Any]:
         """Values of live.json, with the numbers of replicas that were set since it was written."""
@@ -103,6 +115,7 @@ class LiveSettings:
         before, data = read_file(self._stored), msgspec.json.encode(scaled)
         if data != before and (scaled.replicas or before is not None):
             replace_file(self._stored, data, durable=True)
+            self._overwritten = msgspec.json.encode(Scaled()) if before is None else before
 
 
 def in_file(live: Path) -> dict[str, Any]:

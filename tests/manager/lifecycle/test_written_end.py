@@ -7,11 +7,12 @@ import errno
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.lifecycle.stop import LEARNER_S, SAVE_S, TELL_S, NothingLearned
+from rlctl_agents.manager.lifecycle.stop import LEARNER_S, SAVE_S, TELL_S, NothingLearned, TooLate
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
@@ -21,7 +22,7 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.process import Refusals, UserFault
-from tests.manager.world import LEARNER, Run, Volume, Waiting, commit, everybody
+from tests.manager.world import LEARNER, UID, Run, Volume, Waiting, commit, everybody
 from tests.support.fakes import Manager, process_of
 
 
@@ -32,6 +33,10 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
     def make(run: Run, stop: Waiting) -> RunningLoop:
         process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
         process.stop = stop
+        static = {"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": run.settings.model_dump(mode="json")}
+        (short / "run.json").write_text(json.dumps(static))
+        (short / "live.json").write_text(json.dumps({"stop": run.settings.stop.model_dump()}))
+        process.arguments = replace(process.arguments, run_file=short / "run.json", live=short / "live.json")
         lines = run.manager.members.lines
         control = ControlApi(
             f"unix:{short}/control",
@@ -138,3 +143,18 @@ def test_a_run_that_has_failed_before_its_managers_first_turn_is_stored_with_its
     loop.fail("stop.wall_time of 60 s is over")
     assert json.loads((run.layout.results / "status.json").read_text())["wall_s"] == 60 + LEARNER_S
     assert json.loads((run.layout.run / "finished.json").read_text())["failed"]
+
+
+def test_settings_that_come_too_late_do_not_hold_once_the_run_has_ended(
+    tmp_path: Path, loop_of: Callable[[Run, Waiting], RunningLoop]
+) -> None:
+    run = Run(tmp_path, stop={"agent_steps": 5000})
+    loop = loop_of(run, Waiting(run.time))
+    settings = loop._context.settings
+    assert settings.read() == run.settings
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    run.manager.stop.finish("stopped on request")
+    with pytest.raises(TooLate, match="the run is ending"):
+        loop.carry_out("/reload", {"live": {"stop": {"agent_steps": 9000}}})
+    assert settings.read() == run.settings
