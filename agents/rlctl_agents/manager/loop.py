@@ -194,9 +194,9 @@ class RunningLoop:
             raise UserFault(unsaved + why)
         if is_finished:
             self._store_end(state.progress.met or "")
-            state.progress.requested = ""
-            state.save_progress()
             self._curves.outcome = "finished"
+            state.progress.requested = ""
+            self._patiently(self._store)
             self._publish(is_finished=True)
             self._write_status()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -126,6 +127,29 @@ def test_a_request_to_stop_is_done_with_once_its_manager_has_ended(
         loop.end()
     assert StateStore(run.layout.results).progress.requested == ""
     assert (run.layout.run / "finished.json").exists() == saved
+
+
+def test_a_request_to_stop_does_not_outlive_its_run_where_the_volume_is_full_for_a_moment(
+    tmp_path: Path, loop_of: Callable[[Run, Waiting], RunningLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    stop, really = Waiting(run.time), os.fsync
+    loop = loop_of(run, stop)
+    loop.carry_out("/stop", {})
+    commit(run, 1, steps=5000, version=50)
+    run.after(SAVE_S["finish"] + TELL_S + 2)
+
+    def fsync(handle: int) -> None:
+        is_progress = ".progress.json" in os.readlink(f"/proc/self/fd/{handle}")
+        if is_progress and (run.layout.run / "finished.json").exists() and not stop.waits:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    loop.end()
+    assert StateStore(run.layout.results).progress.requested == ""
 
 
 @pytest.mark.parametrize("learned", [False, True])
