@@ -193,10 +193,8 @@ class ManagerSession:
         }
 
     def assigned(self, role: str) -> Channels | None:
-        """Channels of the peer of a role that this process uses; None: there is none. A manager of this release names
-        one, an older one names all."""
-        peers = list(self.peers_of(role).values())
-        return peers[self.lease.index % len(peers)] if peers else None
+        """Channels of the one peer of a role that this process uses; None: there is none."""
+        return next(iter(self.peers_of(role).values()), None)
 
     def close(self) -> None:
         """Stop reporting, after one last report."""

@@ -61,13 +61,6 @@ def test_after_a_restart_of_the_manager_those_of_old_are_waited_for_before_they_
     assert two.join("learner", SECOND, 1, origin=OLD).index == 1
 
 
-def test_those_of_a_release_that_knows_no_waiting_come_in_and_are_not_waited_for(two: Run) -> None:
-    older = Origin("n", "i@sha256:1")
-    assert two.join("learner", THIRD, 2, origin=older).index == 2
-    two.after(100.0, ("actor", ACTOR), ("learner", THIRD))
-    assert two.join("learner", FOURTH, 1, origin=NEW).index == 1
-
-
 def test_one_of_another_run_is_refused_and_does_not_wait(two: Run) -> None:
     with pytest.raises(ValueError, match="this is the manager of run r"):
         two.manager.hello(Hello("learner", boot(THIRD), 1, "cd" * 16, origin=NEW))

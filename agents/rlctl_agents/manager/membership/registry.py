@@ -83,7 +83,7 @@ class Members:
         self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
         self.ledger = RunLedger(self.leases.name)
         self.totals = Totals()
-        self.ledger.restore(stored.ledger, stored.leases.buried)
+        self.ledger.restore(stored.ledger)
         self.totals.restore(stored.totals)
         self.leases.restore(stored.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
         self.addresses.alive((one.role, one.index) for one in self.leases.live())
