@@ -234,6 +234,7 @@ def process_of(role: str, manager: Manager, spec: Spec, *, name: str = "", volum
         manager=manager.address,
         probe="",
         volume=volume,
+        live=Path("/dev/null"),
     )
     boot = new_boot()
     identity = logs.Identity(spec.run, role, f"{role}/?", boot)

@@ -20,7 +20,7 @@ from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.manager.settings import LiveSettings
+from rlctl_agents.manager.settings import SCALED, LiveSettings
 from rlctl_agents.manager.status import report
 from rlctl_agents.manager.status.history import EMPTY, HistoryView, RunHistory
 from rlctl_agents.manager.timing import Every
@@ -65,10 +65,12 @@ class ManagerContext:
     def __init__(
         self, process: Process, lines: Lines, store: LogStore | None, refusals: Refusals, control: ControlApi
     ) -> None:
-        assert process.arguments.volume is not None
+        arguments = process.arguments
+        assert arguments.volume is not None
+        assert arguments.live is not None
         self.process, self.lines, self.store, self.control = process, lines, store, control
-        self.layout = Layout(process.arguments.volume)
-        self.settings = LiveSettings(process.arguments)
+        self.layout = Layout(arguments.volume)
+        self.settings = LiveSettings(arguments.run_file, arguments.live, self.layout.results / SCALED)
         self.shown = StatusSnapshot()
         """The newest status, for watchers; replaced as a whole."""
         self._refusals = refusals

@@ -63,8 +63,8 @@ def main(process: Process) -> None:
         Fenced: another manager has taken over; on a cluster an older pod then waits to be deleted.
     """
     arguments = process.arguments
-    if arguments.volume is None or arguments.addresses is None or arguments.control is None:
-        raise UserFault("command line: a manager needs --volume, --addresses and --control")
+    if arguments.volume is None or arguments.addresses is None or arguments.control is None or arguments.live is None:
+        raise UserFault("command line: a manager needs --volume, --addresses, --control and --live")
     layout = Layout(arguments.volume)
     layout.make()
     if arguments.stay and superseded(layout.run, pod_file(process)):
@@ -180,7 +180,7 @@ def running(
     coordinator.members.lines = context.lines
     draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
     tensorboard = patiently(draw, stop=process.stop, beat=process.pulse.beat)
-    config = partial(config_of, (process.arguments.live or layout.run / "live.json").with_name("spec.json"))
+    config = partial(config_of, context.settings.mounted.with_name("spec.json"))
     tracked = TrackedRun(process.run, process.uid, coordinator.term, layout.results, layout.root.parents[1], config())
     curves = Curves(
         tensorboard,
@@ -210,11 +210,11 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, fo
         opened: closes what is opened here.
         found: whether it was over when this process began.
     """
-    process = context.process
+    process, live = context.process, context.settings.mounted
 
     def release() -> Release:
-        with as_users_fault(ValueError, said="--workloads: "):
-            return Release(workloads(finished.workloads_of(process.arguments)), Cluster.found())
+        with as_users_fault(ValueError, said="workloads: "):
+            return Release(workloads(finished.workloads_of(live)), Cluster.found())
 
     run = finished.Finished(
         process, context.layout, end, context.lines, found=found, settings=context.settings, release=release

@@ -405,8 +405,6 @@ class Refusals:
         self._counted = now
 
 
-WORKLOADS = "RLCTL_WORKLOADS"
-"""Environment variable: the default of `--workloads`."""
 NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
 """Environment variables that say where a process of a cluster runs."""
 
@@ -443,7 +441,6 @@ class Arguments:
     grace: float = STOP_S  # seconds
     stay: bool = False
     logs: bool = False
-    workloads: str = ""  # "deployments/r-actor-0,statefulsets/r-learner"
 
     @property
     def off_host(self) -> bool:
@@ -485,10 +482,6 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("--grace", type=float, default=STOP_S, metavar="SECONDS", help="from a signal to a forced end")
     parser.add_argument("--stay", action="store_true", help="manager: answer as finished until SIGTERM")
     parser.add_argument("--logs", action="store_true", help="manager: keep what all processes say on the volume")
-    parser.add_argument(
-        "--workloads", default=os.environ.get(WORKLOADS, ""), metavar="KIND/NAME,...",
-        help=f"manager: scaled to 0 when the run is finished; default: ${WORKLOADS}",
-    )  # fmt: skip
     return Arguments(**vars(parser.parse_args(list(arguments))))
 
 

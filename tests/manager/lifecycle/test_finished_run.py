@@ -308,10 +308,9 @@ def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
 
 def test_the_names_of_workloads_come_from_the_mounted_file_where_there_is_one(tmp_path: Path) -> None:
     live = tmp_path / "live.json"
-    arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "", live=live, workloads="deployments/old")
-    assert workloads_of(arguments) == "deployments/old"
+    assert not workloads_of(live)
     (tmp_path / "workloads").write_text("deployments/a,deployments/b\n")
-    assert workloads_of(arguments) == "deployments/a,deployments/b"
+    assert workloads_of(live) == "deployments/a,deployments/b"
 
 
 VAIN = "stop.wall_time of 40 s is over, and nothing was ever learned from: no learner had joined"

@@ -27,7 +27,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.manager.events import Events, Lines
 from rlctl_agents.manager.lifecycle.stop import TooLate
 from rlctl_agents.manager.logs.log_queries import LogQueries
-from rlctl_agents.manager.settings import merged, settings
+from rlctl_agents.manager.settings import SCALED, LiveSettings, merged
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from rlctl_agents.manager.web import control_api, metrics_page
@@ -36,7 +36,6 @@ from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.http_server import Request
 from rlctl_agents.runtime.metrics import exposition
-from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Histogram, Lease, Orders, Reply, Report
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
@@ -203,12 +202,13 @@ def test_live_settings_can_come_with_the_request_and_are_checked_like_the_file(t
     spec = {"run": "r", "env": {"id": "-"}}
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
     live.write_text('{"stop": {"agent_steps": 9}}')
-    assert settings(run_file, live, {"stop": {"agent_steps": 5}}).stop.agent_steps == 5, "the mounted file is late"
-    assert settings(run_file, live, {}).stop.agent_steps is None
-    with pytest.raises(UserFault, match=r"stop\.agent_steps"):
-        settings(run_file, live, {"stop": {"agent_steps": -5}})
-    with pytest.raises(UserFault, match="live: must hold an object"):
-        settings(run_file, live, [1])  # type: ignore[arg-type]
+    settings = LiveSettings(run_file, live, tmp_path / SCALED)
+    assert settings.reload({"stop": {"agent_steps": 5}}).stop.agent_steps == 5, "the mounted file is late"
+    assert settings.reload({}).stop.agent_steps is None
+    with pytest.raises(ValueError, match=r"stop\.agent_steps"):
+        settings.reload({"stop": {"agent_steps": -5}})
+    with pytest.raises(ValueError, match="live: must hold an object"):
+        settings.reload([1])  # type: ignore[arg-type]
 
 
 def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:
@@ -218,14 +218,15 @@ def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:
     spec = {"run": "r", "env": {"id": "-"}, "seed": 3}
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
     live.write_text('{"stop": {"agent_steps": 9}, "checkpoint": {"every": 5}}')
-    found = settings(run_file, live)
+    settings = LiveSettings(run_file, live, tmp_path / SCALED)
+    found = settings.read()
     assert (found.seed, found.stop.agent_steps, found.checkpoint.every) == (3, 9, 5)
     live.write_text('{"stop": {"agent_steps": -9}}')
-    with pytest.raises(UserFault, match=r"stop\.agent_steps"):
-        settings(run_file, live)
+    with pytest.raises(ValueError, match=r"stop\.agent_steps"):
+        settings.read()
     live.write_text('{"stop"')
-    with pytest.raises(UserFault, match=r"live\.json"):
-        settings(run_file, live)
+    with pytest.raises(ValueError, match=r"live\.json"):
+        settings.read()
 
 
 def test_curves_can_be_read_by_tensorboard(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from rlctl_agents.manager.lifecycle.stop import met
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.manager.timing import Every
-from rlctl_agents.runtime.process import Arguments, Process
+from rlctl_agents.runtime.process import Process
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Reply, Report, Sampled
 
@@ -263,14 +263,12 @@ class Finished:
         self.events.add("resume", why)
 
 
-def workloads_of(arguments: Arguments) -> str:
-    """Names of the run's other workloads: from the file beside live.json, which may change while this process runs."""
-    if arguments.live is not None:
-        try:
-            return arguments.live.with_name("workloads").read_text().strip()
-        except OSError:
-            pass
-    return arguments.workloads
+def workloads_of(live: Path) -> str:
+    """Names of the run's other workloads, from the file beside live.json, which may change; "" without one."""
+    try:
+        return live.with_name("workloads").read_text().strip()
+    except OSError:
+        return ""
 
 
 def _last_status(process: Process, layout: Layout, end: End) -> dict[str, Any]:
