@@ -98,7 +98,6 @@ class Run:
 
     def report(self, role: str, number: int, **values: Any) -> Orders:
         """A process reports."""
-        values.setdefault("index", 0)
         values.setdefault("term", self.manager.term)
         return self.manager.report(Report(role=role, boot=boot(number), **values))
 
@@ -114,11 +113,7 @@ class Run:
             self.time.now = min(self.time.now + 1.0, end)
             for role, number in alive:
                 seen = self.manager.members.seen.get(boot(number))
-                self.manager.report(
-                    Report(role, 0 if seen is None else seen.index, boot(number), self.manager.term)
-                    if seen is None
-                    else seen
-                )
+                self.manager.report(Report(role, boot(number), self.manager.term) if seen is None else seen)
             self.manager.turn()
 
 

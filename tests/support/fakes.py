@@ -134,9 +134,7 @@ class Manager:
         lease = Lease(
             index=(hello.prefer or 0) if self.index is None else self.index,
             term=self.term,
-            manager=self.boot,
             report_every_s=0.05,
-            expires_s=10.0,
             bind=self.peers().get(f"{hello.role}/0", {}),
             peers=self.peers(),
             experience=self.experience,

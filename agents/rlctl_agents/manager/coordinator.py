@@ -170,7 +170,7 @@ class Coordinator:
         try:
             return self._lease(hello)
         except MustWait as wait:
-            return Lease(-1, self.term, self.life.boot, 0.0, 0.0, {}, {}, wait=str(wait))
+            return Lease(-1, self.term, 0.0, {}, {}, wait=str(wait))
         except ValueError as fault:
             self.admission.refuse(hello.role, str(fault))
             raise
@@ -436,9 +436,7 @@ class Coordinator:
         return Lease(
             index=index,
             term=self.term,
-            manager=self.life.boot,
             report_every_s=timing.report_every_s(len(leases), role),
-            expires_s=timing.expires_s(len(leases)),
             bind=addresses.bind(role, index),
             peers=addresses.peers(role, index),
             experience=self.admission.experience.experience,

@@ -225,7 +225,6 @@ class ManagerSession:
         self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
         report = Report(
             role=process.role,
-            index=self.lease.index,
             boot=process.boot,
             term=self.term,
             counters=metrics.counters,

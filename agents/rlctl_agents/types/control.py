@@ -80,9 +80,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     index: int
     term: int
-    manager: str  # boot of the manager
     report_every_s: float
-    expires_s: float  # seconds without a report after which the index goes to another process
     bind: Channels  # where this process listens
     peers: Peers
     experience: Experience | None = None  # None: no hello has brought one yet, ask again
@@ -149,7 +147,6 @@ class Report(msgspec.Struct):
     """A process's state, about once a second; totals since boot, so a lost report loses nothing."""
 
     role: Word
-    index: int
     boot: Word
     term: int
     counters: Annotated[dict[str, float], _NAMES] = {}  # totals, by metric name without prefix: "env_steps"

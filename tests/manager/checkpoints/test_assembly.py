@@ -251,7 +251,7 @@ def save(run: Run, one: Generation, sender: int = LEARNER) -> Reply:
 def orders(run: Run) -> list[int]:
     """Number that the learner and each shard is told to save."""
     told = [run.report("learner", LEARNER, counters={"consumed_steps": 9000.0}, model=ref(90))]
-    told += [run.report("replay", number, index=index) for index, number in enumerate(SHARDS)]
+    told += [run.report("replay", number) for number in SHARDS]
     return [one.checkpoint for one in told]
 
 
@@ -344,7 +344,7 @@ def test_a_shard_that_is_started_again_while_it_is_waited_for_adds_its_part(full
     save(full, made(full, number))
     contribute(full, number, 0)
     full.join("replay", 61, 1)
-    assert full.report("replay", 61, index=1).checkpoint == number
+    assert full.report("replay", 61).checkpoint == number
     assert not contribute(full, number, 1).ok, "the one before is nobody any more"
     assert contribute(full, number, 1, sender=61).ok
     full.manager.turn()

@@ -164,7 +164,7 @@ def test_a_status_that_cannot_be_read_is_still_finished(layout: Layout, folder: 
 def test_whoever_still_runs_is_told_to_stop_and_what_it_says_is_kept(rest: Rest) -> None:
     with pytest.raises(ValueError, match="the run is finished"):
         rest.manager.answer(Hello("actor", boot(3), 0, UID))
-    orders = rest.manager.answer(Report("actor", 0, boot(3), 3, log=["last words"]))
+    orders = rest.manager.answer(Report("actor", boot(3), 3, log=["last words"]))
     assert isinstance(orders, Orders)
     assert (orders.stop, orders.known, orders.term) == (True, True, 3)
     assert rest.lines.since(0)[0] == ["last words"]

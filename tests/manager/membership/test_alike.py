@@ -32,8 +32,8 @@ def test_one_of_another_kind_waits_until_the_last_has_left(two: Run, origin: Ori
     waits = two.join("learner", THIRD, 1, origin=origin)
     assert (waits.index, waits.wait) == (-1, "learner/0 of another spec or image must leave first")
     assert not two.manager.members.leases.known(boot(THIRD))
-    for index, number in enumerate((FIRST, SECOND)):
-        two.report("learner", number, index=index, gauges={STOPPING: 1.0})
+    for number in (FIRST, SECOND):
+        two.report("learner", number, gauges={STOPPING: 1.0})
     assert two.join("learner", THIRD, 1, origin=origin).wait  # the other may be saving its last generation
     two.after(LEAVING_S, ("actor", ACTOR))
     assert two.join("learner", THIRD, 1, origin=origin).index == 1

@@ -41,7 +41,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Run:
     for reports, first in ((1.0, 0), (1.0, 100), (3.0, 100)):
         run.time.now += reports * REPORT_EVERY_S
         for number in range(first, MANY):
-            run.report("actor", 100 + number, index=number, counters={"env_steps": 10 * run.time.now})
+            run.report("actor", 100 + number, counters={"env_steps": 10 * run.time.now})
     run.report("modelpool", 1)
     run.report("learner", 2)
     return run
@@ -76,7 +76,7 @@ def test_actors_report_rarely_and_the_few_others_every_second() -> None:
 
 @pytest.mark.slow
 def test_those_who_came_first_hear_that_they_shall_report_more_rarely(crowd: Run) -> None:
-    assert crowd.report("actor", 200, index=100).report_every_s == pytest.approx(REPORT_EVERY_S, rel=0.01)
+    assert crowd.report("actor", 200).report_every_s == pytest.approx(REPORT_EVERY_S, rel=0.01)
     assert crowd.report("modelpool", 1).report_every_s == 1.0
 
 
@@ -201,7 +201,7 @@ def test_reports_of_learners_are_taken_without_a_look_at_those_of_all_actors(tmp
     members.seen = Unseen(members.seen)
     for index, number in enumerate((2, 4)):
         run.join("learner", number, index)
-        run.report("learner", number, index=index, gauges=gauges)
+        run.report("learner", number, gauges=gauges)
     assert members.ledger.store().lives["main"].boots == {boot(2), boot(4)}
 
 

@@ -127,7 +127,7 @@ def test_a_shard_that_says_that_it_ends_is_named_to_nobody_any_more(tmp_path: Pa
     for index in range(2):
         run.join("replay", 51 + index, index)
     everybody(run)
-    run.report("replay", 52, index=1, gauges={STOPPING: 1.0})
+    run.report("replay", 52, gauges={STOPPING: 1.0})
     run.manager.turn()
     for role, number in (("learner", LEARNER), ("actor", ACTOR)):
         assert run.report(role, number).peers.keys() == {"replay/0", "modelpool/0"}

@@ -305,9 +305,7 @@ def test_histograms_of_learners_that_step_together_are_one(tmp_path: Path) -> No
     run = Run(tmp_path, roles={"learner": {"replicas": 2}})
     for number, index in ((2, 0), (6, 1)):
         run.join("learner", number, prefer=index)
-        run.report(
-            "learner", number, index=index, histograms={"lag_versions": Histogram([0.0, 1.0], [1, 2, number], 5.0)}
-        )
+        run.report("learner", number, histograms={"lag_versions": Histogram([0.0, 1.0], [1, 2, number], 5.0)})
     page = exposition(metrics_page.families(run.manager, StatusBuilder(run.manager).build())).decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     lags = {one.labels["le"]: one.value for one in samples if one.name == "rlctl_learner_lag_versions_bucket"}
@@ -420,22 +418,22 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         assert leases["learner"].bind == {"experience": f"ipc://{short}/learner-0.experience"}
         assert leases["learner"].experience == experience()
         term = leases["learner"].term
-        call(Report("modelpool", 0, boot(1), term, model=ref(4)), Orders)
+        call(Report("modelpool", boot(1), term, model=ref(4)), Orders)
         learned = {"consumed_steps": 400.0, "updates": 4.0}
-        call(Report("learner", 0, boot(3), term, counters=learned, model=ref(4)), Orders)
-        match = call(Report("evaluator", 0, boot(4), term), Orders).match
+        call(Report("learner", boot(3), term, counters=learned, model=ref(4)), Orders)
+        match = call(Report("evaluator", boot(4), term), Orders).match
         assert match.quota.episodes == 2
         assert manager.ask("GET", "/checkpoints") == {"generations": [], "wanted": {"main": 0}}
         assert manager.ask("POST", "/checkpoint")["number"] == 1
-        assert call(Report("learner", 0, boot(3), term, counters=learned, model=ref(4)), Orders).checkpoint == 1
+        assert call(Report("learner", boot(3), term, counters=learned, model=ref(4)), Orders).checkpoint == 1
         (tmp_path / "run1" / "checkpoints" / "main-1").write_bytes(b"x")
         generation = Generation(1, "main", term, ref(4), 400, time.time(), {"learner": "main-1"}, {"learner": "ab"})
         assert call(Commit(generation, boot(3)), Reply) == Reply(True)
         assert "rlctl_build_info" in manager.ask("GET", "/metrics", at="manager-0.probe")
         kept = keep(tmp_path / "run1" / "models", ref(4))
         for what in ("choice", "confirmation", "other mode"):
-            wait_until(lambda: call(Report("evaluator", 0, boot(4), term), Orders).match is not None, what)
-            match = call(Report("evaluator", 0, boot(4), term), Orders).match
+            wait_until(lambda: call(Report("evaluator", boot(4), term), Orders).match is not None, what)
+            match = call(Report("evaluator", boot(4), term), Orders).match
             result = EvalResult(match.id, ref(4), match.quota.mode, [6.0, 7.0], [1, 1], 0.5, kept=kept)
             assert call(result, Reply) == Reply(True)
         stopped: set[int] = set()
@@ -445,7 +443,7 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         while len(stopped) < 4:
             assert time.monotonic() < deadline
             for number, role in roles.items():
-                if call(Report(role, 0, boot(number), term, gauges=gauges, model=ref(4)), Orders).stop:
+                if call(Report(role, boot(number), term, gauges=gauges, model=ref(4)), Orders).stop:
                     stopped.add(number)
         code, lines = manager.end()
         assert code == 0
