@@ -145,7 +145,7 @@ class RunningLoop:
         Raises:
             Fenced: another manager has taken over.
         """
-        coordinator, term = self._coordinator, self._coordinator.term
+        coordinator, term = self._coordinator, self._coordinator.life.term
         if self._context.process.stop.is_set():
             coordinator.stop.leave()
         if self._term.due() and (newest := self._standing_term(term)) != term:
@@ -219,7 +219,7 @@ class RunningLoop:
     def _store_end(self, why: str, *, failed: bool = False) -> None:
         coordinator = self._coordinator
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
-        end = finished.End(at, why, coordinator.term, failed=failed)
+        end = finished.End(at, why, coordinator.life.term, failed=failed)
         self._patiently(partial(finished.finish, self._context.layout, end, coordinator.state))
 
     def families(self) -> Sequence[Metric]:

@@ -174,14 +174,15 @@ def running(
     )
     with as_users_fault(Damaged, ValueError):
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
+    term = coordinator.life.term
     if process.arguments.stay:
-        enter = partial(enter_pod, layout.run, pod_file(process), coordinator.term)
+        enter = partial(enter_pod, layout.run, pod_file(process), term)
         patiently(enter, stop=process.stop, beat=process.pulse.beat)
     coordinator.members.lines = context.lines
-    draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
+    draw = partial(CurveWriter, layout.results / "tensorboard", term)
     tensorboard = patiently(draw, stop=process.stop, beat=process.pulse.beat)
     config = partial(config_of, context.settings.mounted.with_name("spec.json"))
-    tracked = TrackedRun(process.run, process.uid, coordinator.term, layout.results, layout.root.parents[1], config())
+    tracked = TrackedRun(process.run, process.uid, term, layout.results, layout.root.parents[1], config())
     curves = Curves(
         tensorboard,
         opened_trackers(coordinator.settings.trackers, tracked),
@@ -199,7 +200,7 @@ def running(
     opened.enter_context(curves)
     loop = RunningLoop(context, coordinator, curves)
     process.families, process.pulse.ready = loop.families, True
-    log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
+    log.info("listening", extra={"kv": {"address": server.address, "term": term}})
     return loop
 
 

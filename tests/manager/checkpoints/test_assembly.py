@@ -234,13 +234,13 @@ def shard_part(run: Run, number: int, index: int, made: int = 0) -> str:
 
 
 def contribute(run: Run, number: int, index: int, *, sender: int | None = None, **values: Any) -> Reply:
-    values = {"file": shard_part(run, number, index), "sha256": "cd", "term": run.manager.term, **values}
+    values = {"file": shard_part(run, number, index), "sha256": "cd", "term": run.manager.life.term, **values}
     return run.manager.contribute(Contribute(boot(sender or SHARDS[index]), number=number, **values))
 
 
 def made(run: Run, number: int, *, version: int = 0, lineage: int = 1, term: int | None = None) -> Generation:
     """The learner has written a generation."""
-    one = generation(run.layout.checkpoints, number, steps=1000 * number, term=term or run.manager.term)
+    one = generation(run.layout.checkpoints, number, steps=1000 * number, term=term or run.manager.life.term)
     return replace(one, ref=ref(version or 10 * number, lineage))
 
 
@@ -410,7 +410,7 @@ def test_nobody_but_a_live_shard_adds_a_part(full: Run) -> None:
     save(full, made(full, 1))
     for sender in (LEARNER, ACTOR, 99):
         assert not contribute(full, 1, 0, sender=sender).ok
-    assert not contribute(full, 1, 0, term=full.manager.term + 1).ok
+    assert not contribute(full, 1, 0, term=full.manager.life.term + 1).ok
     full.manager.turn()
     assert full.manager.checkpoints.manifests.newest("main") is None
     assert full.manager.checkpoints.assembly.lacks("main") == ["replay0", "replay1"]

@@ -128,7 +128,7 @@ def test_torn_progress_and_term_do_not_end_the_run(run: Run) -> None:
     (run.layout.run / "term").write_bytes(b"\0")
     run.start()
     assert run.manager.learners.steps("main") == 900
-    assert run.manager.term > 100
+    assert run.manager.life.term > 100
     assert run.join("learner", 22).next_lineage > 100
     (problem,) = status(run)["problems"]
     assert "went on from the previous one" in problem["text"]

@@ -45,7 +45,7 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
             StoredFiles(run.layout).answer,
             InitialPolicy(run.layout).answer,
         )
-        curves = Curves(CurveWriter(run.layout.results / "tensorboard", run.manager.term))
+        curves = Curves(CurveWriter(run.layout.results / "tensorboard", run.manager.life.term))
         opened.callback(control.close)
         opened.enter_context(curves)
         context = ManagerContext(process, lines, None, Refusals(process.metrics), control)

@@ -72,12 +72,12 @@ class StatusBuilder:
         phase = "finished" if finished else "running" if progress.started else "starting"
         status: dict[str, Any] = {
             "apiVersion": API_VERSION,
-            "run": view.run,
+            "run": view.life.run,
             "uid": view.life.uid,
-            "term": view.term,
+            "term": view.life.term,
             "phase": phase,
             "time": round(view.clock.unix(), 3),
-            "wall_s": round(view.wall_s, 3),
+            "wall_s": round(view.state.wall_s, 3),
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
             "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
@@ -102,7 +102,7 @@ class StatusBuilder:
             "init": view.beginning.found,
             "checkpoint": self._checkpoint(),
             "resumed": None if resumed is None else to_plain(resumed),
-            "problems": find(self._facts(live, rows, faults, silent), view.run),
+            "problems": find(self._facts(live, rows, faults, silent), view.life.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
 
@@ -188,10 +188,10 @@ class StatusBuilder:
             cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
             cores=self._cores,
             one_machine=view.members.addresses.one_machine,
-            run=view.run,
+            run=view.life.run,
             learners=len(learners),
             again=view.learners.resumed is not None
-            or (view.state.progress.started and (view.term > 1 or not learners)),
+            or (view.state.progress.started and (view.life.term > 1 or not learners)),
             idle_s=view.clock.monotonic() - self._updated - self._batch_s(live["actor"]),
         )
 
