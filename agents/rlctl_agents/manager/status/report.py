@@ -23,10 +23,9 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
 
 API_VERSION = "rlctl/v1"
-ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
-LEARNING = {"consumed_steps": "learner", "learned_steps": "learner", "updates": "learner"}
-COUNTED = ACTING | LEARNING
-"""Total -> role that counts it."""
+ACTING = ("env_steps", "frames", "agent_steps", "episodes")
+LEARNING = ("consumed_steps", "learned_steps", "updates")
+"""Totals that actors, and learners, count."""
 SETTLED_S = 5.0
 """Seconds after a learner's first update from which its shares of waiting are meaningful."""
 RECENT_EPISODES = 100
@@ -200,9 +199,8 @@ class StatusBuilder:
         that died before it was saved, which are in the ledger.
         """
         view = self._view
-        found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
         learners, policies = view.learners, view.learners.policies
-        return found | {
+        return {name: int(view.members.totals.sum("actor", name)) for name in ACTING} | {
             "consumed_steps": sum(map(learners.steps, policies)),
             "learned_steps": sum(map(learners.learned, policies)),
             "updates": sum(map(learners.updates, policies)),
