@@ -373,7 +373,7 @@ class Coordinator:
                 expected=self.settings.roles.evaluator.replicas,
                 served=members.root is not None,
             )
-        self.outliers.turn(self.admission.experience.figures, lambda: members.playing(self._match))
+        self.outliers.turn(self.admission.experience.figures, members.playing)
         now, within_s = self.clock.monotonic(), SPEAKS_REPORTS * members.report_every_s
         self.stop.turn([one for one in live if now - one.heard < within_s])
 

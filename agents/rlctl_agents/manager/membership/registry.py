@@ -28,7 +28,7 @@ from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.runtime.storage import read_file
-from rlctl_agents.types.control import Match, Origin, Report
+from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
 T = TypeVar("T")
@@ -126,12 +126,11 @@ class Members:
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 
-    def playing(self, match: Callable[[Holder], Match | None]) -> list[ActorEpisodes]:
-        """Live actors that have a match, and the moments of their episodes, as they report them."""
+    def playing(self) -> list[ActorEpisodes]:
+        """Live actors, and the moments of their episodes, as they report them."""
         found = []
         for one in self.leases.live("actor"):
-            seen, plays = self.seen.get(one.boot), match(one)
-            if seen is not None and plays is not None:
+            if (seen := self.seen.get(one.boot)) is not None:
                 origin, epsilon = self.origins.get(one.boot, Origin()), seen.gauges.get("epsilon", 0.0)
                 found.append(ActorEpisodes(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
         return found
