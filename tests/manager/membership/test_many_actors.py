@@ -102,7 +102,7 @@ def test_of_many_the_silent_ones_are_listed_and_an_even_sample() -> None:
 
 def test_the_lowest_free_index_is_found_although_leases_come_and_go() -> None:
     time = Time()
-    leases = Leases(expires_s=15, clock=time)
+    leases = Leases(time)
     for number in range(5):
         leases.grant("actor", boot(number), None)
     time.now += 10

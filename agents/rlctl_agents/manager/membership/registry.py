@@ -80,7 +80,7 @@ class Members:
 
     def __init__(self, stored: StoredMembers, addresses: Addresses, clock: Callable[[], float]) -> None:
         self.addresses = addresses
-        self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
+        self.leases = Leases(clock)
         self.ledger = RunLedger(self.leases.name)
         self.totals = Totals()
         self.ledger.restore(stored.ledger)
@@ -219,8 +219,7 @@ class Members:
         self._groups.pop(boot, None)
 
     def expire(self) -> list[Holder]:
-        """Expire the leases of silent processes, with a timeout that grows with their number; returns their holders."""
-        self.leases.expires_s = timing.expires_s(len(self.leases))
+        """Expire the leases of silent processes; returns their holders."""
         self.rates.window_s = max(WINDOW_S, 3.0 * self.report_every_s)
         return self.leases.expire()
 
