@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ class Run:
         self.managers += 1
         self.manager = Coordinator(
             run="r", uid=UID, boot=boot(900 + self.managers), settings=self.settings, layout=self.layout,
-            addresses=partial(Addresses, PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
+            addresses=Addresses(PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
             **more,
         )  # fmt: skip
         return self.manager

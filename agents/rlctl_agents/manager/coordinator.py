@@ -67,7 +67,6 @@ class Coordinator:
         boot: boot of this process.
         settings: the manager's part of the spec, live settings included.
         layout: folders of the run; they exist.
-        addresses: makes the addresses of the run, given a function that returns the number of replay shards.
         ticket, admit: as those of `LeaseAdmission`.
 
     Raises:
@@ -83,7 +82,7 @@ class Coordinator:
         boot: str,
         settings: Spec,
         layout: Layout,
-        addresses: Callable[[Callable[[], int]], Addresses],
+        addresses: Addresses,
         clock: Clock,
         ticket: Callable[[str, int], str] = lambda boot, made_s: "",
         admit: Callable[[Hello, bool], None] = lambda hello, known: None,
@@ -108,7 +107,7 @@ class Coordinator:
             {name: settings.policy(name).population for name in settings.policy_names},
             lambda policy: self.settings.policy(policy).algorithm.batch_size, progress, manifests.of, clock.monotonic,
         )  # fmt: skip
-        self.members = Members(load_members(layout.results), addresses(lambda: self.shards), clock.monotonic)
+        self.members = Members(load_members(layout.results), addresses, clock.monotonic)
         self.admission = LeaseAdmission(run, uid, self.members, self.events, clock, ticket=ticket, admit=admit)
         self.groups = Groups(clock.monotonic, self.events.add)
         self.evaluations = Evaluations(
@@ -185,7 +184,7 @@ class Coordinator:
         return Orders(
             term=self.life.term,
             known=True,
-            peers=self.members.addresses.peers(holder.role, holder.index),
+            peers=self.members.addresses.peers(holder.role, holder.index, self.shards),
             match=self._match(holder, report),
             checkpoint=self._ordered_generation(holder),
             stop=self.stop.tell(boot),
@@ -423,7 +422,7 @@ class Coordinator:
             term=self.life.term,
             report_every_s=timing.report_every_s(len(leases), role),
             bind=addresses.bind(role, index),
-            peers=addresses.peers(role, index),
+            peers=addresses.peers(role, index, self.shards),
             experience=self.admission.experience.experience,
             match=self._match(holder),
             generations=generations,

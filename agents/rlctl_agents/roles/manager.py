@@ -157,9 +157,9 @@ def running(
         admit: as that of `LeaseAdmission`.
     """
     process, layout = context.process, context.layout
-    with as_users_fault(ValueError):
-        settings = context.settings.read()
     assert process.arguments.addresses is not None
+    with as_users_fault(ValueError):
+        settings, addresses = context.settings.read(), Addresses(process.arguments.addresses, time.monotonic)
     make = partial(
         Coordinator,
         run=process.run,
@@ -167,7 +167,7 @@ def running(
         boot=process.boot,
         settings=settings,
         layout=layout,
-        addresses=partial(Addresses, process.arguments.addresses, time.monotonic),
+        addresses=addresses,
         clock=Clock(time.monotonic, time.time),
         admit=admit,
         **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),

@@ -20,7 +20,7 @@ class Shards:
 
     def __init__(self, count: int) -> None:
         self.wanted, self.time = count, Time()
-        self.addresses = Addresses(PATTERN, self.time, lambda: self.wanted)
+        self.addresses = Addresses(PATTERN, self.time)
         self.live(*range(count))
 
     def live(self, *indexes: int) -> None:
@@ -33,7 +33,7 @@ class Shards:
     def of(self, role: str, index: int) -> list[int]:
         return [
             int(name.removeprefix("replay/"))
-            for name in self.addresses.peers(role, index)
+            for name in self.addresses.peers(role, index, self.wanted)
             if name.startswith("replay/")
         ]
 
