@@ -352,22 +352,18 @@ class StatusBuilder:
         ledgers = [f"ledger of {policy}" for policy in rows]
         stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]
+        reported = [(one, seen) for one in members if (seen := known.seen.get(one.boot)) is not None]
+        counted = [(one.role, one.boot, seen.counters) for one, seen in reported]
         rejected: dict[tuple[str, str], float] = {}
-        for one in members:
-            seen = view.members.seen.get(one.boot)
-            for name in seen.counters if seen is not None else ():
+        for role, boot, counters in [*counted, ("manager", view.life.boot, known.totals.of("manager"))]:
+            for name in counters:
                 stem, _, reason = name.partition(".")
                 if stem == "rejected":
-                    key = (one.role, reason)
-                    rejected[key] = rejected.get(key, 0.0) + known.rates.of(one.boot, name)
-        for name in known.totals.of("manager"):
-            stem, _, reason = name.partition(".")
-            if stem == "rejected":
-                rejected["manager", reason] = known.rates.of(view.life.boot, name)
+                    rejected[role, reason] = rejected.get((role, reason), 0.0) + known.rates.of(boot, name)
         late = [
-            (view.checkpoints.wanted(policy), view.checkpoints.waiting_s(policy))
+            (number, view.checkpoints.waiting_s(policy))
             for policy in view.learners.policies
-            if view.checkpoints.wanted(policy)
+            if (number := view.checkpoints.wanted(policy))
         ]
         learners = {
             f"learner/{one.index}": seen.gauges
