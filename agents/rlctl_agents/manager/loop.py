@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +22,7 @@ from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.settings import SCALED, LiveSettings
 from rlctl_agents.manager.status import report
-from rlctl_agents.manager.status.history import EMPTY, HistoryView, RunHistory
+from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.trackers.curves import Curves
 from rlctl_agents.manager.web import metrics_page
@@ -89,16 +89,9 @@ class ManagerContext:
                 self._lost = lost
         self.control.carry_out(carry_out)
 
-    def show(
-        self,
-        status: Mapping[str, Any],
-        generations: Sequence[Mapping[str, Any]] = (),
-        every_s: float = 0.0,
-        history: HistoryView = EMPTY,
-    ) -> None:
-        """Replace the status for watchers, as `StatusSnapshot` takes it."""
-        self.shown = StatusSnapshot.of(status, generations, every_s, history)
-        self.control.status = self.shown.encoded
+    def show(self, snapshot: StatusSnapshot) -> None:
+        """Replace the status for watchers."""
+        self.shown, self.control.status = snapshot, snapshot.encoded
 
 
 class RunningLoop:
@@ -286,7 +279,7 @@ class RunningLoop:
         self._status["problems"] += self._curves.problems
         checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
         generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]
-        context.show(self._status, generations, self._build.period_s, self._history.view())
+        context.show(StatusSnapshot.of(self._status, generations, self._build.period_s, self._history.view()))
         context.control.checkpoints = {
             "generations": generations,
             "wanted": {policy: checkpoints.wanted(policy) for policy in policies},

@@ -222,7 +222,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, fo
     )
     opened.callback(run.end)
     context.control.events = run.events
-    context.show(run.status, history=RunHistory(context.layout.results).view())
+    context.show(status_page.StatusSnapshot.of(run.status, history=RunHistory(context.layout.results).view()))
     process.families, process.pulse.ready = None, True
     log.info("the run %s: %s", "has failed" if end.failed else "is finished", end.met)
     run.begin()

@@ -81,6 +81,11 @@ SEEDED = "seeded"
 """Gauge of a learner: 1 when it resumed from another learner's state, not from a generation."""
 STARVED = "starved"
 """Gauge of a learner: 1 while the others go on without it, because no actor sends it segments."""
+STATE_GAUGES = frozenset(
+    {STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
+     STARVED, MEMORY, "queue_rows", "shards"}
+)  # fmt: skip
+"""Gauges of a learner that are not about learning, and in no chart of it."""
 
 log = logging.getLogger(__name__)
 
