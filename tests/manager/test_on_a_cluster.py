@@ -268,7 +268,7 @@ def test_a_manager_without_a_server_key_says_what_is_missing(tmp_path: Path, rin
     words = [
         "manager", "--run-file", str(run_file), "--keys", str(ring.of("actor")), "--manager", "tcp://r-manager-0:7100",
         "--name", "m", "--bind", "127.0.0.1", "--probe", f"tcp:127.0.0.1:{free_ports(1)[0]}", "--addresses", "x",
-        "--control", "tcp:127.0.0.1:0", "--volume", str(tmp_path / "run"),
+        "--control", "tcp:127.0.0.1:0", "--volume", str(tmp_path / "run"), "--live", str(tmp_path / "live.json"),
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "rlctl_agents", *words], env=environment(), capture_output=True, text=True, timeout=60,
