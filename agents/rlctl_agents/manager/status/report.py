@@ -11,7 +11,7 @@ from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
 from rlctl_agents.manager.evaluation.selection import NAMES, Name
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
+from rlctl_agents.manager.status.bottleneck import Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
 from rlctl_agents.manager.status.replay import DRAWN, busy, figures, wanted_ratio
 from rlctl_agents.manager.status.view import RunView
@@ -128,7 +128,7 @@ class StatusBuilder:
             lag = self._view.members.lag.value()
             none: dict[str, float | None] = {"mean": None, "p95": None, "max": None}
             self._trained = {
-                "verdict": to_plain(self._verdict(live)),
+                "verdict": self._verdict(live),
                 "throughput": self._throughput(live),
                 "lag": none if lag is None else {"mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max},
             }
@@ -166,22 +166,23 @@ class StatusBuilder:
         last = "saving the last generation" if stop.phase == "saving" else "the processes stop"
         return {"kind": "ending", "text": f"ending: {evaluations.text if evaluations.awaits else last}", "suggest": ""}
 
-    def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
+    def _verdict(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
+        """Verdict on the training, and the shares of time that it rests on."""
         view, rates = self._view, self._view.members.rates
         shards = _boots(live.get("replay", ()))
         learners, actors = _boots(live["learner"]), _boots(live["actor"])
         waits = Waits(
-            learner_data=_share(rates.mean(learners, "wait_data_seconds")),
-            actor_credit=_share(rates.mean(actors, "wait_credit_seconds")),
-            actor_model=_share(rates.mean(actors, "wait_model_seconds")),
-            learner_model=_share(rates.mean(learners, "wait_model_seconds")),
-            simulator=_share(rates.mean(actors, "env_seconds")),
-            learner_draw=_share(rates.mean(learners, "wait_draw_seconds")),
-            shard=_share(max((busy(rates, boot) for boot in shards), default=0.0)),
-            samples_per_insert=wanted_ratio(view, shards),
+            learner_waits_data=_share(rates.mean(learners, "wait_data_seconds")),
+            actor_waits_credit=_share(rates.mean(actors, "wait_credit_seconds")),
+            actor_waits_model=_share(rates.mean(actors, "wait_model_seconds")),
+            learner_waits_model=_share(rates.mean(learners, "wait_model_seconds")),
+            actor_simulates=_share(rates.mean(actors, "env_seconds")),
+            learner_waits_draw=_share(rates.mean(learners, "wait_draw_seconds")),
+            shard_busy=_share(max((busy(rates, boot) for boot in shards), default=0.0)),
         )
-        return judge(
+        verdict = judge(
             waits,
+            samples_per_insert=wanted_ratio(view, shards),
             started=any(view.learners.learning_s(boot) >= SETTLED_S for boot in learners),
             actors=len(actors),
             cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
@@ -193,6 +194,7 @@ class StatusBuilder:
             or (view.state.progress.started and (view.life.term > 1 or not learners)),
             idle_s=view.clock.monotonic() - self._updated - self._batch_s(live["actor"]),
         )
+        return {**to_plain(verdict), **{name: round(share, 4) for name, share in to_plain(waits).items()}}
 
     def _totals(self) -> dict[str, int]:
         """Totals of all actors, and of all that the present weights were learned from: without updates of a learner
