@@ -34,7 +34,15 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.addresses import Addresses
-from rlctl_agents.runtime.process import Process, Refusals, UserFault, as_users_fault, open_wire, refused_connections
+from rlctl_agents.runtime.process import (
+    Process,
+    Refusals,
+    UserFault,
+    as_users_fault,
+    open_wire,
+    refused_connections,
+    serve,
+)
 from rlctl_agents.runtime.storage import patiently
 from rlctl_agents.types.control import Hello
 from rlctl_agents.wire.classes import MANAGER
@@ -136,7 +144,7 @@ def stand_aside(process: Process) -> None:
 def manage(server: RpcServer, context: ManagerContext, phase: RunPhase) -> None:
     """Answer requests and do all that is due until the phase is over."""
     while not phase.over:
-        serve(server)
+        serve(server, SERVE_S)
         context.turn(phase.carry_out)
         phase.turn()
     phase.end()
@@ -227,11 +235,3 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, fo
     log.info("the run %s: %s", "has failed" if end.failed else "is finished", end.met)
     run.begin()
     return run
-
-
-def serve(server: RpcServer) -> None:
-    """Answer requests that have come. One that makes a handler fail is lost to its sender; the run goes on."""
-    try:
-        server.serve(SERVE_S)
-    except Exception as error:
-        log.exception("a request failed: %s: %s", type(error).__name__, error)

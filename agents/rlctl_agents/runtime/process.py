@@ -32,6 +32,7 @@ from rlctl_agents.runtime.logs import users_traceback
 from rlctl_agents.runtime.metrics import Metrics, exposition, families_of
 from rlctl_agents.types.control import Orders, Report
 from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 
 STOP_S = 10.0
@@ -380,6 +381,18 @@ def open_wire(arguments: Arguments) -> Wire:
     """
     with as_users_fault(ValueError, said="--keys, --bind: "):
         return Wire.of(arguments.keys, arguments.bind)
+
+
+def serve(server: RpcServer, wait_s: float) -> bool:
+    """Answer requests that have come, or come soon; False if one made its handler fail. It is lost to its sender, and
+    what the server holds stays.
+    """
+    try:
+        server.serve(wait_s)
+    except Exception as error:
+        log.exception("a request failed: %s: %s", type(error).__name__, error)
+        return False
+    return True
 
 
 def refused_connections(wire: Wire) -> dict[str, int]:
