@@ -206,11 +206,11 @@ class Coordinator:
 
     def result(self, result: EvalResult) -> Reply:
         """Accept the result of a quota that an evaluator has played."""
-        return _said(lambda: self.evaluations.believe(result))
+        return _accepted(lambda: self.evaluations.believe(result))
 
     def sampled(self, sampled: Sampled) -> Reply:
         """Accept the profile of a process that was ordered to sample itself."""
-        return _said(lambda: self.profiles.take(sampled))
+        return _accepted(lambda: self.profiles.take(sampled))
 
     def recorded(self, recorded: Recorded) -> Reply:
         """Store an episode; `why` of the reply is its name, or why it is not stored."""
@@ -523,7 +523,7 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
 """Type of a request -> its handler."""
 
 
-def _said(take: Callable[[], object]) -> Reply:
+def _accepted(take: Callable[[], object]) -> Reply:
     """Reply to a request that `take` may refuse with a ValueError."""
     try:
         take()

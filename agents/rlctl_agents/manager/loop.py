@@ -212,7 +212,7 @@ class RunningLoop:
     def _store_end(self, why: str, *, failed: bool = False) -> None:
         coordinator = self._coordinator
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
-        end = finished.End(at, why, coordinator.life.term, failed=failed)
+        end = finished.RunEnd(at, why, coordinator.life.term, failed=failed)
         self._patiently(partial(finished.finish, self._context.layout, end, coordinator.state))
 
     def families(self) -> Sequence[Metric]:

@@ -212,7 +212,7 @@ def running(
     return loop
 
 
-def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, found: bool) -> finished.Finished:
+def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *, found: bool) -> finished.Finished:
     """Begin the phase in which the run is over.
 
     Args:

@@ -17,11 +17,11 @@ Mode = Literal["greedy", "sample"]
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
 Word = Annotated[str, msgspec.Meta(max_length=64)]
+"""Name or number of a process, bounded: a process with an actor's key may send any, and events show it."""
 MOST_NAMES = 1_000
 _NAMES, _BOOTS = msgspec.Meta(max_length=MOST_NAMES), msgspec.Meta(max_length=100_000)
 """Entries of maps in a report, at most, which are refused before they are decoded: a process with an actor's key may
 send any."""
-"""Name or number of a process, bounded: a process with an actor's key may send any, and events show it."""
 
 
 class Experience(msgspec.Struct, frozen=True):

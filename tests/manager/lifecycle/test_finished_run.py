@@ -22,8 +22,8 @@ from rlctl_agents.manager.lifecycle.finished import (
     ON_REQUEST,
     OVER,
     PATIENCE_S,
-    End,
     Finished,
+    RunEnd,
     finish,
     finished,
     workloads_of,
@@ -76,12 +76,12 @@ class Rest:
     """Remains of the manager, without its sockets."""
 
     def __init__(
-        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
+        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: RunEnd | None = None,
         others: Sequence[Release] = (), found: bool = False,
     ) -> None:  # fmt: skip
         self.now = 1000.0
         self.layout, self.settings = layout, spec(stop={"agent_steps": 5000})
-        finish(layout, end or End("2026-11-21T19:00:00+00:00", met, 3))
+        finish(layout, end or RunEnd("2026-11-21T19:00:00+00:00", met, 3))
         self.release = release or Release([], None)
         self.lines = Lines()
         arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "")
@@ -139,8 +139,8 @@ def rest(layout: Layout, folder: Path) -> Iterator[Rest]:
 
 def test_a_run_folder_says_that_the_run_is_finished_even_when_it_is_torn(layout: Layout) -> None:
     assert finished(layout) is None
-    finish(layout, End("2026-11-21T19:00:00+00:00", MET, 3))
-    assert finished(layout) == End("2026-11-21T19:00:00+00:00", MET, 3, released=False)
+    finish(layout, RunEnd("2026-11-21T19:00:00+00:00", MET, 3))
+    assert finished(layout) == RunEnd("2026-11-21T19:00:00+00:00", MET, 3, released=False)
     (layout.run / "finished.json").write_text('{"at')
     torn = finished(layout)
     assert torn is not None
@@ -326,7 +326,7 @@ def untaught(layout: Layout) -> Layout:
 
 @pytest.mark.parametrize("found", [False, True])
 def test_a_failed_run_says_why_and_stays_so_whatever_the_settings(untaught: Layout, folder: Path, found: bool) -> None:
-    end = End("2026-11-21T19:00:00+00:00", VAIN, 3, released=found, failed=True)
+    end = RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, released=found, failed=True)
     rest = Rest(untaught, folder, end=end, found=found)
     rest.control.close()
     rest.manager.begin()
@@ -341,7 +341,7 @@ def test_a_failed_run_says_why_and_stays_so_whatever_the_settings(untaught: Layo
 
 
 def test_a_failed_run_goes_on_when_it_is_asked_to(untaught: Layout, folder: Path) -> None:
-    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True))
+    rest = Rest(untaught, folder, end=RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True))
     try:
         rest.manager.begin()
         rest.joins(FAILED)
@@ -356,7 +356,8 @@ def test_a_failed_run_goes_on_when_it_is_asked_to(untaught: Layout, folder: Path
 def test_a_failed_run_whose_pods_were_given_back_goes_on_as_soon_as_others_join_a_manager_that_was_started_again(
     untaught: Layout, folder: Path
 ) -> None:
-    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, released=True, failed=True), found=True)
+    end = RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, released=True, failed=True)
+    rest = Rest(untaught, folder, end=end, found=True)
     rest.control.close()
     rest.manager.begin()
     assert not rest.manager.over
@@ -368,7 +369,7 @@ def test_a_failed_run_whose_pods_were_given_back_goes_on_as_soon_as_others_join_
 def test_a_failed_run_whose_pods_may_not_be_given_back_goes_on_when_its_manager_is_started_again(
     untaught: Layout, folder: Path
 ) -> None:
-    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True), found=True)
+    rest = Rest(untaught, folder, end=RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True), found=True)
     rest.control.close()
     rest.manager.begin()
     assert rest.manager.goes_on

@@ -180,7 +180,7 @@ class Evaluations:
         self._measured.append((done.ref, done.mode))
         self._stored.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self._events.add(
-            "evaluation", f"evaluation {said(done)}", mean=done.mean, steps=done.steps, version=done.ref.version,
+            "evaluation", f"evaluation {in_words(done)}", mean=done.mean, steps=done.steps, version=done.ref.version,
             mode=done.mode, confirms=done.confirms, info=done.info,
         )  # fmt: skip
         other = "" if counts else f"_{done.mode}"
@@ -237,7 +237,8 @@ class Evaluations:
         found = self.selection.candidate(goal, self._mode)
         if goal is not None and found is not None and found.confirms:
             self.selection.reach(goal)
-            self._events.add("confirmed", f"the goal {goal:g} is confirmed: {said(found)}", version=found.ref.version)
+            text = f"the goal {goal:g} is confirmed: {in_words(found)}"
+            self._events.add("confirmed", text, version=found.ref.version)
 
     def store(self) -> None:
         """Retry what could not be stored or removed of selected models."""
@@ -366,7 +367,7 @@ class Evaluations:
             self._events.add("not_evaluated", self.not_evaluated)
 
 
-def said(done: Evaluation) -> str:
+def in_words(done: Evaluation) -> str:
     """Evaluation in words: `mean 487.3 over 100 episodes (greedy, version 96)`, or `(greedy on fresh seeds, ...)`."""
     how = _how(done.mode, done.confirms)
     return f"mean {done.mean:.4g} over {done.episodes} episodes ({how}, version {done.ref.version})"

@@ -41,7 +41,7 @@ STORE_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class End(msgspec.Struct):
+class RunEnd(msgspec.Struct):
     """Content of run/finished.json."""
 
     at: str  # RFC 3339
@@ -51,7 +51,7 @@ class End(msgspec.Struct):
     failed: bool = False
 
 
-def finished(layout: Layout) -> End | None:
+def finished(layout: Layout) -> RunEnd | None:
     """End of the run; None: it has not ended. An unreadable file counts as an end.
 
     Raises:
@@ -59,13 +59,13 @@ def finished(layout: Layout) -> End | None:
     """
     data = read_file(_file(layout))
     try:
-        return None if data is None else msgspec.json.decode(data, type=End)
+        return None if data is None else msgspec.json.decode(data, type=RunEnd)
     except msgspec.MsgspecError as error:
         log.error("%s cannot be read, and says all the same that the run is finished: %s", _file(layout), error)
-        return End("", OVER, 0)
+        return RunEnd("", OVER, 0)
 
 
-def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
+def finish(layout: Layout, end: RunEnd, state: StateStore | None = None) -> None:
     """Record that the run has ended, durably.
 
     Args:
@@ -120,7 +120,7 @@ class Finished:
         self,
         process: Process,
         layout: Layout,
-        end: End,
+        end: RunEnd,
         lines: Lines,
         *,
         found: bool,
@@ -271,7 +271,7 @@ def workloads_of(live: Path) -> str:
         return ""
 
 
-def _last_status(process: Process, layout: Layout, end: End) -> dict[str, Any]:
+def _last_status(process: Process, layout: Layout, end: RunEnd) -> dict[str, Any]:
     """Last status that the manager stored before the run ended."""
     try:
         status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])
