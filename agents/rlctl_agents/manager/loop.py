@@ -16,7 +16,6 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.checkpoints.fencing_term import standing_term
 from rlctl_agents.manager.coordinator import Coordinator
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
@@ -28,6 +27,7 @@ from rlctl_agents.manager.trackers.curves import Curves
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import StatusSnapshot
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import Process, Refusals, UserFault
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.runtime.storage import patiently, replace_file

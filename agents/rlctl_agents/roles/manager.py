@@ -15,7 +15,6 @@ import msgspec
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.checkpoints.fencing_term import enter_pod, superseded
 from rlctl_agents.manager.coordinator import ROUTES, Coordinator
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
 from rlctl_agents.manager.lifecycle.stop import NothingLearned
@@ -34,6 +33,7 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.addresses import Addresses
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import (
     Process,
     Refusals,

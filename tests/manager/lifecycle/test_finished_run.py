@@ -15,7 +15,6 @@ import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle.finished import (
     FAILED,
     GOES_ON,
@@ -33,6 +32,7 @@ from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.http_server import Request, Response
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.types.control import Hello, Orders, Report
 from tests.manager.world import UID, boot, spec

@@ -12,12 +12,13 @@ import pytest
 
 from rlctl_agents.manager import timing
 from rlctl_agents.manager.accounting.counters import LONGEST_NAME
-from rlctl_agents.manager.events import BURST, BURST_S, Events, Lines
+from rlctl_agents.manager.events import BURST, BURST_S, Events
 from rlctl_agents.manager.membership.leases import Holder, Leases
 from rlctl_agents.manager.membership.registry import MOST_GAUGES
 from rlctl_agents.manager.status.report import LISTED, UNWELL, StatusBuilder, counts, listed
 from rlctl_agents.manager.timing import LONGEST_S, Every
 from rlctl_agents.manager.web.status_page import page
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import BASE_ROWS, GROUP, allow_many_files
 from rlctl_agents.types.control import Average, Histogram, Report
 from rlctl_agents.types.experience import ModelRef

@@ -24,7 +24,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from rlctl.backends.kubernetes.apply.initial import PIECE_BYTES
 from rlctl.backends.local.process.unix_http import request
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager.events import Events, Lines
+from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle.stop import TooLate
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.settings import SCALED, LiveSettings, merged
@@ -35,6 +35,7 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.http_server import Request
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.metrics import exposition
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Histogram, Lease, Orders, Reply, Report
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient

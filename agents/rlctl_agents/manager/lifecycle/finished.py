@@ -19,12 +19,13 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
 from rlctl_agents.manager.evaluation.selection import reached, read_selected
-from rlctl_agents.manager.events import Events, Lines
+from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle.scale_down import Release
 from rlctl_agents.manager.lifecycle.stop import met
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.manager.timing import Every
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import Process
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Reply, Report, Sampled

@@ -23,9 +23,9 @@ from rlctl_agents.manager.accounting.counters import (
 )
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import ActorEpisodes, printable
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import Addresses
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.runtime.storage import read_file
 from rlctl_agents.types.control import Origin, Report
