@@ -70,7 +70,7 @@ def test_a_manager_that_starts_on_a_full_volume_goes_on_when_there_is_space_and_
     stop.then = free
     manager = patiently(ended.start, stop=stop, beat=lambda: None, clock=ended.time)
     assert len(stop.waits) == 3
-    assert manager.term == read_term(ended.layout.run)
+    assert manager.life.term == read_term(ended.layout.run)
     assert manager.state.progress.evaluation is not None
     assert manager.state.progress.evaluation.mean == 8
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager.checkpoints.fencing_term import next_term, read_term, standing_term
-from rlctl_agents.manager.events import Events, JsonLines, Lines
+from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.registry import load_members
 from rlctl_agents.manager.state_store import APART, HISTORY, LINEAGES, Damaged, Evaluation, Progress, StateStore
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.storage import create_file, replace_file
 from tests.checkpoint.test_parts import files_of_at_most
 from tests.manager.world import ref

@@ -154,7 +154,7 @@ def peers(ring: Keyring, pod: Pod) -> Iterator[Peers]:
 def test_the_manager_gives_actors_tickets_that_learners_can_check(pod: Pod, peers: Peers) -> None:
     hello = Hello("actor", boot(3), None, UID, experience())
     lease = peers.call("actor", hello, Lease)
-    orders = peers.call("actor", Report("actor", lease.index, boot(3), lease.term), Orders)
+    orders = peers.call("actor", Report("actor", boot(3), lease.term), Orders)
     keys = Keys.read(pod.ring.of("core"))
     for ticket in (lease.ticket, orders.ticket):
         assert abs(keys.made_s(ticket, UID, boot(3)) - time.time()) < 600
@@ -170,9 +170,9 @@ def test_an_actors_key_may_do_what_actors_do_and_nothing_else(pod: Pod, peers: P
         peers.call("actor", Hello("learner", boot(5), 0, UID), Lease)
     with pytest.raises(RemoteError, match="may not be asked"):
         peers.call("actor", EvalResult(1, ref(1), "greedy", [1e9], [1], 1.0), Reply)
-    forged = Report("actor", 0, boot(4), lease.term, gauges={"stopping": 1.0}, counters={"consumed_steps": 1e9})
+    forged = Report("actor", boot(4), lease.term, gauges={"stopping": 1.0}, counters={"consumed_steps": 1e9})
     assert not peers.call("actor", forged, Orders).known, "it does not speak for the learner"
-    assert peers.call("evaluator", Report("learner", 2, boot(4), lease.term), Orders).known
+    assert peers.call("evaluator", Report("learner", boot(4), lease.term), Orders).known
     wait_until(lambda: 'rejected_total{reason="forbidden"' in pod.ask("/metrics")[1], "the count of refusals")
 
 
@@ -180,25 +180,25 @@ def test_a_run_is_finished_and_stays_so_over_a_restart_until_it_may_go_on(pod: P
     term = peers.call("actor", Hello("actor", boot(3), None, UID, experience()), Lease).term
     peers.call("evaluator", Hello("learner", boot(4), 0, UID), Lease)
     said = [line("actor/0", "hello from a pod"), line("actor/0", "Traceback", level="ERROR")]
-    peers.call("actor", Report("actor", 0, boot(3), term, log=said), Orders)
+    peers.call("actor", Report("actor", boot(3), term, log=said), Orders)
     assert "r: " in pod.ask("/")[1]
     assert json.loads(pod.ask("/status.json")[1])["phase"] == "starting"
     assert {pod.ask(path)[0] for path in ("/status", "/logs", "/stop", "/checkpoints")} == {404}
     assert pod.ask("/", "POST")[0] == 405
 
-    peers.call("evaluator", Report("learner", 0, boot(4), term, {"consumed_steps": 5000.0, "updates": 50.0}), Orders)
+    peers.call("evaluator", Report("learner", boot(4), term, {"consumed_steps": 5000.0, "updates": 50.0}), Orders)
     file = "main-000001-learner-0123456789ab.safetensors"
     (pod.root / "run" / "checkpoints" / file).write_bytes(b"weights")
     saved = Generation(1, "main", term, ref(50), 5000, 1.7e9, {"learner": file}, {"learner": "ab"})
     assert peers.call("evaluator", Commit(saved, boot(4)), Reply).ok
-    stopping = Report("actor", 0, boot(3), term, gauges={"stopping": 1.0})
+    stopping = Report("actor", boot(3), term, gauges={"stopping": 1.0})
     wait_until(lambda: peers.call("actor", stopping, Orders).stop, "the end, which the learner has gone before")
     wait_until(lambda: pod.status()["phase"] == "finished", "the manager that stays")
     assert "✓ r: finished" in pod.ask("/")[1]
     assert pod.ask("/readyz")[0] == 200
     with pytest.raises(RemoteError, match="the run is finished"):
         peers.call("actor", Hello("actor", boot(6), None, UID, experience()), Lease)
-    late = Report("actor", 0, boot(3), term, log=[line("actor/0", "last words")])
+    late = Report("actor", boot(3), term, log=[line("actor/0", "last words")])
     assert peers.call("actor", late, Orders).stop
 
     found = json.loads(pod.ask("/logs?process=actor&tail=2", control=True)[1])
@@ -248,7 +248,7 @@ def test_a_run_that_has_learned_nothing_in_its_time_has_failed_and_goes_on_when_
         assert status["failure"]["text"].endswith("nothing was ever learned from: no modelpool, no learner had joined")
         assert status["failure"]["text"] in pod.ask("/")[1]
         assert "✗ r: failed" in pod.ask("/")[1]
-        assert peers.call("actor", Report("actor", 0, boot(3), lease.term), Orders).stop
+        assert peers.call("actor", Report("actor", boot(3), lease.term), Orders).stop
         assert pod.process.poll() is None, "it stays, to tell of it"
         assert pod.order("/reload", {"live": {"stop": {"wall_time": 600}}})["resumed"] is True
         wait_until(lambda: pod.status()["phase"] == "starting", "the run to go on")
@@ -268,7 +268,7 @@ def test_a_manager_without_a_server_key_says_what_is_missing(tmp_path: Path, rin
     words = [
         "manager", "--run-file", str(run_file), "--keys", str(ring.of("actor")), "--manager", "tcp://r-manager-0:7100",
         "--name", "m", "--bind", "127.0.0.1", "--probe", f"tcp:127.0.0.1:{free_ports(1)[0]}", "--addresses", "x",
-        "--control", "tcp:127.0.0.1:0", "--volume", str(tmp_path / "run"),
+        "--control", "tcp:127.0.0.1:0", "--volume", str(tmp_path / "run"), "--live", str(tmp_path / "live.json"),
     ]  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "rlctl_agents", *words], env=environment(), capture_output=True, text=True, timeout=60,

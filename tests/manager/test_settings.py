@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rlctl.spec.layout import Layout
 from rlctl_agents.manager.settings import SCALED, LiveSettings
-from rlctl_agents.runtime.process import Arguments
 from tests.manager.world import UID
 
 
@@ -24,51 +24,51 @@ def told(**replicas: int) -> dict[str, Any]:
 
 
 @pytest.fixture
-def arguments(tmp_path: Path) -> Arguments:
+def make(tmp_path: Path) -> Callable[[], LiveSettings]:
+    """Settings of another life of the manager."""
     spec = {"run": "r", "env": {"id": "-"}, "algorithm": {"name": "apex_dqn"}}
     run_file = tmp_path / "run.json"
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
     mounted(tmp_path, replay=2, evaluator=1)
-    Layout(tmp_path / "volume").make()
-    named = {"role": "manager", "name": "manager-0", "manager": "", "probe": ""}
-    return Arguments(run_file=run_file, live=tmp_path / "live.json", volume=tmp_path / "volume", **named)
+    return partial(LiveSettings, run_file, tmp_path / "live.json", tmp_path / SCALED)
 
 
-def counts(arguments: Arguments) -> tuple[int, int]:
+def counts(make: Callable[[], LiveSettings]) -> tuple[int, int]:
     """Shards and evaluators, as a manager that begins reads them."""
-    roles = LiveSettings(arguments).read().roles
+    roles = make().read().roles
     assert roles.replay is not None
     return roles.replay.replicas, roles.evaluator.replicas
 
 
-def test_numbers_that_were_given_hold_until_those_of_the_file_change(tmp_path: Path, arguments: Arguments) -> None:
-    assert counts(arguments) == (2, 1)
-    settings = LiveSettings(arguments)
+def test_numbers_that_were_given_hold_until_those_of_the_file_change(
+    tmp_path: Path, make: Callable[[], LiveSettings]
+) -> None:
+    assert counts(make) == (2, 1)
+    settings = make()
     settings.read()
     settings.reload(told(replay=4, evaluator=1))
-    assert counts(arguments) == (4, 1)
+    assert counts(make) == (4, 1)
     mounted(tmp_path, replay=2, evaluator=3)  # `up` of a spec in which only that has changed
-    assert counts(arguments) == (4, 3)
+    assert counts(make) == (4, 3)
     mounted(tmp_path, replay=3, evaluator=3)
-    assert counts(arguments) == (3, 3)
+    assert counts(make) == (3, 3)
     settings.reload(told(replay=3, evaluator=3))
     mounted(tmp_path, replay=2, evaluator=3)
-    assert counts(arguments) == (2, 3), "what the file says again is no longer what was given over"
+    assert counts(make) == (2, 3), "what the file says again is no longer what was given over"
 
 
 def test_a_number_that_the_file_has_replaced_does_not_come_back_with_the_file(
-    tmp_path: Path, arguments: Arguments
+    tmp_path: Path, make: Callable[[], LiveSettings]
 ) -> None:
     """A spec that changes twice while the run is down reaches the manager by live.json alone."""
-    LiveSettings(arguments).reload(told(replay=4, evaluator=1))
+    make().reload(told(replay=4, evaluator=1))
     for replay, expected in ((2, 4), (3, 3), (2, 2)):
         mounted(tmp_path, replay=replay, evaluator=1)
-        assert counts(arguments) == (expected, 1)
+        assert counts(make) == (expected, 1)
 
 
-def test_a_number_that_cannot_be_stored_is_not_taken(arguments: Arguments) -> None:
-    assert arguments.volume is not None
-    settings, stored = LiveSettings(arguments), Layout(arguments.volume).results / SCALED
+def test_a_number_that_cannot_be_stored_is_not_taken(tmp_path: Path, make: Callable[[], LiveSettings]) -> None:
+    settings, stored = make(), tmp_path / SCALED
     stored.mkdir()
     with pytest.raises(ValueError, match=r"replicas\.json"):
         settings.reload(told(replay=4))
@@ -77,13 +77,34 @@ def test_a_number_that_cannot_be_stored_is_not_taken(arguments: Arguments) -> No
 
 
 def test_a_damaged_file_is_told_and_the_next_scale_mends_it(
-    arguments: Arguments, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, make: Callable[[], LiveSettings], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert arguments.volume is not None
-    stored = Layout(arguments.volume).results / SCALED
+    stored = tmp_path / SCALED
     stored.write_text("{")
-    assert counts(arguments) == (2, 1)
+    assert counts(make) == (2, 1)
     assert f"{stored}: " in caplog.text
     assert "`rlctl scale` again" in caplog.text
-    LiveSettings(arguments).reload(told(replay=4, evaluator=1))
-    assert counts(arguments) == (4, 1)
+    make().reload(told(replay=4, evaluator=1))
+    assert counts(make) == (4, 1)
+
+
+def test_what_the_run_refuses_is_taken_back_and_what_held_before_holds_whatever_the_file_says_by_now(
+    tmp_path: Path, make: Callable[[], LiveSettings]
+) -> None:
+    settings = make()
+    settings.read()
+    settings.reload({"stop": {"agent_steps": 9000}, **told(replay=4, evaluator=1)})
+    settings.take_back()
+    (tmp_path / "live.json").write_text(json.dumps({"stop": {"agent_steps": 9000}}))  # mounted late
+    assert settings.read().stop.agent_steps == 5000
+    mounted(tmp_path, replay=2, evaluator=1)
+    assert counts(make) == (2, 1), "the next manager has not heard of them"
+
+
+def test_numbers_that_hold_outlive_others_that_the_run_refuses(make: Callable[[], LiveSettings]) -> None:
+    settings = make()
+    settings.reload(told(replay=4, evaluator=1))
+    settings.reload(told(replay=3, evaluator=2))
+    settings.take_back()
+    assert settings.read().roles.replay.replicas == 4  # type: ignore[union-attr]
+    assert counts(make) == (4, 1)

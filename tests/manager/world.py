@@ -6,7 +6,6 @@ import hashlib
 import os
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +84,7 @@ class Run:
         self.managers += 1
         self.manager = Coordinator(
             run="r", uid=UID, boot=boot(900 + self.managers), settings=self.settings, layout=self.layout,
-            addresses=partial(Addresses, PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
+            addresses=Addresses(PATTERN, self.time), clock=Clock(self.time, lambda: 1.7e9 + self.time.now),
             **more,
         )  # fmt: skip
         return self.manager
@@ -98,8 +97,7 @@ class Run:
 
     def report(self, role: str, number: int, **values: Any) -> Orders:
         """A process reports."""
-        values.setdefault("index", 0)
-        values.setdefault("term", self.manager.term)
+        values.setdefault("term", self.manager.life.term)
         return self.manager.report(Report(role=role, boot=boot(number), **values))
 
     def learn(self, number: int, steps: int, version: int, lineage: int = 1, **values: Any) -> Orders:
@@ -114,11 +112,7 @@ class Run:
             self.time.now = min(self.time.now + 1.0, end)
             for role, number in alive:
                 seen = self.manager.members.seen.get(boot(number))
-                self.manager.report(
-                    Report(role, 0 if seen is None else seen.index, boot(number), self.manager.term)
-                    if seen is None
-                    else seen
-                )
+                self.manager.report(Report(role, boot(number), self.manager.life.term) if seen is None else seen)
             self.manager.turn()
 
 
@@ -152,7 +146,7 @@ def commit(
     file = part(run, number, made=made)
     model = ref(number * 10 if version is None else version, lineage)
     generation = Generation(
-        number, "main", term or run.manager.term, model, steps, 1.7e9, {"learner": file}, {"learner": "ab"}
+        number, "main", term or run.manager.life.term, model, steps, 1.7e9, {"learner": file}, {"learner": "ab"}
     )
     return run.manager.commit(Commit(generation, boot(sender)))
 

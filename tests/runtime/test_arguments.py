@@ -8,7 +8,7 @@ import pytest
 
 from rlctl.spec import names
 from rlctl_agents.runtime.addresses import CHANNELS, PORTS, Addresses
-from rlctl_agents.runtime.process import WORKLOADS, parse
+from rlctl_agents.runtime.process import parse
 from tests.manager.world import Time
 
 HERE, THERE = "ipc:///m", "tcp://r-manager-0.r-manager:7100"
@@ -36,18 +36,12 @@ def test_an_ordinal_is_the_index_wherever_it_is_given() -> None:
     assert prefer("actor-3", THERE, "--ordinal", "r-actor-x2") is None
 
 
-def test_what_a_cluster_needs_is_off_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(WORKLOADS, raising=False)
+def test_what_a_cluster_needs_is_off_unless_it_is_asked_for() -> None:
     words = ["manager", "--name", "m", "--run-file", "f", "--manager", HERE, "--probe", "unix:/p"]
     plain = parse(words)
-    assert (plain.bind, plain.keys, plain.stay, plain.logs, plain.workloads, plain.off_host) == (
-        "", None, False, False, "", False,
-    )  # fmt: skip
-    monkeypatch.setenv(WORKLOADS, "deployments/r-actor-0")
+    assert (plain.bind, plain.keys, plain.stay, plain.logs, plain.off_host) == ("", None, False, False, False)
     told = parse([*words, "--bind", "10.0.0.7", "--keys", "/keys", "--stay", "--logs"])
     assert (told.bind, told.keys, told.stay, told.logs) == ("10.0.0.7", Path("/keys"), True, True)
-    assert told.workloads == "deployments/r-actor-0"
-    assert parse([*words, "--workloads", "statefulsets/x"]).workloads == "statefulsets/x"
 
 
 def test_every_channel_has_the_port_that_the_services_of_the_cluster_name() -> None:

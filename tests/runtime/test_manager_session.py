@@ -98,7 +98,7 @@ def test_a_report_carries_metrics_and_books_and_the_last_one_comes_when_we_end(
         last = manager.reports[-1]
         assert last.counters["env_steps"] == 42
         assert last.sent["l"].produced == 5
-        assert (last.pending, last.model, last.index) == (2, ModelRef("main", 1, 2), 0)
+        assert (last.pending, last.model) == (2, ModelRef("main", 1, 2))
 
 
 def test_accounts_are_told_when_they_change_and_to_a_new_manager_all_of_them(

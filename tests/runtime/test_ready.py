@@ -169,7 +169,7 @@ def test_nothing_is_said_of_a_learner_that_has_not_resumed_yet(tmp_path: Path) -
     for number in (1, 2):
         (run.layout.checkpoints / f"part{number}").write_bytes(b"x")
         parts, sums = {"learner": f"part{number}"}, {"learner": "ab"}
-        generation = Generation(number, "main", run.manager.term, ref(number), 100 * number, 0.0, parts, sums)
+        generation = Generation(number, "main", run.manager.life.term, ref(number), 100 * number, 0.0, parts, sums)
         assert run.manager.commit(Commit(generation, boot(2))).ok
     run.join("learner", 22)
 

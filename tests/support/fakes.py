@@ -134,9 +134,7 @@ class Manager:
         lease = Lease(
             index=(hello.prefer or 0) if self.index is None else self.index,
             term=self.term,
-            manager=self.boot,
             report_every_s=0.05,
-            expires_s=10.0,
             bind=self.peers().get(f"{hello.role}/0", {}),
             peers=self.peers(),
             experience=self.experience,
@@ -234,6 +232,7 @@ def process_of(role: str, manager: Manager, spec: Spec, *, name: str = "", volum
         manager=manager.address,
         probe="",
         volume=volume,
+        live=Path("/dev/null"),
     )
     boot = new_boot()
     identity = logs.Identity(spec.run, role, f"{role}/?", boot)

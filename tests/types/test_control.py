@@ -14,4 +14,4 @@ from rlctl_agents.types.experience import Ledger
 @pytest.mark.parametrize("books", [{"sent": {"b" * 65: Ledger()}}, {"accounts": {"b" * 65: Account(Ledger())}}])
 def test_a_report_names_no_boot_that_is_longer_than_boots_are(books: dict[str, Any]) -> None:
     with pytest.raises(msgspec.ValidationError, match="length <= 64"):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(Report("actor", 0, "b" * 16, 1, **books)), type=Report)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(Report("actor", "b" * 16, 1, **books)), type=Report)

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlctl_agents.checkpoint.policy import unpack_policy
-from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, ModelServer, serve
+from rlctl_agents.roles.modelpool import NOTICE_AGAIN_S, SERVE_S, ModelServer
 from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import serve
 from rlctl_agents.types.control import GetModel, GotModel, KeepModel, KeepReply, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import disk_store
@@ -322,7 +323,7 @@ def test_a_request_that_makes_a_handler_fail_does_not_end_the_pool(
         client.ask(GetModel("main"))
 
         def refused() -> bool:
-            serve(server)
+            serve(server, SERVE_S)
             try:
                 client.answer(GotModel, 0.0)
             except TimeoutError:

@@ -58,16 +58,18 @@ class Tree(Manager):
         self.index = None
         self.addresses = Addresses(f"ipc://{folder}/{{role}}-{{index}}.{{channel}}", Time())
         self.above: Channels | None = None  # named to all pools instead
+        self.index_of: dict[str, int] = {}  # by boot
 
     def _hello(self, hello: Hello, buffers: Sequence[memoryview]) -> tuple[Lease, Sequence[memoryview]]:
         lease, out = super()._hello(hello, buffers)
+        self.index_of[hello.boot] = lease.index
         self.addresses.alive([("modelpool", index) for index in range(BELOW + 1)])
         bind = self.addresses.bind(hello.role, lease.index)
         return replace(lease, bind=bind, peers=self._peers_of(hello.role, lease.index)), out
 
     def _report(self, report: Report, buffers: Sequence[memoryview]) -> tuple[Orders, Sequence[memoryview]]:
         orders, out = super()._report(report, buffers)
-        return replace(orders, peers=self._peers_of(report.role, report.index)), out
+        return replace(orders, peers=self._peers_of(report.role, self.index_of[report.boot])), out
 
     def _peers_of(self, role: str, index: int) -> dict[str, Channels]:
         return self.addresses.peers(role, index) if self.above is None else {"modelpool/0": self.above}
@@ -159,7 +161,8 @@ def test_the_manager_hears_what_each_pool_holds(world: World) -> None:
     told: dict[int, ModelRef | None] = {}
 
     def everybody_holds_it() -> bool:
-        told.update({one.index: one.model for one in world.manager.reports[-4:]})
+        indexes = world.manager.index_of
+        told.update({indexes[one.boot]: one.model for one in world.manager.reports[-4:]})
         return told == {0: ref(7), 1: ref(7)}
 
     wait_until(everybody_holds_it, "reports")

@@ -126,15 +126,15 @@ def test_whoever_holds_the_core_key_may_do_everything(ring: Keyring, role: str) 
 def test_an_actors_key_speaks_for_actors_only(ring: Keyring) -> None:
     pool = Pool()
     with serving(ring, {Hello: pool.say, Report: pool.say}, MANAGER) as server, client(ring, "actor", server) as actor:
-        for request in (Hello("learner", "a7"), Hello("evaluator", "a7"), Report("learner", 0, "a7", 1)):
+        for request in (Hello("learner", "a7"), Hello("evaluator", "a7"), Report("learner", "a7", 1)):
             with pytest.raises(
                 RemoteError, match=f"{type(request).__name__} as '(learner|evaluator)' may not be asked"
             ):
                 actor.call(request, Reply, deadline_s=60.0)
         actor.call(Hello("actor", "a7"), Reply, deadline_s=60.0)
-        actor.call(Report("actor", 0, "a7", 1), Reply, deadline_s=60.0)
+        actor.call(Report("actor", "a7", 1), Reply, deadline_s=60.0)
     assert server.rejected == {"forbidden": 3}
-    assert pool.asked == [Hello("actor", "a7"), Report("actor", 0, "a7", 1)]
+    assert pool.asked == [Hello("actor", "a7"), Report("actor", "a7", 1)]
 
 
 def test_what_ends_a_run_or_commits_a_generation_needs_the_core_key() -> None:

@@ -67,7 +67,6 @@ class Coordinator:
         boot: boot of this process.
         settings: the manager's part of the spec, live settings included.
         layout: folders of the run; they exist.
-        addresses: makes the addresses of the run, given a function that returns the number of replay shards.
         ticket, admit: as those of `LeaseAdmission`.
 
     Raises:
@@ -83,7 +82,7 @@ class Coordinator:
         boot: str,
         settings: Spec,
         layout: Layout,
-        addresses: Callable[[Callable[[], int]], Addresses],
+        addresses: Addresses,
         clock: Clock,
         ticket: Callable[[str, int], str] = lambda boot, made_s: "",
         admit: Callable[[Hello, bool], None] = lambda hello, known: None,
@@ -108,7 +107,7 @@ class Coordinator:
             {name: settings.policy(name).population for name in settings.policy_names},
             lambda policy: self.settings.policy(policy).algorithm.batch_size, progress, manifests.of, clock.monotonic,
         )  # fmt: skip
-        self.members = Members(load_members(layout.results), addresses(lambda: self.shards), clock.monotonic)
+        self.members = Members(load_members(layout.results), addresses, clock.monotonic)
         self.admission = LeaseAdmission(run, uid, self.members, self.events, clock, ticket=ticket, admit=admit)
         self.groups = Groups(clock.monotonic, self.events.add)
         self.evaluations = Evaluations(
@@ -126,25 +125,10 @@ class Coordinator:
             self.events.add("lost", self.state.lost)
 
     @property
-    def run(self) -> str:
-        """Name of the run."""
-        return self.life.run
-
-    @property
-    def term(self) -> int:
-        """Term of this manager."""
-        return self.life.term
-
-    @property
     def shards(self) -> int:
         """Number of replay shards in the present spec; 0: no replay."""
         replay = self.settings.roles.replay
         return 0 if replay is None else replay.replicas
-
-    @property
-    def wall_s(self) -> float:
-        """Wall time of the run in seconds, over all ups."""
-        return self.state.wall_s
 
     @property
     def disk(self) -> str:
@@ -170,7 +154,7 @@ class Coordinator:
         try:
             return self._lease(hello)
         except MustWait as wait:
-            return Lease(-1, self.term, self.life.boot, 0.0, 0.0, {}, {}, wait=str(wait))
+            return Lease(-1, self.life.term, 0.0, {}, {}, wait=str(wait))
         except ValueError as fault:
             self.admission.refuse(hello.role, str(fault))
             raise
@@ -179,11 +163,11 @@ class Coordinator:
         """Take in a report of a process; returns its orders."""
         boot, leases = report.boot, self.members.leases
         if leases.is_other(boot, report.role):  # a boot keeps its role
-            return Orders(self.term, known=False, peers={})
+            return Orders(self.life.term, known=False, peers={})
         if leases.refused(boot):
-            return Orders(self.term, known=True, peers={}, stop=True)
+            return Orders(self.life.term, known=True, peers={}, stop=True)
         if not leases.known(boot):
-            return Orders(self.term, known=False, peers={})
+            return Orders(self.life.term, known=False, peers={})
         holder = leases.hear(boot, leaving=report.gauges.get(STOPPING, 0.0) > 0)
         before = self.members.seen.get(boot)
         quarantined = self.members.take(report)
@@ -191,16 +175,16 @@ class Coordinator:
             text = f"{self.members.place(sender)} is quarantined by the learner: {fault}"
             self.events.add("quarantined", text, boot=sender)
         outdated = self.admission.experience.outdated(boot)
-        if holder is None or report.term != self.term or report.role != holder.role or outdated:
-            return Orders(self.term, known=False, peers={})
+        if holder is None or report.term != self.life.term or report.role != holder.role or outdated:
+            return Orders(self.life.term, known=False, peers={})
         if holder.role == "learner":
             self._hear_learner(holder, report)
         elif holder.role == "replay":
             self._hear_shard(holder, report, before)
         return Orders(
-            term=self.term,
+            term=self.life.term,
             known=True,
-            peers=self.members.addresses.peers(holder.role, holder.index),
+            peers=self.members.addresses.peers(holder.role, holder.index, self.shards),
             match=self._match(holder, report),
             checkpoint=self._ordered_generation(holder),
             stop=self.stop.tell(boot),
@@ -222,11 +206,11 @@ class Coordinator:
 
     def result(self, result: EvalResult) -> Reply:
         """Accept the result of a quota that an evaluator has played."""
-        return _said(lambda: self.evaluations.believe(result, self.wall_s))
+        return _accepted(lambda: self.evaluations.believe(result))
 
     def sampled(self, sampled: Sampled) -> Reply:
         """Accept the profile of a process that was ordered to sample itself."""
-        return _said(lambda: self.profiles.take(sampled))
+        return _accepted(lambda: self.profiles.take(sampled))
 
     def recorded(self, recorded: Recorded) -> Reply:
         """Store an episode; `why` of the reply is its name, or why it is not stored."""
@@ -241,7 +225,7 @@ class Coordinator:
         except (ValueError, OSError) as fault:
             return Reply(False, getattr(fault, "strerror", None) or str(fault))
         if recorded.kind == "crash":
-            again = f"rlctl repro {self.run} {name}"
+            again = f"rlctl repro {self.life.run} {name}"
             text = f"{holder.role} {holder.index} kept the episode in which its environment failed: {again}"
             self.events.add("episode", text, role=holder.role, index=holder.index, episode=name)
         return Reply(True, name)
@@ -267,8 +251,8 @@ class Coordinator:
     def contribute(self, told: Contribute) -> Reply:
         """Note the part of a generation that a replay shard has written, or why it has not."""
         holder = self.members.leases.holder(told.boot, "replay")
-        if holder is None or told.term != self.term:
-            why = f"process {told.boot} holds no lease of a replay shard under term {self.term}"
+        if holder is None or told.term != self.life.term:
+            why = f"process {told.boot} holds no lease of a replay shard under term {self.life.term}"
             return Reply(False, f"{why}: its part of generation {told.number} is not noted")
         part = f"{SHARD}{holder.index}"
         if why := self._add_part(part, told):
@@ -388,7 +372,7 @@ class Coordinator:
                 expected=self.settings.roles.evaluator.replicas,
                 served=members.root is not None,
             )
-        self.outliers.turn(self.admission.experience.figures, lambda: members.playing(self._match))
+        self.outliers.turn(self.admission.experience.figures, members.playing)
         now, within_s = self.clock.monotonic(), SPEAKS_REPORTS * members.report_every_s
         self.stop.turn([one for one in live if now - one.heard < within_s])
 
@@ -435,12 +419,10 @@ class Coordinator:
         leases, addresses = self.members.leases, self.members.addresses
         return Lease(
             index=index,
-            term=self.term,
-            manager=self.life.boot,
+            term=self.life.term,
             report_every_s=timing.report_every_s(len(leases), role),
-            expires_s=timing.expires_s(len(leases)),
             bind=addresses.bind(role, index),
-            peers=addresses.peers(role, index),
+            peers=addresses.peers(role, index, self.shards),
             experience=self.admission.experience.experience,
             match=self._match(holder),
             generations=generations,
@@ -541,7 +523,7 @@ ROUTES: dict[type[msgspec.Struct], Callable[[Coordinator, Any], msgspec.Struct]]
 """Type of a request -> its handler."""
 
 
-def _said(take: Callable[[], object]) -> Reply:
+def _accepted(take: Callable[[], object]) -> Reply:
     """Reply to a request that `take` may refuse with a ValueError."""
     try:
         take()

@@ -6,18 +6,14 @@ import json
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rlctl_agents.runtime.storage import append
 
-T = TypeVar("T")
-
 REMEMBERED = 2000
-REMEMBERED_CHARACTERS = 8 << 20
 BURST, BURST_S = 100, 10.0
 """Events of one kind and role that are reported singly within BURST_S seconds; any more are counted."""
 _TAIL_BYTES = 64 * 1024
@@ -71,58 +67,8 @@ class JsonLines:
             pass
 
 
-class Lines:
-    """The newest log lines of other processes, numbered from 1 since this boot. Thread-safe.
-
-    Args:
-        remembered: lines, at most.
-        max_characters: characters of all lines, at most.
-    """
-
-    def __init__(self, remembered: int = REMEMBERED, max_characters: int = REMEMBERED_CHARACTERS) -> None:
-        self._lock = threading.Lock()
-        self._lines: deque[tuple[int, str]] = deque(maxlen=remembered)
-        self._characters, self._max_characters = 0, max_characters
-        self._number = 0
-        self.keep: Callable[[str, Sequence[str]], None] = _discard
-        """Called with a role and its new lines, in the order of their numbers; must not block."""
-
-    def add(self, lines: Sequence[str], role: str = "") -> None:
-        """Add lines of a process of that role, oldest first."""
-        with self._lock:
-            for line in lines:
-                self._number += 1
-                if len(self._lines) == self._lines.maxlen:
-                    self._characters -= len(self._lines[0][1])
-                self._lines.append((self._number, line))
-                self._characters += len(line)
-                while self._characters > self._max_characters and len(self._lines) > 1:
-                    self._characters -= len(self._lines.popleft()[1])
-            if lines:
-                self.keep(role, lines)
-
-    def since(self, number: int) -> tuple[list[str], int]:
-        """Remembered lines after that number, and the number of the newest."""
-        with self._lock:
-            return [line for at, line in self._lines if at > number], self._number
-
-    def newest(self, count: int) -> list[str]:
-        """The last lines, oldest first."""
-        with self._lock:
-            return [line for _, line in islice(reversed(self._lines), count)][::-1]
-
-    def frozen(self, do: Callable[[], T]) -> tuple[T, int]:
-        """Result of `do`, called while no line can be added, and the number of the newest line."""
-        with self._lock:
-            return do(), self._number
-
-
 LONGEST = 4000
 """Characters of an event's text, at most: the file is never cut, and is on the volume of the models."""
-
-
-def _discard(role: str, lines: Sequence[str]) -> None:
-    """Discard lines."""
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,18 +16,18 @@ from rlctl.spec.layout import Layout
 from rlctl_agents.manager.accounting.averages import LearnerAverages
 from rlctl_agents.manager.checkpoints.fencing_term import standing_term
 from rlctl_agents.manager.coordinator import Coordinator
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.manager.settings import LiveSettings
+from rlctl_agents.manager.settings import SCALED, LiveSettings
 from rlctl_agents.manager.status import report
-from rlctl_agents.manager.status.history import EMPTY, HistoryView, RunHistory
+from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.timing import Every
 from rlctl_agents.manager.trackers.curves import Curves
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import StatusSnapshot
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import Process, Refusals, UserFault
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.runtime.storage import patiently, replace_file
@@ -65,10 +65,12 @@ class ManagerContext:
     def __init__(
         self, process: Process, lines: Lines, store: LogStore | None, refusals: Refusals, control: ControlApi
     ) -> None:
-        assert process.arguments.volume is not None
+        arguments = process.arguments
+        assert arguments.volume is not None
+        assert arguments.live is not None
         self.process, self.lines, self.store, self.control = process, lines, store, control
-        self.layout = Layout(process.arguments.volume)
-        self.settings = LiveSettings(process.arguments)
+        self.layout = Layout(arguments.volume)
+        self.settings = LiveSettings(arguments.run_file, arguments.live, self.layout.results / SCALED)
         self.shown = StatusSnapshot()
         """The newest status, for watchers; replaced as a whole."""
         self._refusals = refusals
@@ -87,16 +89,9 @@ class ManagerContext:
                 self._lost = lost
         self.control.carry_out(carry_out)
 
-    def show(
-        self,
-        status: Mapping[str, Any],
-        generations: Sequence[Mapping[str, Any]] = (),
-        every_s: float = 0.0,
-        history: HistoryView = EMPTY,
-    ) -> None:
-        """Replace the status for watchers, as `StatusSnapshot` takes it."""
-        self.shown = StatusSnapshot.of(status, generations, every_s, history)
-        self.control.status = self.shown.encoded
+    def show(self, snapshot: StatusSnapshot) -> None:
+        """Replace the status for watchers."""
+        self.shown, self.control.status = snapshot, snapshot.encoded
 
 
 class RunningLoop:
@@ -120,8 +115,8 @@ class RunningLoop:
         clock = coordinator.clock.monotonic
         self._term, self._build = Every(SAME_TERM_S, clock), Every(BUILD_S, clock)
         self._due: list[tuple[Every, Callable[[], object]]] = [
+            (self._build, self._publish),  # before the first turn, which may end the run: an end needs a status
             (Every(TURN_S, clock), coordinator.turn),
-            (self._build, self._publish),
             (Every(WRITE_S, clock), self._write_status),
             (Every(DRAW_S, clock), self._draw_curves),
             (Every(STORE_S, clock), coordinator.store),
@@ -143,7 +138,7 @@ class RunningLoop:
         Raises:
             Fenced: another manager has taken over.
         """
-        coordinator, term = self._coordinator, self._coordinator.term
+        coordinator, term = self._coordinator, self._coordinator.life.term
         if self._context.process.stop.is_set():
             coordinator.stop.leave()
         if self._term.due() and (newest := self._standing_term(term)) != term:
@@ -194,9 +189,9 @@ class RunningLoop:
             raise UserFault(unsaved + why)
         if is_finished:
             self._store_end(state.progress.met or "")
-            state.progress.requested = ""
-            state.save_progress()
             self._curves.outcome = "finished"
+            state.progress.requested = ""
+            self._patiently(self._store)
             self._publish(is_finished=True)
             self._write_status()
 
@@ -217,7 +212,7 @@ class RunningLoop:
     def _store_end(self, why: str, *, failed: bool = False) -> None:
         coordinator = self._coordinator
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
-        end = finished.End(at, why, coordinator.term, failed=failed)
+        end = finished.RunEnd(at, why, coordinator.life.term, failed=failed)
         self._patiently(partial(finished.finish, self._context.layout, end, coordinator.state))
 
     def families(self) -> Sequence[Metric]:
@@ -240,7 +235,7 @@ class RunningLoop:
         """
         coordinator = self._coordinator
         if what == "/reload":
-            return {"changes": coordinator.reload(self._context.settings.reload(body.get("live")))}
+            return {"changes": self._reload(body.get("live"))}
         if what == "/checkpoint":
             return {"number": coordinator.order_checkpoint()}
         if what == "/profile":
@@ -249,6 +244,14 @@ class RunningLoop:
             coordinator.stop.finish(finished.ON_REQUEST)
             return {"stopping": True}
         raise ValueError(f"{what} is no order that this manager knows")
+
+    def _reload(self, live: dict[str, Any] | None) -> list[str]:
+        found = self._context.settings.reload(live)
+        try:
+            return self._coordinator.reload(found)
+        except ValueError:
+            self._context.settings.take_back()
+            raise
 
     def _order_profile(self, body: dict[str, Any]) -> dict[str, Any]:
         """Order a profile: of another process with the reply to its next report, of this one at once."""
@@ -276,7 +279,7 @@ class RunningLoop:
         self._status["problems"] += self._curves.problems
         checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
         generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]
-        context.show(self._status, generations, self._build.period_s, self._history.view())
+        context.show(StatusSnapshot.of(self._status, generations, self._build.period_s, self._history.view()))
         context.control.checkpoints = {
             "generations": generations,
             "wanted": {policy: checkpoints.wanted(policy) for policy in policies},

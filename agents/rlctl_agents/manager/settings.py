@@ -10,9 +10,8 @@ from typing import Any
 
 import msgspec
 
-from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
-from rlctl_agents.runtime.process import Arguments, RunFile, UserFault, parse_spec
+from rlctl_agents.runtime.process import RunFile, UserFault, parse_spec
 from rlctl_agents.runtime.storage import read_file, replace_file
 
 log = logging.getLogger(__name__)
@@ -51,13 +50,17 @@ class LiveSettings:
     """Present settings: the manager's part of the spec.
 
     Args:
-        arguments: paths of the run file, live.json and the volume.
+        run_file: holds the static values.
+        live: live.json, with the values that may change; on a cluster it may be a minute late.
+        stored: replicas.json of the run.
     """
 
-    def __init__(self, arguments: Arguments) -> None:
-        self._arguments = arguments
+    def __init__(self, run_file: Path, live: Path, stored: Path) -> None:
+        self._run_file, self.mounted, self._stored = run_file, live, stored
         self._live: Mapping[str, Any] | None = None  # values of the newest /reload
-        self._stored = None if arguments.volume is None else Layout(arguments.volume).results / SCALED
+        self._now: Mapping[str, Any] | None = None  # live values in force
+        self._before: Mapping[str, Any] | None = None  # the same before the newest reload
+        self._overwritten: bytes | None = None  # by the newest reload, of replicas.json
 
     def read(self) -> Spec:
         """Settings with the newest live values.
@@ -73,22 +76,37 @@ class LiveSettings:
         Raises:
             ValueError: they cannot be used, or the numbers of replicas cannot be stored; nothing is changed then.
         """
-        mounted = self._arguments.live
+        self._overwritten = None
         try:
-            now = self._in_place(mounted) if live is None and mounted is not None else live
-            found = settings(self._arguments.run_file, mounted, now)
-            if live is not None and live is not self._live and mounted is not None:
-                self._store(Scaled.instead(live, in_file(mounted)))
+            now = self._in_place() if live is None else live
+            found = self._with(now)
+            if live is not None and live is not self._live:
+                self._store(Scaled.instead(live, in_file(self.mounted)))
         except (UserFault, OSError) as fault:
             raise ValueError(str(fault)) from fault
-        self._live = live
+        self._live, self._before, self._now = live, self._now, now
         return found
 
-    def _in_place(self, mounted: Path) -> dict[str, Any]:
+    def take_back(self) -> None:
+        """Undo the newest reload, which the run refuses: what held before it holds on, whatever live.json says now."""
+        self._live = self._now = self._before
+        if self._overwritten is not None:
+            try:
+                replace_file(self._stored, self._overwritten, durable=True)
+            except OSError as error:
+                log.error("%s holds numbers that were refused: %s", self._stored, error)
+
+    def _with(self, live: Mapping[str, Any]) -> Spec:
+        """Static values of the run file, below live ones."""
+        if not isinstance(live, dict):
+            raise UserFault("live: must hold an object")
+        return parse_spec(merged(RunFile.read(self._run_file, "manager").spec, live), self.mounted)
+
+    def _in_place(self) -> dict[str, Any]:
         """Values of live.json, with the numbers of replicas that were set since it was written."""
-        values = in_file(mounted)
+        values = in_file(self.mounted)
         try:
-            data = None if self._stored is None else read_file(self._stored)
+            data = read_file(self._stored)
             scaled = Scaled() if data is None else msgspec.json.decode(data, type=Scaled)
             held = scaled.held(values)
             self._store(held)  # a number that live.json has changed once is overridden no more, even if it changes back
@@ -98,11 +116,10 @@ class LiveSettings:
         return held.over(values)
 
     def _store(self, scaled: Scaled) -> None:
-        if self._stored is None:
-            return
         before, data = read_file(self._stored), msgspec.json.encode(scaled)
         if data != before and (scaled.replicas or before is not None):
             replace_file(self._stored, data, durable=True)
+            self._overwritten = msgspec.json.encode(Scaled()) if before is None else before
 
 
 def in_file(live: Path) -> dict[str, Any]:
@@ -125,26 +142,6 @@ def replicas(live: Mapping[str, Any]) -> dict[str, int]:
     roles = live.get("roles")
     found = roles.items() if isinstance(roles, dict) else ()
     return {role: one["replicas"] for role, one in found if isinstance(one, dict) and type(one.get("replicas")) is int}
-
-
-def settings(run_file: Path, live: Path | None, given: Mapping[str, Any] | None = None) -> Spec:
-    """The manager's part of the spec: static values from the run file, live ones from live.json.
-
-    Args:
-        given: live values in place of those of live.json: a mounted file may be a minute late.
-
-    Raises:
-        UserFault: a file cannot be read, or a value cannot be used.
-    """
-    values = RunFile.read(run_file, "manager").spec
-    source, now = live or run_file, given
-    if now is None and live is not None:
-        now = in_file(live)
-    if now is not None:
-        if not isinstance(now, dict):
-            raise UserFault("live: must hold an object")
-        values = merged(values, now)
-    return parse_spec(values, source)
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS, Process, UserFault
-from rlctl_agents.types.control import EvalResult, Match, Recording, Reply
+from rlctl_agents.types.control import EvalResult, Match, Quota, Recording, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -80,20 +80,19 @@ class Evaluator:
             match = self._session.match
             if match is None:  # with one, the pool is asked for its models
                 self._process.pulse.ready = self._process.pulse.ready or self._has_any_model()
-            if match is None or match.quota is None or match.id == self._done or not self._measure(match):
+            if match is None or match.quota is None or match.id == self._done or not self._measure(match, match.quota):
                 self._session.heard.wait(IDLE_S)
                 self._session.heard.clear()
 
-    def _measure(self, match: Match) -> bool:
+    def _measure(self, match: Match, quota: Quota) -> bool:
         """Load the models of a match, play it and report the result; False as long as the pool lacks one of them."""
-        assert match.quota is not None
         self._process.metrics.set(PLAYS, match.id)  # loading large weights takes its time as well
         try:
             if not self._load(match):
                 return False
             started = time.perf_counter()
             try:
-                played = self._play(match)
+                played = self._play(match, quota)
             except EnvRefused as error:
                 raise UserFault(str(error)) from error
             except EnvError as error:
@@ -101,8 +100,8 @@ class Evaluator:
             if played is not None:
                 seconds = time.perf_counter() - started
                 acted = self._acted(match)
-                tell_extremes(played, self.env, self._process, self._session, match.quota.mode, *acted)
-                self._tell(match, played, seconds, self._record(match))
+                tell_extremes(played, self.env, self._process, self._session, quota.mode, *acted)
+                self._tell(match, quota, played, seconds, self._record(match, quota))
                 self._done = match.id
             return True
         finally:
@@ -113,35 +112,33 @@ class Evaluator:
         if self._pool is not None:
             self._pool.close()
 
-    def _play(self, match: Match) -> EpisodeResults | None:
-        assert match.quota is not None
-        if self._process.spec.evaluation.envs is None and match.quota.episodes < self.env.envs:
+    def _play(self, match: Match, quota: Quota) -> EpisodeResults | None:
+        if self._process.spec.evaluation.envs is None and quota.episodes < self.env.envs:
             self.env.close()
-            self.env = self._recorded(make_env(self._process.spec, match.quota.episodes, training=False))
+            self.env = self._recorded(make_env(self._process.spec, quota.episodes, training=False))
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
         table = Table.of_seats(env.spaces, env.envs, [[seat] for seat, _ in seats])
-        players = [self._seat(ref, slots, match) for (_, ref), slots in zip(seats, table.slots, strict=True)]
+        players = [self._seat(ref, slots, match, quota) for (_, ref), slots in zip(seats, table.slots, strict=True)]
         return play(
             env,
             environment_seeds(match.seed, np.arange(env.envs, dtype=np.int64)),
             table,
             players,
-            match.quota.episodes,
+            quota.episodes,
             metrics=self._process.metrics,
             keep_going=lambda: self._keep_going(match),
         )
 
-    def _record(self, match: Match) -> Recording | None:
+    def _record(self, match: Match, quota: Quota) -> Recording | None:
         """Film of one more episode, if it is wanted; else None. A failure of any kind does not end the process."""
-        assert match.quota is not None
-        if not match.quota.record:
+        if not quota.record:
             return None
         loaded = self._networks[match.seats[min(match.seats)]]
         try:
             return recorded(
                 self._process.spec.env.model_dump(), loaded.algorithm, seed=match.seed,
-                greedy=match.quota.mode == "greedy", progress=loaded.progress,
+                greedy=quota.mode == "greedy", progress=loaded.progress,
                 keep_going=lambda: self._keep_going(match),
             )  # fmt: skip
         except Unwanted:
@@ -150,9 +147,8 @@ class Evaluator:
             log.warning("no episode is recorded: %s", error, exc_info=not isinstance(error, EnvError))
             return Recording(fault=f"{type(error).__name__}: {error}"[:500])
 
-    def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match) -> NetworkPolicy:
-        assert match.quota is not None
-        greedy, loaded = match.quota.mode == "greedy", self._networks[ref]
+    def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match, quota: Quota) -> NetworkPolicy:
+        greedy, loaded = quota.mode == "greedy", self._networks[ref]
         player = NetworkPolicy(
             loaded.algorithm, slots, seed=match.seed, rows=NOISE_ROWS, greedy=greedy, spaces=self.env.spaces
         )
@@ -231,17 +227,18 @@ class Evaluator:
             return None
         return None
 
-    def _tell(self, match: Match, played: EpisodeResults, seconds: float, recording: Recording | None) -> None:
-        assert match.quota is not None
+    def _tell(
+        self, match: Match, quota: Quota, played: EpisodeResults, seconds: float, recording: Recording | None
+    ) -> None:
         ref = match.seats[min(match.seats)]
         mean = math.fsum(played.returns) / len(played.returns)
         log.info(
             "evaluated %s: mean return %g over %d episodes", ref, round(mean, 3), len(played.returns),
-            extra={"kv": {"match": match.id, "mode": match.quota.mode, "seconds": round(seconds, 2)}},
+            extra={"kv": {"match": match.id, "mode": quota.mode, "seconds": round(seconds, 2)}},
         )  # fmt: skip
-        kept, fault = self._keep(match, ref) if mean > match.quota.keep_above else ("", "")
+        kept, fault = self._keep(match, ref) if mean > quota.keep_above else ("", "")
         result = EvalResult(
-            match.id, ref, match.quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault,
+            match.id, ref, quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault,
             recording,
         )  # fmt: skip
         try:

@@ -15,7 +15,6 @@ import msgspec
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.checkpoints.fencing_term import enter_pod, superseded
 from rlctl_agents.manager.coordinator import ROUTES, Coordinator
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
 from rlctl_agents.manager.lifecycle.stop import NothingLearned
@@ -34,7 +33,16 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.addresses import Addresses
-from rlctl_agents.runtime.process import Process, Refusals, UserFault, as_users_fault, open_wire, refused_connections
+from rlctl_agents.runtime.logs import Lines
+from rlctl_agents.runtime.process import (
+    Process,
+    Refusals,
+    UserFault,
+    as_users_fault,
+    open_wire,
+    refused_connections,
+    serve,
+)
 from rlctl_agents.runtime.storage import patiently
 from rlctl_agents.types.control import Hello
 from rlctl_agents.wire.classes import MANAGER
@@ -63,8 +71,8 @@ def main(process: Process) -> None:
         Fenced: another manager has taken over; on a cluster an older pod then waits to be deleted.
     """
     arguments = process.arguments
-    if arguments.volume is None or arguments.addresses is None or arguments.control is None:
-        raise UserFault("command line: a manager needs --volume, --addresses and --control")
+    if arguments.volume is None or arguments.addresses is None or arguments.control is None or arguments.live is None:
+        raise UserFault("command line: a manager needs --volume, --addresses, --control and --live")
     layout = Layout(arguments.volume)
     layout.make()
     if arguments.stay and superseded(layout.run, pod_file(process)):
@@ -136,7 +144,7 @@ def stand_aside(process: Process) -> None:
 def manage(server: RpcServer, context: ManagerContext, phase: RunPhase) -> None:
     """Answer requests and do all that is due until the phase is over."""
     while not phase.over:
-        serve(server)
+        serve(server, SERVE_S)
         context.turn(phase.carry_out)
         phase.turn()
     phase.end()
@@ -157,9 +165,9 @@ def running(
         admit: as that of `LeaseAdmission`.
     """
     process, layout = context.process, context.layout
-    with as_users_fault(ValueError):
-        settings = context.settings.read()
     assert process.arguments.addresses is not None
+    with as_users_fault(ValueError):
+        settings, addresses = context.settings.read(), Addresses(process.arguments.addresses, time.monotonic)
     make = partial(
         Coordinator,
         run=process.run,
@@ -167,21 +175,22 @@ def running(
         boot=process.boot,
         settings=settings,
         layout=layout,
-        addresses=partial(Addresses, process.arguments.addresses, time.monotonic),
+        addresses=addresses,
         clock=Clock(time.monotonic, time.time),
         admit=admit,
         **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
     )
     with as_users_fault(Damaged, ValueError):
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
+    term = coordinator.life.term
     if process.arguments.stay:
-        enter = partial(enter_pod, layout.run, pod_file(process), coordinator.term)
+        enter = partial(enter_pod, layout.run, pod_file(process), term)
         patiently(enter, stop=process.stop, beat=process.pulse.beat)
     coordinator.members.lines = context.lines
-    draw = partial(CurveWriter, layout.results / "tensorboard", coordinator.term)
+    draw = partial(CurveWriter, layout.results / "tensorboard", term)
     tensorboard = patiently(draw, stop=process.stop, beat=process.pulse.beat)
-    config = partial(config_of, (process.arguments.live or layout.run / "live.json").with_name("spec.json"))
-    tracked = TrackedRun(process.run, process.uid, coordinator.term, layout.results, layout.root.parents[1], config())
+    config = partial(config_of, context.settings.mounted.with_name("spec.json"))
+    tracked = TrackedRun(process.run, process.uid, term, layout.results, layout.root.parents[1], config())
     curves = Curves(
         tensorboard,
         opened_trackers(coordinator.settings.trackers, tracked),
@@ -199,38 +208,30 @@ def running(
     opened.enter_context(curves)
     loop = RunningLoop(context, coordinator, curves)
     process.families, process.pulse.ready = loop.families, True
-    log.info("listening", extra={"kv": {"address": server.address, "term": coordinator.term}})
+    log.info("listening", extra={"kv": {"address": server.address, "term": term}})
     return loop
 
 
-def resting(context: ManagerContext, opened: ExitStack, end: finished.End, *, found: bool) -> finished.Finished:
+def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *, found: bool) -> finished.Finished:
     """Begin the phase in which the run is over.
 
     Args:
         opened: closes what is opened here.
         found: whether it was over when this process began.
     """
-    process = context.process
+    process, live = context.process, context.settings.mounted
 
     def release() -> Release:
-        with as_users_fault(ValueError, said="--workloads: "):
-            return Release(workloads(finished.workloads_of(process.arguments)), Cluster.found())
+        with as_users_fault(ValueError, said="workloads: "):
+            return Release(workloads(finished.workloads_of(live)), Cluster.found())
 
     run = finished.Finished(
         process, context.layout, end, context.lines, found=found, settings=context.settings, release=release
     )
     opened.callback(run.end)
     context.control.events = run.events
-    context.show(run.status, history=RunHistory(context.layout.results).view())
+    context.show(status_page.StatusSnapshot.of(run.status, history=RunHistory(context.layout.results).view()))
     process.families, process.pulse.ready = None, True
     log.info("the run %s: %s", "has failed" if end.failed else "is finished", end.met)
     run.begin()
     return run
-
-
-def serve(server: RpcServer) -> None:
-    """Answer requests that have come. One that makes a handler fail is lost to its sender; the run goes on."""
-    try:
-        server.serve(SERVE_S)
-    except Exception as error:
-        log.exception("a request failed: %s: %s", type(error).__name__, error)

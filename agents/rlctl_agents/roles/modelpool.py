@@ -18,7 +18,7 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.units import mebibytes
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections, serve
 from rlctl_agents.runtime.storage import refusal
 from rlctl_agents.types.control import GetModel, GotModel, KeepModel, KeepReply, PutModel, Reply
 from rlctl_agents.types.experience import ModelRef
@@ -85,7 +85,7 @@ def main(process: Process) -> None:
         kv = {"address": server.address, "budget_mib": budget_bytes >> 20, "relays": len(relays)}
         log.info("serving", extra={"kv": kv})
         while not process.stop.is_set():
-            if serve(server):  # one that fails for a minute on end counts as dead
+            if serve(server, SERVE_S):  # one that fails for a minute on end counts as dead
                 process.pulse.beat()
             pool.turn()
             for relay in relays:
@@ -94,16 +94,6 @@ def main(process: Process) -> None:
             process.pulse.ready = pool.ready
         if session.moved:
             raise RuntimeError(session.moved)
-
-
-def serve(server: RpcServer) -> bool:
-    """Answer requests that have come; False if one failed. It is lost to its sender, and the weights stay."""
-    try:
-        server.serve(SERVE_S)
-    except Exception as error:
-        log.exception("a request failed: %s: %s", type(error).__name__, error)
-        return False
-    return True
 
 
 class ModelServer:

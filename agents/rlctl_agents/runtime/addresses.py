@@ -34,7 +34,6 @@ class Addresses:
     Args:
         pattern: with `{role}`, `{index}`, and `{channel}` or `{port}`.
         clock: monotonic seconds.
-        shards: of the replay, as many as are wanted now; 0: learners receive from actors.
 
     Raises:
         ValueError: the pattern lacks one of the three, or has others.
@@ -44,7 +43,7 @@ class Addresses:
         cluster, where `run-{role}-{index}` is the name of a pod.
     """
 
-    def __init__(self, pattern: str, clock: Callable[[], float], shards: Callable[[], int] = lambda: 0) -> None:
+    def __init__(self, pattern: str, clock: Callable[[], float]) -> None:
         try:
             tried = {
                 _filled(pattern, role, index, channel)
@@ -58,7 +57,6 @@ class Addresses:
             raise ValueError(f"{pattern!r}: must hold {{role}}, {{index}}, and {{channel}} or {{port}}")
         self._pattern = pattern
         self._clock = clock
-        self._shards = shards
         self._named: dict[tuple[str, int], float] = {}  # (role, index) -> last seen alive
 
     @property
@@ -81,19 +79,22 @@ class Addresses:
             if one in living or (now - seen < STAYS_S and one[0] not in given_up)
         }
 
-    def peers(self, role: str, index: int) -> Peers:
+    def peers(self, role: str, index: int, shards: int = 0) -> Peers:
         """Peers of a replica: of an actor one learner, or one shard of the replay; of a learner every shard; and one
         modelpool.
 
         Replica 0 stands for a role without a living replica: its address is known, and connecting early costs nothing.
+
+        Args:
+            shards: of the replay, as many as are wanted now; 0: learners receive from actors.
         """
         talks_to = TALKS_TO.get(role, ())
         found: set[tuple[str, int]] = set()
-        if "replay" in talks_to and (wanted := self._shards()):
-            shards = self._of("replay")
-            home = index % max(wanted, *(shard + 1 for shard in shards), 1)
-            one = [home if home in shards or not shards else shards[index % len(shards)]]
-            found = {("replay", other) for other in (one if role == "actor" else shards)}
+        if "replay" in talks_to and shards:
+            living = self._of("replay")
+            home = index % max(shards, *(shard + 1 for shard in living), 1)
+            one = [home if home in living or not living else living[index % len(living)]]
+            found = {("replay", other) for other in (one if role == "actor" else living)}
         elif "learner" in talks_to:
             learners = self._of("learner") or [0]
             found = {("learner", learners[index % len(learners)])}

@@ -9,19 +9,25 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 REPEATS = 10
 """Lines of one call of the logger that are let through in `REPEATS_WINDOW_S`; the rest are counted."""
 REPEATS_WINDOW_S = 10.0
 RECENT_LINES = 200
 RECENT_CHARACTERS = 64 * 1024
+LINES, CHARACTERS = 2000, 8 << 20
+"""Lines of other processes that a manager remembers, and their characters together, at most."""
 LINE_CHARACTERS = 16 * 1024
 """Longest message; the rest is cut, so that readers of the log get it as one line."""
+
+
+T = TypeVar("T")
 
 
 def stamp(moment: datetime) -> str:
@@ -114,32 +120,72 @@ class RepeatFilter(logging.Filter):
         return True
 
 
+class Lines:
+    """The newest log lines, numbered from 1 since this boot. Thread-safe.
+
+    Args:
+        remembered: lines, at most.
+        max_characters: characters of all lines, at most.
+    """
+
+    def __init__(self, remembered: int = LINES, max_characters: int = CHARACTERS) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[tuple[int, str]] = deque(maxlen=remembered)
+        self._characters, self._max_characters = 0, max_characters
+        self._number = 0
+        self.keep: Callable[[str, Sequence[str]], None] = _discard
+        """Called with a role and its new lines, in the order of their numbers; must not block."""
+
+    def add(self, lines: Sequence[str], role: str = "") -> None:
+        """Add lines of a process of that role, oldest first."""
+        with self._lock:
+            for line in lines:
+                self._number += 1
+                if len(self._lines) == self._lines.maxlen:
+                    self._characters -= len(self._lines[0][1])
+                self._lines.append((self._number, line))
+                self._characters += len(line)
+                while self._characters > self._max_characters and len(self._lines) > 1:
+                    self._characters -= len(self._lines.popleft()[1])
+            if lines:
+                self.keep(role, lines)
+
+    def since(self, number: int) -> tuple[list[str], int]:
+        """Remembered lines after that number, and the number of the newest."""
+        with self._lock:
+            return [line for at, line in self._lines if at > number], self._number
+
+    def newest(self, count: int) -> list[str]:
+        """The last lines, oldest first."""
+        with self._lock:
+            return [line for _, line in islice(reversed(self._lines), count)][::-1]
+
+    def frozen(self, do: Callable[[], T]) -> tuple[T, int]:
+        """Result of `do`, called while no line can be added, and the number of the newest line."""
+        with self._lock:
+            return do(), self._number
+
+
+def _discard(role: str, lines: Sequence[str]) -> None:
+    """Discard lines."""
+
+
 class RecentLines(logging.Handler):
     """The newest lines since they were last taken, bounded; for the report to the manager."""
 
     def __init__(self, lines: int = RECENT_LINES, max_characters: int = RECENT_CHARACTERS) -> None:
         super().__init__()
-        self._lines: deque[str] = deque(maxlen=lines)
-        self._characters = 0
-        self._max_characters = max_characters
+        self._lines, self._taken = Lines(lines, max_characters), 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember a line; called under the handler's lock."""
-        line = self.format(record)
-        if len(self._lines) == self._lines.maxlen:
-            self._characters -= len(self._lines[0])
-        self._lines.append(line)
-        self._characters += len(line)
-        while self._characters > self._max_characters and len(self._lines) > 1:
-            self._characters -= len(self._lines.popleft())
+        """Remember a line."""
+        self._lines.add([self.format(record)])
 
     def take(self) -> list[str]:
         """The lines since the last call, oldest first."""
         self.acquire()
         try:
-            lines = list(self._lines)
-            self._lines.clear()
-            self._characters = 0
+            lines, self._taken = self._lines.since(self._taken)
             return lines
         finally:
             self.release()

@@ -176,7 +176,7 @@ class ManagerSession:
         From any thread; it is asked for by another hello, which changes nothing.
         """
         try:
-            return self.call(self._words(), Lease, deadline_s=HELLO_S).experience
+            return self.call(self._make_hello(), Lease, deadline_s=HELLO_S).experience
         except (TimeoutError, RemoteError):
             return None
 
@@ -193,10 +193,8 @@ class ManagerSession:
         }
 
     def assigned(self, role: str) -> Channels | None:
-        """Channels of the peer of a role that this process uses; None: there is none. A manager of this release names
-        one, an older one names all."""
-        peers = list(self.peers_of(role).values())
-        return peers[self.lease.index % len(peers)] if peers else None
+        """Channels of the one peer of a role that this process uses; None: there is none."""
+        return next(iter(self.peers_of(role).values()), None)
 
     def close(self) -> None:
         """Stop reporting, after one last report."""
@@ -227,7 +225,6 @@ class ManagerSession:
         self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
         report = Report(
             role=process.role,
-            index=self.lease.index,
             boot=process.boot,
             term=self.term,
             counters=metrics.counters,
@@ -265,7 +262,7 @@ class ManagerSession:
             log.warning("%d of %d figures are left out of reports", len(values) - MOST_NAMES, len(values))
         return {name: values[name] for name in sorted(values, key=lambda name: "." in name)[:MOST_NAMES]}
 
-    def _hear(self, said: Lease | Orders) -> None:
+    def _take_shared(self, said: Lease | Orders) -> None:
         """Take over the fields that leases and orders share."""
         self.term, self.peers, self.match = said.term, said.peers, said.match
         self.stop_steps = said.stop_steps
@@ -273,24 +270,24 @@ class ManagerSession:
         self._report_every_s = said.report_every_s or self._report_every_s
 
     def _obey(self, orders: Orders) -> None:
-        self._hear(orders)
+        self._take_shared(orders)
         self.checkpoint = max(self.checkpoint, orders.checkpoint)
         self.wanted = orders.checkpoint
         self.group = orders.group
         if orders.profile is not None:
-            self._profiler.obey(orders.profile, self._tell)
+            self._profiler.obey(orders.profile, self._send_profile)
         if orders.stop:
             log.info("ordered to stop by the manager")
             self._process.dismissed = True
             self._process.stop.set()
         self.heard.set()
 
-    def _tell(self, sampled: Sampled) -> None:
+    def _send_profile(self, sampled: Sampled) -> None:
         said = self.call(sampled, Reply, deadline_s=PROFILE_S)
         if not said.ok:
             log.warning("the manager does not take the profile: %s", said.why)
 
-    def _words(self) -> Hello:
+    def _make_hello(self) -> Hello:
         process = self._process
         return Hello(
             role=process.role,
@@ -306,7 +303,7 @@ class ManagerSession:
         process = self._process
         try:
             return self._client.call(
-                self._words(),
+                self._make_hello(),
                 Lease,
                 deadline_s=HELLO_S,
                 keep_waiting=lambda: not (process.stop.is_set() or self._closing.is_set()),
@@ -343,7 +340,7 @@ class ManagerSession:
 
     def _take_lease(self, lease: Lease) -> None:
         self.lease = lease
-        self._hear(lease)
+        self._take_shared(lease)
 
 
 class SnapshotRequest(Generic[V]):

@@ -32,6 +32,7 @@ from rlctl_agents.runtime.logs import users_traceback
 from rlctl_agents.runtime.metrics import Metrics, exposition, families_of
 from rlctl_agents.types.control import Orders, Report
 from rlctl_agents.wire.rpc.client import RpcClient
+from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 
 STOP_S = 10.0
@@ -81,6 +82,11 @@ SEEDED = "seeded"
 """Gauge of a learner: 1 when it resumed from another learner's state, not from a generation."""
 STARVED = "starved"
 """Gauge of a learner: 1 while the others go on without it, because no actor sends it segments."""
+STATE_GAUGES = frozenset(
+    {STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
+     STARVED, MEMORY, "queue_rows", "shards"}
+)  # fmt: skip
+"""Gauges of a learner that are not about learning, and in no chart of it."""
 
 log = logging.getLogger(__name__)
 
@@ -377,6 +383,18 @@ def open_wire(arguments: Arguments) -> Wire:
         return Wire.of(arguments.keys, arguments.bind)
 
 
+def serve(server: RpcServer, wait_s: float) -> bool:
+    """Answer requests that have come, or come soon; False if one made its handler fail. It is lost to its sender, and
+    what the server holds stays.
+    """
+    try:
+        server.serve(wait_s)
+    except Exception as error:
+        log.exception("a request failed: %s: %s", type(error).__name__, error)
+        return False
+    return True
+
+
 def refused_connections(wire: Wire) -> dict[str, int]:
     """Connections to this process that failed, by reason."""
     return {f"connection_{reason}": count for reason, count in wire.refused.items()}
@@ -405,8 +423,6 @@ class Refusals:
         self._counted = now
 
 
-WORKLOADS = "RLCTL_WORKLOADS"
-"""Environment variable: the default of `--workloads`."""
 NODE, IMAGE = "RLCTL_NODE", "RLCTL_IMAGE"
 """Environment variables that say where a process of a cluster runs."""
 
@@ -443,7 +459,6 @@ class Arguments:
     grace: float = STOP_S  # seconds
     stay: bool = False
     logs: bool = False
-    workloads: str = ""  # "deployments/r-actor-0,statefulsets/r-learner"
 
     @property
     def off_host(self) -> bool:
@@ -485,10 +500,6 @@ def parse(arguments: Sequence[str]) -> Arguments:
     parser.add_argument("--grace", type=float, default=STOP_S, metavar="SECONDS", help="from a signal to a forced end")
     parser.add_argument("--stay", action="store_true", help="manager: answer as finished until SIGTERM")
     parser.add_argument("--logs", action="store_true", help="manager: keep what all processes say on the volume")
-    parser.add_argument(
-        "--workloads", default=os.environ.get(WORKLOADS, ""), metavar="KIND/NAME,...",
-        help=f"manager: scaled to 0 when the run is finished; default: ${WORKLOADS}",
-    )  # fmt: skip
     return Arguments(**vars(parser.parse_args(list(arguments))))
 
 

@@ -17,11 +17,11 @@ Mode = Literal["greedy", "sample"]
 Channels = dict[str, str]  # channel -> address
 Peers = dict[str, Channels]  # "role/index" -> channels
 Word = Annotated[str, msgspec.Meta(max_length=64)]
+"""Name or number of a process, bounded: a process with an actor's key may send any, and events show it."""
 MOST_NAMES = 1_000
 _NAMES, _BOOTS = msgspec.Meta(max_length=MOST_NAMES), msgspec.Meta(max_length=100_000)
 """Entries of maps in a report, at most, which are refused before they are decoded: a process with an actor's key may
 send any."""
-"""Name or number of a process, bounded: a process with an actor's key may send any, and events show it."""
 
 
 class Experience(msgspec.Struct, frozen=True):
@@ -80,9 +80,7 @@ class Lease(msgspec.Struct, frozen=True):
 
     index: int
     term: int
-    manager: str  # boot of the manager
     report_every_s: float
-    expires_s: float  # seconds without a report after which the index goes to another process
     bind: Channels  # where this process listens
     peers: Peers
     experience: Experience | None = None  # None: no hello has brought one yet, ask again
@@ -149,7 +147,6 @@ class Report(msgspec.Struct):
     """A process's state, about once a second; totals since boot, so a lost report loses nothing."""
 
     role: Word
-    index: int
     boot: Word
     term: int
     counters: Annotated[dict[str, float], _NAMES] = {}  # totals, by metric name without prefix: "env_steps"

@@ -43,7 +43,7 @@ def report(metrics: Metrics, number: int = 1, **gauges: float) -> Report:
     """As a learner reports."""
     seen = metrics.values()
     return Report(
-        "learner", 0, boot(number), 1, gauges={**seen.gauges, **gauges}, averages=metrics.averages()
+        "learner", boot(number), 1, gauges={**seen.gauges, **gauges}, averages=metrics.averages()
     )  # fmt: skip
 
 

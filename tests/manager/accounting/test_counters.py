@@ -147,89 +147,103 @@ def test_lag_beyond_the_last_bound_is_shown_as_twice_that(time: Time) -> None:
     assert window.value() is None
 
 
-def verdict(**waits: float) -> Verdict:
-    shares = {"learner_data": 0.0, "actor_credit": 0.0, "actor_model": 0.0} | waits
-    return judge(Waits(**shares), started=True, actors=2, cores_busy=1.0, cores=8, one_machine=True, run="r")
+def verdict(samples_per_insert: float = 0.0, **waits: float) -> Verdict:
+    shares = {"learner_waits_data": 0.0, "actor_waits_credit": 0.0, "actor_waits_model": 0.0} | waits
+    return judge(
+        Waits(**shares), started=True, actors=2, cores_busy=1.0, cores=8, one_machine=True, run="r",
+        samples_per_insert=samples_per_insert,
+    )  # fmt: skip
 
 
 def test_a_learner_that_waits_for_experience_needs_more_actors() -> None:
-    found = verdict(learner_data=0.61)
+    found = verdict(learner_waits_data=0.61)
     assert found.kind == "actor-bound"
     assert found.text == "actor-bound: the learner waits for experience 61 % of the time"
     assert found.suggest == "rlctl scale actor=6 --run r"
-    assert verdict(learner_data=1.0).suggest == "rlctl scale actor=8 --run r", "not more than four times as many"
+    assert verdict(learner_waits_data=1.0).suggest == "rlctl scale actor=8 --run r", "not more than four times as many"
 
 
 def test_actors_that_wait_for_credit_wait_for_the_learner() -> None:
-    found = verdict(actor_credit=0.5, learner_data=0.1)
+    found = verdict(actor_waits_credit=0.5, learner_waits_data=0.1)
     assert found.kind == "learner-bound"
     assert found.suggest == "rlctl scale actor=1 --run r"
 
 
 def test_actors_that_wait_for_weights_wait_for_the_modelpool() -> None:
-    assert verdict(actor_model=0.4, actor_credit=0.3).kind == "modelpool-bound"
-    assert verdict(actor_model=0.4).suggest == "", "there is one modelpool"
-    assert "waits to publish" in verdict(learner_model=0.4).text
+    assert verdict(actor_waits_model=0.4, actor_waits_credit=0.3).kind == "modelpool-bound"
+    assert verdict(actor_waits_model=0.4).suggest == "", "there is one modelpool"
+    assert "waits to publish" in verdict(learner_waits_model=0.4).text
 
 
 def test_short_waits_are_balance() -> None:
-    found = verdict(learner_data=0.12, actor_credit=0.05)
+    found = verdict(learner_waits_data=0.12, actor_waits_credit=0.05)
     assert (found.kind, found.suggest) == ("balanced", "")
     assert "12 %" in found.text
 
 
 def test_a_slow_simulator_is_named_when_the_learner_starves_because_of_it() -> None:
-    found = verdict(learner_data=0.9, simulator=0.95)
+    found = verdict(learner_waits_data=0.9, actor_simulates=0.95)
     assert found.kind == "simulator-bound"
     assert "the simulator takes 95 % of the actors' time" in found.text
     assert found.suggest == "rlctl scale actor=8 --run r", "more simulators side by side"
-    assert (found.actor_simulates, found.learner_waits_model) == (0.95, 0.0)
-    assert verdict(learner_data=0.9, simulator=0.3).kind == "actor-bound", "most of their time goes elsewhere"
-    assert verdict(actor_credit=0.3, simulator=0.6).kind == "learner-bound", "it is slow, and nobody waits for it"
-    assert verdict(simulator=0.99).kind == "balanced"
+    assert verdict(learner_waits_data=0.9, actor_simulates=0.3).kind == "actor-bound", (
+        "most of their time goes elsewhere"
+    )
+    assert verdict(actor_waits_credit=0.3, actor_simulates=0.6).kind == "learner-bound", (
+        "it is slow, and nobody waits for it"
+    )
+    assert verdict(actor_simulates=0.99).kind == "balanced"
 
 
 def test_a_slow_modelpool_is_named_although_others_wait_longer_because_of_it() -> None:
-    assert verdict(learner_model=0.7, actor_credit=0.9).kind == "modelpool-bound", "no credit from a learner that waits"
-    assert verdict(learner_data=0.9, actor_model=0.6, simulator=0.2).kind == "modelpool-bound", "that is why it starves"
-    assert verdict(learner_data=0.9, actor_model=0.3, simulator=0.6).kind == "simulator-bound"
-    assert verdict(learner_model=0.3, learner_data=0.6).kind == "actor-bound"
+    assert verdict(learner_waits_model=0.7, actor_waits_credit=0.9).kind == "modelpool-bound", (
+        "no credit from a learner that waits"
+    )
+    assert verdict(learner_waits_data=0.9, actor_waits_model=0.6, actor_simulates=0.2).kind == "modelpool-bound", (
+        "that is why it starves"
+    )
+    assert verdict(learner_waits_data=0.9, actor_waits_model=0.3, actor_simulates=0.6).kind == "simulator-bound"
+    assert verdict(learner_waits_model=0.3, learner_waits_data=0.6).kind == "actor-bound"
 
 
 def test_a_learner_that_may_not_draw_waits_for_actors_and_actors_without_credit_for_the_learner() -> None:
-    found = verdict(learner_data=0.5, learner_draw=0.1, samples_per_insert=8.0)
+    found = verdict(learner_waits_data=0.5, learner_waits_draw=0.1, samples_per_insert=8.0)
     assert found.text == "actor-bound: the learner waits for experience 50 % of the time, at 8 samples per insert"
     assert found.suggest == "rlctl scale actor=4 --run r"
-    assert verdict(learner_data=0.5, simulator=0.9, samples_per_insert=8.0).kind == "simulator-bound"
-    found = verdict(actor_credit=0.5, shard=0.5, samples_per_insert=256.0)
+    assert verdict(learner_waits_data=0.5, actor_simulates=0.9, samples_per_insert=8.0).kind == "simulator-bound"
+    found = verdict(actor_waits_credit=0.5, shard_busy=0.5, samples_per_insert=256.0)
     assert found.text == (
         "learner-bound: actors wait to be allowed to send 50 % of the time, at 256 samples per insert"
     )
 
 
 def test_a_learner_that_waits_for_draws_waits_for_the_replay() -> None:
-    found = verdict(learner_data=0.5, learner_draw=0.4, shard=0.2)
+    found = verdict(learner_waits_data=0.5, learner_waits_draw=0.4, shard_busy=0.2)
     assert (found.kind, found.suggest) == ("replay-bound", "")
     assert found.text == "replay-bound: the learner waits for draws 40 % of the time"
-    assert (found.learner_waits_draw, found.shard_busy) == (0.4, 0.2)
-    assert verdict(learner_data=0.1, learner_draw=0.1, shard=0.95).kind == "balanced", "who is busy holds nobody up"
+    assert verdict(learner_waits_data=0.1, learner_waits_draw=0.1, shard_busy=0.95).kind == "balanced", (
+        "who is busy holds nobody up"
+    )
 
 
 @pytest.mark.parametrize(
     ("waits", "text"),
     [
-        ({"learner_data": 0.6, "learner_draw": 0.1}, "the learner waits for experience 60 % of the time"),
-        ({"learner_data": 0.6, "learner_draw": 0.5}, "the learner waits for draws 50 % of the time"),
-        ({"learner_data": 0.3, "actor_credit": 0.7}, "actors wait to be allowed to send 70 % of the time"),
+        ({"learner_waits_data": 0.6, "learner_waits_draw": 0.1}, "the learner waits for experience 60 % of the time"),
+        ({"learner_waits_data": 0.6, "learner_waits_draw": 0.5}, "the learner waits for draws 50 % of the time"),
+        ({"learner_waits_data": 0.3, "actor_waits_credit": 0.7}, "actors wait to be allowed to send 70 % of the time"),
     ],
 )
 def test_who_waits_while_a_shard_computes_all_the_time_waits_for_the_replay(waits: dict[str, float], text: str) -> None:
-    found = verdict(**waits, shard=0.97, samples_per_insert=8.0)
+    found = verdict(**waits, shard_busy=0.97, samples_per_insert=8.0)
     assert found.text == f"replay-bound: {text}, and its busiest shard computes 97 % of it"
 
 
 def test_a_modelpool_that_is_slow_is_named_before_a_replay() -> None:
-    assert verdict(learner_model=0.5, learner_data=0.4, learner_draw=0.4, shard=1.0).kind == "modelpool-bound"
+    assert (
+        verdict(learner_waits_model=0.5, learner_waits_data=0.4, learner_waits_draw=0.4, shard_busy=1.0).kind
+        == "modelpool-bound"
+    )
 
 
 def test_more_actors_are_not_suggested_for_a_machine_that_is_full() -> None:

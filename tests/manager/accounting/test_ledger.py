@@ -184,17 +184,6 @@ def test_receivers_that_never_come_back_are_kept_apart_by_policy() -> None:
     assert not found.faults()
 
 
-def test_books_in_which_receivers_that_never_come_back_are_apart_are_gone_on_with() -> None:
-    found, again = RunLedger(), RunLedger()
-    sent = {f"L{number}": Ledger(30, 0, 10) for number in range(3)}
-    found.hear_sender("A", sent, 0)
-    before = found.rows("A".__eq__)
-    again.restore(found.store(), ["L0", "L1", "L2"])
-    again.hear_sender("A", sent, 0, sent.__contains__)
-    assert again.rows("A".__eq__) == before
-    assert not again.faults()
-
-
 def test_an_actor_that_cannot_account_for_its_rows_unbalances_the_books() -> None:
     found = books()
     for step in range(TOLERATED_REPORTS + 1):

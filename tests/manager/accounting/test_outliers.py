@@ -26,7 +26,7 @@ def played(run: Run, fleet: list[Simulated], slices: int) -> list[dict[str, str]
             one.play(rng, normal, plateau, float(now))
             actor = one.actor()
             gauges = {"epsilon": actor.epsilon}
-            run.report("actor", 20 + one.number, figures=list(actor.figures), gauges=gauges, index=one.number)
+            run.report("actor", 20 + one.number, figures=list(actor.figures), gauges=gauges)
         run.after(SLICE_S + 0.5, *(("actor", 20 + one.number) for one in fleet))
     return [problem for problem in status(run)["problems"] if "otherwise" in problem["text"]]
 
@@ -75,7 +75,7 @@ def test_an_actor_that_has_gone_is_not_told_any_more(run: Run) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Report("actor", 0, boot(1), 1, figures=[Moments()] * (MAX_SHARES + 3)),
+        Report("actor", boot(1), 1, figures=[Moments()] * (MAX_SHARES + 3)),
         Hello("actor", boot(1), 0, UID, origin=Origin("n" * 254)),
         Hello("actor", boot(1), 0, UID, origin=Origin("n", "i" * 1001)),
     ],

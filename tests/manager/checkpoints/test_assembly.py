@@ -234,13 +234,13 @@ def shard_part(run: Run, number: int, index: int, made: int = 0) -> str:
 
 
 def contribute(run: Run, number: int, index: int, *, sender: int | None = None, **values: Any) -> Reply:
-    values = {"file": shard_part(run, number, index), "sha256": "cd", "term": run.manager.term, **values}
+    values = {"file": shard_part(run, number, index), "sha256": "cd", "term": run.manager.life.term, **values}
     return run.manager.contribute(Contribute(boot(sender or SHARDS[index]), number=number, **values))
 
 
 def made(run: Run, number: int, *, version: int = 0, lineage: int = 1, term: int | None = None) -> Generation:
     """The learner has written a generation."""
-    one = generation(run.layout.checkpoints, number, steps=1000 * number, term=term or run.manager.term)
+    one = generation(run.layout.checkpoints, number, steps=1000 * number, term=term or run.manager.life.term)
     return replace(one, ref=ref(version or 10 * number, lineage))
 
 
@@ -251,7 +251,7 @@ def save(run: Run, one: Generation, sender: int = LEARNER) -> Reply:
 def orders(run: Run) -> list[int]:
     """Number that the learner and each shard is told to save."""
     told = [run.report("learner", LEARNER, counters={"consumed_steps": 9000.0}, model=ref(90))]
-    told += [run.report("replay", number, index=index) for index, number in enumerate(SHARDS)]
+    told += [run.report("replay", number) for number in SHARDS]
     return [one.checkpoint for one in told]
 
 
@@ -344,7 +344,7 @@ def test_a_shard_that_is_started_again_while_it_is_waited_for_adds_its_part(full
     save(full, made(full, number))
     contribute(full, number, 0)
     full.join("replay", 61, 1)
-    assert full.report("replay", 61, index=1).checkpoint == number
+    assert full.report("replay", 61).checkpoint == number
     assert not contribute(full, number, 1).ok, "the one before is nobody any more"
     assert contribute(full, number, 1, sender=61).ok
     full.manager.turn()
@@ -410,7 +410,7 @@ def test_nobody_but_a_live_shard_adds_a_part(full: Run) -> None:
     save(full, made(full, 1))
     for sender in (LEARNER, ACTOR, 99):
         assert not contribute(full, 1, 0, sender=sender).ok
-    assert not contribute(full, 1, 0, term=full.manager.term + 1).ok
+    assert not contribute(full, 1, 0, term=full.manager.life.term + 1).ok
     full.manager.turn()
     assert full.manager.checkpoints.manifests.newest("main") is None
     assert full.manager.checkpoints.assembly.lacks("main") == ["replay0", "replay1"]

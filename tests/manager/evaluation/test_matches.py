@@ -41,8 +41,9 @@ def evaluations(time: Time) -> Quotas:
 
 
 def order(evaluations: Quotas, boot: str, model: ModelRef | None, **changes: object) -> Match | None:
+    """Match that it was given before, or a new one."""
     values = {"seats": 1, "every_s": 10.0, "quota": Quota(3, "greedy")} | changes
-    return evaluations.order(boot, model, **values)  # type: ignore[arg-type]
+    return evaluations.playing(boot) or evaluations.order(boot, model, **values)  # type: ignore[arg-type]
 
 
 def result(match: Match, returns: tuple[float, ...] = (10.0, 20.0, 30.0), mode: str = "greedy") -> EvalResult:

@@ -126,7 +126,7 @@ def test_the_other_mode_is_not_asked_of_an_evaluator_that_lacks_the_weights(run:
         run.time.now += 10
     run.join("evaluator", 44, prefer=1)
     run.report("modelpool", POOL, model=ref(999))
-    match = run.report("evaluator", 44, index=1).match
+    match = run.report("evaluator", 44).match
     assert match is not None
     assert match.seats == {0: ref(999)}
 
@@ -230,7 +230,7 @@ def test_what_an_evaluator_brings_just_now_is_not_removed_and_what_is_left_over_
     run.join("evaluator", 44, prefer=1)
     run.time.now += 10
     run.report("modelpool", POOL, model=ref(20))
-    second = run.report("evaluator", 44, index=1).match
+    second = run.report("evaluator", 44).match
     assert second is not None
     keep(run.layout.models, ref(20))
     assert play(run, first, 1.0, 1.0).ok

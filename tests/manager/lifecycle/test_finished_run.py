@@ -15,15 +15,14 @@ import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.schema import Spec
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.lifecycle.finished import (
     FAILED,
     GOES_ON,
     ON_REQUEST,
     OVER,
     PATIENCE_S,
-    End,
     Finished,
+    RunEnd,
     finish,
     finished,
     workloads_of,
@@ -33,6 +32,7 @@ from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.http_server import Request, Response
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import Arguments, Process
 from rlctl_agents.types.control import Hello, Orders, Report
 from tests.manager.world import UID, boot, spec
@@ -76,12 +76,12 @@ class Rest:
     """Remains of the manager, without its sockets."""
 
     def __init__(
-        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: End | None = None,
+        self, layout: Layout, folder: Path, met: str = MET, release: Release | None = None, end: RunEnd | None = None,
         others: Sequence[Release] = (), found: bool = False,
     ) -> None:  # fmt: skip
         self.now = 1000.0
         self.layout, self.settings = layout, spec(stop={"agent_steps": 5000})
-        finish(layout, end or End("2026-11-21T19:00:00+00:00", met, 3))
+        finish(layout, end or RunEnd("2026-11-21T19:00:00+00:00", met, 3))
         self.release = release or Release([], None)
         self.lines = Lines()
         arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "")
@@ -139,8 +139,8 @@ def rest(layout: Layout, folder: Path) -> Iterator[Rest]:
 
 def test_a_run_folder_says_that_the_run_is_finished_even_when_it_is_torn(layout: Layout) -> None:
     assert finished(layout) is None
-    finish(layout, End("2026-11-21T19:00:00+00:00", MET, 3))
-    assert finished(layout) == End("2026-11-21T19:00:00+00:00", MET, 3, released=False)
+    finish(layout, RunEnd("2026-11-21T19:00:00+00:00", MET, 3))
+    assert finished(layout) == RunEnd("2026-11-21T19:00:00+00:00", MET, 3, released=False)
     (layout.run / "finished.json").write_text('{"at')
     torn = finished(layout)
     assert torn is not None
@@ -164,7 +164,7 @@ def test_a_status_that_cannot_be_read_is_still_finished(layout: Layout, folder: 
 def test_whoever_still_runs_is_told_to_stop_and_what_it_says_is_kept(rest: Rest) -> None:
     with pytest.raises(ValueError, match="the run is finished"):
         rest.manager.answer(Hello("actor", boot(3), 0, UID))
-    orders = rest.manager.answer(Report("actor", 0, boot(3), 3, log=["last words"]))
+    orders = rest.manager.answer(Report("actor", boot(3), 3, log=["last words"]))
     assert isinstance(orders, Orders)
     assert (orders.stop, orders.known, orders.term) == (True, True, 3)
     assert rest.lines.since(0)[0] == ["last words"]
@@ -308,10 +308,9 @@ def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
 
 def test_the_names_of_workloads_come_from_the_mounted_file_where_there_is_one(tmp_path: Path) -> None:
     live = tmp_path / "live.json"
-    arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "", live=live, workloads="deployments/old")
-    assert workloads_of(arguments) == "deployments/old"
+    assert not workloads_of(live)
     (tmp_path / "workloads").write_text("deployments/a,deployments/b\n")
-    assert workloads_of(arguments) == "deployments/a,deployments/b"
+    assert workloads_of(live) == "deployments/a,deployments/b"
 
 
 VAIN = "stop.wall_time of 40 s is over, and nothing was ever learned from: no learner had joined"
@@ -327,7 +326,7 @@ def untaught(layout: Layout) -> Layout:
 
 @pytest.mark.parametrize("found", [False, True])
 def test_a_failed_run_says_why_and_stays_so_whatever_the_settings(untaught: Layout, folder: Path, found: bool) -> None:
-    end = End("2026-11-21T19:00:00+00:00", VAIN, 3, released=found, failed=True)
+    end = RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, released=found, failed=True)
     rest = Rest(untaught, folder, end=end, found=found)
     rest.control.close()
     rest.manager.begin()
@@ -342,7 +341,7 @@ def test_a_failed_run_says_why_and_stays_so_whatever_the_settings(untaught: Layo
 
 
 def test_a_failed_run_goes_on_when_it_is_asked_to(untaught: Layout, folder: Path) -> None:
-    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True))
+    rest = Rest(untaught, folder, end=RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True))
     try:
         rest.manager.begin()
         rest.joins(FAILED)
@@ -357,7 +356,8 @@ def test_a_failed_run_goes_on_when_it_is_asked_to(untaught: Layout, folder: Path
 def test_a_failed_run_whose_pods_were_given_back_goes_on_as_soon_as_others_join_a_manager_that_was_started_again(
     untaught: Layout, folder: Path
 ) -> None:
-    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, released=True, failed=True), found=True)
+    end = RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, released=True, failed=True)
+    rest = Rest(untaught, folder, end=end, found=True)
     rest.control.close()
     rest.manager.begin()
     assert not rest.manager.over
@@ -369,7 +369,7 @@ def test_a_failed_run_whose_pods_were_given_back_goes_on_as_soon_as_others_join_
 def test_a_failed_run_whose_pods_may_not_be_given_back_goes_on_when_its_manager_is_started_again(
     untaught: Layout, folder: Path
 ) -> None:
-    rest = Rest(untaught, folder, end=End("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True), found=True)
+    rest = Rest(untaught, folder, end=RunEnd("2026-11-21T19:00:00+00:00", VAIN, 3, failed=True), found=True)
     rest.control.close()
     rest.manager.begin()
     assert rest.manager.goes_on

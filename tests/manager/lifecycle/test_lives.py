@@ -48,12 +48,12 @@ def test_who_followed_a_learner_that_resumed_is_not_told_of_as_resumed_when_it_l
     run.join("learner", 22, prefer=0)
     run.join("learner", 23, prefer=1)
     gauges = {"steps": 1000.0, "resumed_generation": 1.0, "group": 1.0, "world": 2.0}
-    run.learn(23, steps=0, version=10, lineage=2, index=1, gauges=gauges | {"rank": 1.0})
+    run.learn(23, steps=0, version=10, lineage=2, gauges=gauges | {"rank": 1.0})
     assert kinds(run).count("resumed") == 0
     run.learn(22, steps=0, version=10, lineage=2, gauges=gauges | {"rank": 0.0})
     assert kinds(run).count("resumed") == 1
     gauges |= {"steps": 1500.0, "group": 2.0, "rank": 0.0}
-    run.learn(23, steps=500, version=15, lineage=2, index=1, gauges=gauges)
+    run.learn(23, steps=500, version=15, lineage=2, gauges=gauges)
     assert kinds(run).count("resumed") == 1
 
 
@@ -128,7 +128,7 @@ def test_torn_progress_and_term_do_not_end_the_run(run: Run) -> None:
     (run.layout.run / "term").write_bytes(b"\0")
     run.start()
     assert run.manager.learners.steps("main") == 900
-    assert run.manager.term > 100
+    assert run.manager.life.term > 100
     assert run.join("learner", 22).next_lineage > 100
     (problem,) = status(run)["problems"]
     assert "went on from the previous one" in problem["text"]
@@ -172,14 +172,12 @@ class Told:
         self.run, self.consumed = run, dict[int, int]()
         everybody(run)
 
-    def learn(
-        self, number: int, consumed: int, base: int, steps: int, *, index: int = 0, **gauges: float
-    ) -> dict[str, Any]:
+    def learn(self, number: int, consumed: int, base: int, steps: int, **gauges: float) -> dict[str, Any]:
         """A learner has consumed so many rows; its weights are of so many steps, and began with `base` rows."""
         self.consumed[number] = consumed
         ledger = Ledger(sum(self.consumed.values()), 0, consumed)
         self.run.learn(
-            number, steps=consumed, version=steps // 100, lineage=number, index=index,
+            number, steps=consumed, version=steps // 100, lineage=number,
             gauges={"steps": steps, **({} if base < 0 else {"base_rows": base}), **gauges},
             accounts={boot(ACTOR): Account(ledger, received=consumed, consumed=consumed)},
         )  # fmt: skip
@@ -250,17 +248,17 @@ def test_learners_that_step_together_go_on_without_one_of_them_and_discard_nothi
     told = Told(run)
     run.join("learner", 23, prefer=1)
     group = {"group": 1.0, "world": 2.0}
-    told.learn(23, 400, SEEDED, 800, index=1, rank=1.0, **group)
+    told.learn(23, 400, SEEDED, 800, rank=1.0, **group)
     told.learn(LEARNER, 400, 0, 800, rank=0.0, **group)
     run.join("learner", 22, prefer=0)  # the one of rank 0 was killed; who is new gets the weights of the other
     group["group"] = 2.0
-    told.learn(23, 500, SEEDED, 900, index=1, rank=1.0, **group)
+    told.learn(23, 500, SEEDED, 900, rank=1.0, **group)
     found = told.learn(22, 50, SEEDED, 950, rank=0.0, **group)
     assert (found["consumed"], found["discarded"]) == (950, 0)
     run.join("learner", 24, prefer=0)  # all die
     run.join("learner", 25, prefer=1)
     group["group"] = 3.0
-    told.learn(25, 30, SEEDED, 430, index=1, rank=1.0, **group)
+    told.learn(25, 30, SEEDED, 430, rank=1.0, **group)
     found = told.learn(24, 20, 400, 450, rank=0.0, **group)
     assert (found["consumed"], found["discarded"]) == (450, 550)
 
@@ -279,7 +277,7 @@ def test_a_learner_that_waits_for_its_place_begins_nothing(run: Run) -> None:
     told = Told(run)
     told.learn(LEARNER, 900, 0, 880)
     run.join("learner", 22, prefer=1)
-    assert told.learn(22, 0, 0, 0, index=1, rank=-1.0, world=0.0)["discarded"] == 0
+    assert told.learn(22, 0, 0, 0, rank=-1.0, world=0.0)["discarded"] == 0
 
 
 def test_books_that_do_not_add_up_are_said_to(run: Run) -> None:

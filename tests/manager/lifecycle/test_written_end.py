@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.lifecycle.stop import SAVE_S, TELL_S
+from rlctl_agents.manager.lifecycle.stop import LEARNER_S, SAVE_S, TELL_S, NothingLearned, TooLate
 from rlctl_agents.manager.logs.log_queries import LogQueries
 from rlctl_agents.manager.loop import ManagerContext, RunningLoop
 from rlctl_agents.manager.state_store import StateStore
@@ -21,7 +23,7 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.process import Refusals, UserFault
-from tests.manager.world import LEARNER, Run, Volume, Waiting, commit, everybody
+from tests.manager.world import LEARNER, UID, Run, Volume, Waiting, commit, everybody
 from tests.support.fakes import Manager, process_of
 
 
@@ -32,6 +34,10 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
     def make(run: Run, stop: Waiting) -> RunningLoop:
         process = process_of("manager", Manager(short), run.settings, volume=run.layout.root)
         process.stop = stop
+        static = {"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": run.settings.model_dump(mode="json")}
+        (short / "run.json").write_text(json.dumps(static))
+        (short / "live.json").write_text(json.dumps({"stop": run.settings.stop.model_dump()}))
+        process.arguments = replace(process.arguments, run_file=short / "run.json", live=short / "live.json")
         lines = run.manager.members.lines
         control = ControlApi(
             f"unix:{short}/control",
@@ -39,7 +45,7 @@ def loop_of(short: Path) -> Iterator[Callable[[Run, Waiting], RunningLoop]]:
             StoredFiles(run.layout).answer,
             InitialPolicy(run.layout).answer,
         )
-        curves = Curves(CurveWriter(run.layout.results / "tensorboard", run.manager.term))
+        curves = Curves(CurveWriter(run.layout.results / "tensorboard", run.manager.life.term))
         opened.callback(control.close)
         opened.enter_context(curves)
         context = ManagerContext(process, lines, None, Refusals(process.metrics), control)
@@ -121,3 +127,58 @@ def test_a_request_to_stop_is_done_with_once_its_manager_has_ended(
         loop.end()
     assert StateStore(run.layout.results).progress.requested == ""
     assert (run.layout.run / "finished.json").exists() == saved
+
+
+def test_a_request_to_stop_does_not_outlive_its_run_where_the_volume_is_full_for_a_moment(
+    tmp_path: Path, loop_of: Callable[[Run, Waiting], RunningLoop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    stop, really = Waiting(run.time), os.fsync
+    loop = loop_of(run, stop)
+    loop.carry_out("/stop", {})
+    commit(run, 1, steps=5000, version=50)
+    run.after(SAVE_S["finish"] + TELL_S + 2)
+
+    def fsync(handle: int) -> None:
+        is_progress = ".progress.json" in os.readlink(f"/proc/self/fd/{handle}")
+        if is_progress and (run.layout.run / "finished.json").exists() and not stop.waits:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        really(handle)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    loop.end()
+    assert StateStore(run.layout.results).progress.requested == ""
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_a_run_that_has_failed_before_its_managers_first_turn_is_stored_with_its_status(
+    tmp_path: Path, learned: bool, loop_of: Callable[[Run, Waiting], RunningLoop]
+) -> None:
+    run = Run(tmp_path, stop={"wall_time": 60})
+    run.manager.state.progress.started = learned
+    run.time.now += 60 + LEARNER_S
+    run.manager.store()
+    run.start()
+    loop = loop_of(run, Waiting(run.time))
+    with pytest.raises(NothingLearned, match=r"stop\.wall_time of 60 s is over"):
+        loop.turn()
+    loop.fail("stop.wall_time of 60 s is over")
+    assert json.loads((run.layout.results / "status.json").read_text())["wall_s"] == 60 + LEARNER_S
+    assert json.loads((run.layout.run / "finished.json").read_text())["failed"]
+
+
+def test_settings_that_come_too_late_do_not_hold_once_the_run_has_ended(
+    tmp_path: Path, loop_of: Callable[[Run, Waiting], RunningLoop]
+) -> None:
+    run = Run(tmp_path, stop={"agent_steps": 5000})
+    loop = loop_of(run, Waiting(run.time))
+    settings = loop._context.settings
+    assert settings.read() == run.settings
+    everybody(run)
+    run.learn(LEARNER, steps=5000, version=50)
+    run.manager.stop.finish("stopped on request")
+    with pytest.raises(TooLate, match="the run is ending"):
+        loop.carry_out("/reload", {"live": {"stop": {"agent_steps": 9000}}})
+    assert settings.read() == run.settings

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_files import HEAD, LONGEST_LINE, LogFile, files, line_of
 from rlctl_agents.manager.logs.log_queries import LogQueries, in_a_process
 from rlctl_agents.manager.logs.log_search import MOST_LINES, Query, address_space, search
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.runtime.http_server import Response
+from rlctl_agents.runtime.logs import Lines
 
 BOOT = "00112233aabbccdd"
 BEGAN = datetime(2026, 11, 21, 19, 0, tzinfo=UTC).timestamp()

@@ -32,8 +32,8 @@ def test_one_of_another_kind_waits_until_the_last_has_left(two: Run, origin: Ori
     waits = two.join("learner", THIRD, 1, origin=origin)
     assert (waits.index, waits.wait) == (-1, "learner/0 of another spec or image must leave first")
     assert not two.manager.members.leases.known(boot(THIRD))
-    for index, number in enumerate((FIRST, SECOND)):
-        two.report("learner", number, index=index, gauges={STOPPING: 1.0})
+    for number in (FIRST, SECOND):
+        two.report("learner", number, gauges={STOPPING: 1.0})
     assert two.join("learner", THIRD, 1, origin=origin).wait  # the other may be saving its last generation
     two.after(LEAVING_S, ("actor", ACTOR))
     assert two.join("learner", THIRD, 1, origin=origin).index == 1
@@ -59,13 +59,6 @@ def test_after_a_restart_of_the_manager_those_of_old_are_waited_for_before_they_
     assert two.join("learner", FIRST, 0, origin=OLD).index == 0
     assert two.join("learner", THIRD, 1, origin=NEW).wait
     assert two.join("learner", SECOND, 1, origin=OLD).index == 1
-
-
-def test_those_of_a_release_that_knows_no_waiting_come_in_and_are_not_waited_for(two: Run) -> None:
-    older = Origin("n", "i@sha256:1")
-    assert two.join("learner", THIRD, 2, origin=older).index == 2
-    two.after(100.0, ("actor", ACTOR), ("learner", THIRD))
-    assert two.join("learner", FOURTH, 1, origin=NEW).index == 1
 
 
 def test_one_of_another_run_is_refused_and_does_not_wait(two: Run) -> None:

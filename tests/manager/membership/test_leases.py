@@ -22,7 +22,7 @@ def time() -> Time:
 
 @pytest.fixture
 def leases(time: Time) -> Leases:
-    return Leases(expires_s=15, clock=time)
+    return Leases(time)
 
 
 def test_without_preference_the_lowest_free_index_is_given(leases: Leases) -> None:
@@ -123,7 +123,7 @@ def test_a_process_that_others_have_only_mentioned_gets_an_index_of_its_own(leas
 def test_who_was_replaced_is_refused_by_the_next_manager_too(leases: Leases, time: Time) -> None:
     leases.grant("learner", boot(1), 0)
     leases.grant("learner", boot(2), 0)
-    again = Leases(expires_s=15, clock=time)
+    again = Leases(time)
     again.restore(msgspec.json.decode(msgspec.json.encode(leases.store()), type=StoredLeases))
     with pytest.raises(ValueError, match="its place taken"):
         again.grant("learner", boot(1), 0)
@@ -136,7 +136,7 @@ def test_leases_survive_the_manager_and_must_be_confirmed(leases: Leases, time: 
     leases.grant("actor", boot(1), None)
     leases.grant("actor", boot(2), None)
     stored = msgspec.json.decode(msgspec.json.encode(leases.store()), type=StoredLeases)
-    again = Leases(expires_s=15, clock=time)
+    again = Leases(time)
     again.restore(stored, [boot(7)])
     assert again.known(boot(7))
     assert not again.alive(boot(7))

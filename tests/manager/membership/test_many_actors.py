@@ -12,12 +12,13 @@ import pytest
 
 from rlctl_agents.manager import timing
 from rlctl_agents.manager.accounting.counters import LONGEST_NAME
-from rlctl_agents.manager.events import BURST, BURST_S, Events, Lines
+from rlctl_agents.manager.events import BURST, BURST_S, Events
 from rlctl_agents.manager.membership.leases import Holder, Leases
 from rlctl_agents.manager.membership.registry import MOST_GAUGES
 from rlctl_agents.manager.status.report import LISTED, UNWELL, StatusBuilder, counts, listed
 from rlctl_agents.manager.timing import LONGEST_S, Every
 from rlctl_agents.manager.web.status_page import page
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import BASE_ROWS, GROUP, allow_many_files
 from rlctl_agents.types.control import Average, Histogram, Report
 from rlctl_agents.types.experience import ModelRef
@@ -41,7 +42,7 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Run:
     for reports, first in ((1.0, 0), (1.0, 100), (3.0, 100)):
         run.time.now += reports * REPORT_EVERY_S
         for number in range(first, MANY):
-            run.report("actor", 100 + number, index=number, counters={"env_steps": 10 * run.time.now})
+            run.report("actor", 100 + number, counters={"env_steps": 10 * run.time.now})
     run.report("modelpool", 1)
     run.report("learner", 2)
     return run
@@ -76,7 +77,7 @@ def test_actors_report_rarely_and_the_few_others_every_second() -> None:
 
 @pytest.mark.slow
 def test_those_who_came_first_hear_that_they_shall_report_more_rarely(crowd: Run) -> None:
-    assert crowd.report("actor", 200, index=100).report_every_s == pytest.approx(REPORT_EVERY_S, rel=0.01)
+    assert crowd.report("actor", 200).report_every_s == pytest.approx(REPORT_EVERY_S, rel=0.01)
     assert crowd.report("modelpool", 1).report_every_s == 1.0
 
 
@@ -102,7 +103,7 @@ def test_of_many_the_silent_ones_are_listed_and_an_even_sample() -> None:
 
 def test_the_lowest_free_index_is_found_although_leases_come_and_go() -> None:
     time = Time()
-    leases = Leases(expires_s=15, clock=time)
+    leases = Leases(time)
     for number in range(5):
         leases.grant("actor", boot(number), None)
     time.now += 10
@@ -201,7 +202,7 @@ def test_reports_of_learners_are_taken_without_a_look_at_those_of_all_actors(tmp
     members.seen = Unseen(members.seen)
     for index, number in enumerate((2, 4)):
         run.join("learner", number, index)
-        run.report("learner", number, index=index, gauges=gauges)
+        run.report("learner", number, gauges=gauges)
     assert members.ledger.store().lives["main"].boots == {boot(2), boot(4)}
 
 

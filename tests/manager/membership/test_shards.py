@@ -20,7 +20,7 @@ class Shards:
 
     def __init__(self, count: int) -> None:
         self.wanted, self.time = count, Time()
-        self.addresses = Addresses(PATTERN, self.time, lambda: self.wanted)
+        self.addresses = Addresses(PATTERN, self.time)
         self.live(*range(count))
 
     def live(self, *indexes: int) -> None:
@@ -33,7 +33,7 @@ class Shards:
     def of(self, role: str, index: int) -> list[int]:
         return [
             int(name.removeprefix("replay/"))
-            for name in self.addresses.peers(role, index)
+            for name in self.addresses.peers(role, index, self.wanted)
             if name.startswith("replay/")
         ]
 
@@ -127,7 +127,7 @@ def test_a_shard_that_says_that_it_ends_is_named_to_nobody_any_more(tmp_path: Pa
     for index in range(2):
         run.join("replay", 51 + index, index)
     everybody(run)
-    run.report("replay", 52, index=1, gauges={STOPPING: 1.0})
+    run.report("replay", 52, gauges={STOPPING: 1.0})
     run.manager.turn()
     for role, number in (("learner", LEARNER), ("actor", ACTOR)):
         assert run.report(role, number).peers.keys() == {"replay/0", "modelpool/0"}

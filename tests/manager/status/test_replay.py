@@ -40,7 +40,7 @@ def learn(run: Run, *, data: float, draw: float, credit: float, shard: float, sh
     for second in range(1, 11):
         run.time.now += 1
         run.report("actor", ACTOR, counters={"wait_credit_seconds": credit * second}, model=ref(second))
-        for index, number in enumerate(SHARDS):
+        for number in SHARDS:
             counted = {
                 "inserted": 100 + 20.0 * second,
                 "overwritten": 0.0,
@@ -49,7 +49,7 @@ def learn(run: Run, *, data: float, draw: float, credit: float, shard: float, sh
             }
             counted |= {"stale_priorities": 10.0 * second, "insert_seconds": shard / 4 * second, "draw_seconds": 0.0}
             counted["draw_seconds"] = shard * 3 / 4 * second
-            run.report("replay", number, index=index, counters=counted, gauges=GAUGES)
+            run.report("replay", number, counters=counted, gauges=GAUGES)
         waits = {"wait_data_seconds": data * second, "wait_draw_seconds": draw * second}
         run.learn(LEARNER, steps=200 * second, version=second, counters=waits, gauges={"shards": float(shards)})
         run.report("modelpool", POOL, model=ref(second))
@@ -147,7 +147,7 @@ def test_a_shard_that_scale_adds_is_waited_for_from_then_on(replayed: Run) -> No
 
 def test_parts_that_a_shard_could_not_use_are_a_problem_and_one_event(replayed: Run) -> None:
     for _ in range(2):
-        replayed.report("replay", SHARDS[1], index=1, gauges={**GAUGES, UNREADABLE: 2.0})
+        replayed.report("replay", SHARDS[1], gauges={**GAUGES, UNREADABLE: 2.0})
     (text,) = (one["text"] for one in status(replayed)["problems"] if "could not use" in one["text"])
     assert text == "replay/1 could not use 2 of its parts: it began with older rows or none"
     assert [one["kind"] for one in replayed.manager.events.since(0)[0]].count("unreadable") == 1
@@ -167,10 +167,10 @@ def test_rows_that_two_generations_are_without_are_a_problem_and_a_metric(replay
 
 def test_who_was_there_before_the_manager_has_a_minute_to_be_heard_again(replayed: Run) -> None:
     learn(replayed, data=0.0, draw=0.0, credit=0.0, shard=0.1)
-    ended = [("actor", ACTOR, 0), ("learner", LEARNER, 0), ("modelpool", POOL, 0)]
-    for role, number, index in [*ended, ("replay", SHARDS[0], 0), ("replay", SHARDS[1], 1)]:
+    ended = [("actor", ACTOR), ("learner", LEARNER), ("modelpool", POOL)]
+    for role, number in [*ended, *(("replay", shard) for shard in SHARDS)]:
         if role != "actor":  # which is killed, as the evaluator is
-            replayed.report(role, number, index=index, gauges={STOPPING: 1.0})
+            replayed.report(role, number, gauges={STOPPING: 1.0})
     replayed.manager.store()
     replayed.start()
     assert [one.role for one in replayed.manager.members.leases.live()] == ["actor", "evaluator"], "others ended"
@@ -193,6 +193,6 @@ def test_a_shard_that_hangs_is_a_problem_for_as_long_as_it_does(replayed: Run) -
         told = [one["text"] for one in builder.build()["problems"] if "replay/1" in one["text"]]
         assert len(told) == 1, f"{seconds} s more: {told}"
     assert "has not reported for" in told[0]
-    replayed.report("replay", SHARDS[1], index=1, gauges=GAUGES)
+    replayed.report("replay", SHARDS[1], gauges=GAUGES)
     replayed.join("replay", SHARDS[1], 1)
     assert not [one for one in status(replayed)["problems"] if "replay/1" in one["text"]]

@@ -52,7 +52,7 @@ def test_numbers_that_environments_tell_are_means_over_actors_and_few(run: Run) 
     run.report("actor", ACTOR, gauges={"info.is_success": 0.25, "info.score": 3.0, "info.bad name\n": 1.0})
     run.join("actor", 77, 1)
     many = {f"info.n{number:03}": 1.0 for number in range(50)}
-    run.report("actor", 77, index=1, gauges={"info.is_success": 0.75, "info.x": float("nan"), **many})
+    run.report("actor", 77, gauges={"info.is_success": 0.75, "info.x": float("nan"), **many})
     found = status(run)
     assert list(found["train_info"])[:2] == ["is_success", "n000"]
     assert found["train_info"]["is_success"] == 0.5
@@ -169,7 +169,7 @@ def test_a_modelpool_that_gets_nothing_new_is_a_problem_as_long_as_the_first_one
     run.join("modelpool", 11, prefer=1)
     builder, pools = StatusBuilder(run.manager, cores=2), (("modelpool", POOL), ("modelpool", 11))
     run.report("modelpool", POOL, model=ref(5))
-    run.report("modelpool", 11, index=1, model=ref(5))
+    run.report("modelpool", 11, model=ref(5))
     builder.build()
     run.after(40, *pools)
     assert told_of_modelpools(builder) == [], "nothing new is there"
@@ -180,7 +180,7 @@ def test_a_modelpool_that_gets_nothing_new_is_a_problem_as_long_as_the_first_one
     run.after(1, *pools)
     (text,) = told_of_modelpools(builder)
     assert text == "modelpool/1 has had no new weights for 30 s, which modelpool/0 has: its actors play older ones"
-    run.report("modelpool", 11, index=1, model=ref(6))
+    run.report("modelpool", 11, model=ref(6))
     assert told_of_modelpools(builder) == []
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.spec.schema import Trackers
 from rlctl_agents.manager.trackers.background import Background, await_end
-from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat, said
+from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat, redacted
 from rlctl_agents.manager.trackers.curves import WENT_BACK, Curves, opened_trackers
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from tests.support.fakes import wait_until
@@ -170,7 +170,7 @@ def test_the_end_does_not_wait_for_a_tracker_that_hangs_once_the_manager_is_told
 def test_no_message_holds_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "hush" * 10)
     error = RuntimeError(f"key {'hush' * 10} for https://me:word@host:5000/api refused")
-    assert said(error) == "RuntimeError: key *** for https://***@host:5000/api refused"
+    assert redacted(error) == "RuntimeError: key *** for https://***@host:5000/api refused"
 
 
 def test_leaves_of_a_spec_are_named_by_their_path() -> None:

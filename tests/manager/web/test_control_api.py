@@ -24,10 +24,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from rlctl.backends.kubernetes.apply.initial import PIECE_BYTES
 from rlctl.backends.local.process.unix_http import request
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager.events import Events, Lines
+from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle.stop import TooLate
 from rlctl_agents.manager.logs.log_queries import LogQueries
-from rlctl_agents.manager.settings import merged, settings
+from rlctl_agents.manager.settings import SCALED, LiveSettings, merged
 from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from rlctl_agents.manager.web import control_api, metrics_page
@@ -35,8 +35,8 @@ from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
 from rlctl_agents.runtime.http_server import Request
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.metrics import exposition
-from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.types.control import Commit, EvalResult, Generation, Hello, Histogram, Lease, Orders, Reply, Report
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
 from rlctl_agents.wire.sockets import Wire
@@ -203,12 +203,13 @@ def test_live_settings_can_come_with_the_request_and_are_checked_like_the_file(t
     spec = {"run": "r", "env": {"id": "-"}}
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
     live.write_text('{"stop": {"agent_steps": 9}}')
-    assert settings(run_file, live, {"stop": {"agent_steps": 5}}).stop.agent_steps == 5, "the mounted file is late"
-    assert settings(run_file, live, {}).stop.agent_steps is None
-    with pytest.raises(UserFault, match=r"stop\.agent_steps"):
-        settings(run_file, live, {"stop": {"agent_steps": -5}})
-    with pytest.raises(UserFault, match="live: must hold an object"):
-        settings(run_file, live, [1])  # type: ignore[arg-type]
+    settings = LiveSettings(run_file, live, tmp_path / SCALED)
+    assert settings.reload({"stop": {"agent_steps": 5}}).stop.agent_steps == 5, "the mounted file is late"
+    assert settings.reload({}).stop.agent_steps is None
+    with pytest.raises(ValueError, match=r"stop\.agent_steps"):
+        settings.reload({"stop": {"agent_steps": -5}})
+    with pytest.raises(ValueError, match="live: must hold an object"):
+        settings.reload([1])  # type: ignore[arg-type]
 
 
 def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:
@@ -218,14 +219,15 @@ def test_live_settings_lie_over_those_of_the_run_file(tmp_path: Path) -> None:
     spec = {"run": "r", "env": {"id": "-"}, "seed": 3}
     run_file.write_text(json.dumps({"format": 1, "run": "r", "uid": UID, "role": "manager", "spec": spec}))
     live.write_text('{"stop": {"agent_steps": 9}, "checkpoint": {"every": 5}}')
-    found = settings(run_file, live)
+    settings = LiveSettings(run_file, live, tmp_path / SCALED)
+    found = settings.read()
     assert (found.seed, found.stop.agent_steps, found.checkpoint.every) == (3, 9, 5)
     live.write_text('{"stop": {"agent_steps": -9}}')
-    with pytest.raises(UserFault, match=r"stop\.agent_steps"):
-        settings(run_file, live)
+    with pytest.raises(ValueError, match=r"stop\.agent_steps"):
+        settings.read()
     live.write_text('{"stop"')
-    with pytest.raises(UserFault, match=r"live\.json"):
-        settings(run_file, live)
+    with pytest.raises(ValueError, match=r"live\.json"):
+        settings.read()
 
 
 def test_curves_can_be_read_by_tensorboard(tmp_path: Path) -> None:
@@ -304,9 +306,7 @@ def test_histograms_of_learners_that_step_together_are_one(tmp_path: Path) -> No
     run = Run(tmp_path, roles={"learner": {"replicas": 2}})
     for number, index in ((2, 0), (6, 1)):
         run.join("learner", number, prefer=index)
-        run.report(
-            "learner", number, index=index, histograms={"lag_versions": Histogram([0.0, 1.0], [1, 2, number], 5.0)}
-        )
+        run.report("learner", number, histograms={"lag_versions": Histogram([0.0, 1.0], [1, 2, number], 5.0)})
     page = exposition(metrics_page.families(run.manager, StatusBuilder(run.manager).build())).decode()
     samples = [sample for family in text_string_to_metric_families(page) for sample in family.samples]
     lags = {one.labels["le"]: one.value for one in samples if one.name == "rlctl_learner_lag_versions_bucket"}
@@ -419,22 +419,22 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         assert leases["learner"].bind == {"experience": f"ipc://{short}/learner-0.experience"}
         assert leases["learner"].experience == experience()
         term = leases["learner"].term
-        call(Report("modelpool", 0, boot(1), term, model=ref(4)), Orders)
+        call(Report("modelpool", boot(1), term, model=ref(4)), Orders)
         learned = {"consumed_steps": 400.0, "updates": 4.0}
-        call(Report("learner", 0, boot(3), term, counters=learned, model=ref(4)), Orders)
-        match = call(Report("evaluator", 0, boot(4), term), Orders).match
+        call(Report("learner", boot(3), term, counters=learned, model=ref(4)), Orders)
+        match = call(Report("evaluator", boot(4), term), Orders).match
         assert match.quota.episodes == 2
         assert manager.ask("GET", "/checkpoints") == {"generations": [], "wanted": {"main": 0}}
         assert manager.ask("POST", "/checkpoint")["number"] == 1
-        assert call(Report("learner", 0, boot(3), term, counters=learned, model=ref(4)), Orders).checkpoint == 1
+        assert call(Report("learner", boot(3), term, counters=learned, model=ref(4)), Orders).checkpoint == 1
         (tmp_path / "run1" / "checkpoints" / "main-1").write_bytes(b"x")
         generation = Generation(1, "main", term, ref(4), 400, time.time(), {"learner": "main-1"}, {"learner": "ab"})
         assert call(Commit(generation, boot(3)), Reply) == Reply(True)
         assert "rlctl_build_info" in manager.ask("GET", "/metrics", at="manager-0.probe")
         kept = keep(tmp_path / "run1" / "models", ref(4))
         for what in ("choice", "confirmation", "other mode"):
-            wait_until(lambda: call(Report("evaluator", 0, boot(4), term), Orders).match is not None, what)
-            match = call(Report("evaluator", 0, boot(4), term), Orders).match
+            wait_until(lambda: call(Report("evaluator", boot(4), term), Orders).match is not None, what)
+            match = call(Report("evaluator", boot(4), term), Orders).match
             result = EvalResult(match.id, ref(4), match.quota.mode, [6.0, 7.0], [1, 1], 0.5, kept=kept)
             assert call(result, Reply) == Reply(True)
         stopped: set[int] = set()
@@ -444,7 +444,7 @@ def test_a_manager_process_leases_finishes_and_leaves_its_results(tmp_path: Path
         while len(stopped) < 4:
             assert time.monotonic() < deadline
             for number, role in roles.items():
-                if call(Report(role, 0, boot(number), term, gauges=gauges, model=ref(4)), Orders).stop:
+                if call(Report(role, boot(number), term, gauges=gauges, model=ref(4)), Orders).stop:
                     stopped.add(number)
         code, lines = manager.end()
         assert code == 0

@@ -302,17 +302,11 @@ class RunLedger:
         """The books, for the next manager."""
         return StoredLedger(self._closed, self._senders, self._receivers, self._lives)
 
-    def restore(self, stored: StoredLedger, buried: Iterable[str] = ()) -> None:
-        """Resume the books that another manager stored.
-
-        Args:
-            buried: boots that never come back.
-        """
+    def restore(self, stored: StoredLedger) -> None:
+        """Resume the books that another manager stored."""
         self._closed, self._senders, self._receivers = stored.closed, stored.senders, stored.receivers
         self._lives = stored.lives
         self._named = {receiver for sender in self._senders.values() for receiver in sender.pairs}
-        for boot in sorted(self._named.intersection(buried)):  # of a release that kept them apart
-            self._merge(boot)
 
     def _consumed(self, counts: Callable[[str], bool]) -> int:
         """Rows consumed by the receivers that `counts` selects, from senders with open books."""

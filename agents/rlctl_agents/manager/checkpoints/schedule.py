@@ -37,7 +37,7 @@ class Checkpoints:
         *,
         standing_term: Callable[[], int],
         owners: Callable[[], Mapping[str, bool]] = dict,
-        every_s: Callable[[], float] = float,
+        every_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.assembly = Assembly(clock, owners, every_s)
         self.manifests = manifests

@@ -75,7 +75,7 @@ class Evaluations:
         *,
         stands: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._settings, self._progress, progress = settings, state.progress, state.progress
+        self._settings, self._state, progress = settings, state, state.progress
         self._learners, self._events, self._clock, self._train_return = learners, events, clock, train_return
         self.selection = Selection(layout.models, state, stands)
         self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
@@ -156,34 +156,31 @@ class Evaluations:
             quota = self._quota(RequestedEvaluation(ModelRef("", 0, 0), self._mode), seats)
             match = self._quotas.order(report.boot, published, seats=seats, every_s=every_s(settings), quota=quota)
             self._ordered += match is not None
-        self._progress.match = self._quotas.match
+        self._state.progress.match = self._quotas.match
         return match
 
-    def believe(self, result: EvalResult, wall_s: float) -> Evaluation:
+    def believe(self, result: EvalResult) -> Evaluation:
         """Accept the result of a quota: store it, and select models by it.
-
-        Args:
-            wall_s: wall time of the run, in seconds.
 
         Raises:
             ValueError: the result does not count; the message says why.
         """
         # not when the match was ordered: the modelpool may have reported the version before its learner did
         steps = self._learners.steps_at(result.ref)
-        done = self._quotas.finish(result, steps=steps, wall_s=wall_s, unix=self._clock.unix())
+        done = self._quotas.finish(result, steps=steps, wall_s=self._state.wall_s, unix=self._clock.unix())
         if result.recording is not None:
             self._record(result.recording, done, result.match)
         if done.ref == self._last and not done.confirms and (done.ref, done.mode) in self._measured:
             return done  # the same games once more, for their film
         counts = done.mode == self._mode
         if counts:
-            self._progress.measured(done)
+            self._state.progress.measured(done)
         else:
-            self._progress.other = done
+            self._state.progress.other = done
         self._measured.append((done.ref, done.mode))
         self._stored.append({**to_plain(done), "returns": result.returns, "lengths": result.lengths})
         self._events.add(
-            "evaluation", f"evaluation {said(done)}", mean=done.mean, steps=done.steps, version=done.ref.version,
+            "evaluation", f"evaluation {in_words(done)}", mean=done.mean, steps=done.steps, version=done.ref.version,
             mode=done.mode, confirms=done.confirms, info=done.info,
         )  # fmt: skip
         other = "" if counts else f"_{done.mode}"
@@ -240,7 +237,8 @@ class Evaluations:
         found = self.selection.candidate(goal, self._mode)
         if goal is not None and found is not None and found.confirms:
             self.selection.reach(goal)
-            self._events.add("confirmed", f"the goal {goal:g} is confirmed: {said(found)}", version=found.ref.version)
+            text = f"the goal {goal:g} is confirmed: {in_words(found)}"
+            self._events.add("confirmed", text, version=found.ref.version)
 
     def store(self) -> None:
         """Retry what could not be stored or removed of selected models."""
@@ -369,7 +367,7 @@ class Evaluations:
             self._events.add("not_evaluated", self.not_evaluated)
 
 
-def said(done: Evaluation) -> str:
+def in_words(done: Evaluation) -> str:
     """Evaluation in words: `mean 487.3 over 100 episodes (greedy, version 96)`, or `(greedy on fresh seeds, ...)`."""
     how = _how(done.mode, done.confirms)
     return f"mean {done.mean:.4g} over {done.episodes} episodes ({how}, version {done.ref.version})"

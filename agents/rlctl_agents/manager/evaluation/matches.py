@@ -148,7 +148,7 @@ class Quotas:
     def order(
         self, boot: str, ref: ModelRef | None, *, seats: int, every_s: float | None, quota: Quota
     ) -> Match | None:
-        """Match that this evaluator has to play: the one it was given before, or a new one if that is due.
+        """New match for an idle evaluator; None: none is due.
 
         Args:
             ref: newest model of the modelpool.
@@ -156,8 +156,6 @@ class Quotas:
             every_s: seconds between two starts; None: by CPU.
             quota: quota of a new match.
         """
-        if boot in self._open:
-            return self._open[boot].match
         if ref is None or (self.newest is not None and ref <= self.newest) or not self._cadence.due(every_s):
             return None
         self._cadence.begin()

@@ -19,13 +19,14 @@ from rlctl.spec.schema import Spec
 from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
 from rlctl_agents.manager.evaluation.selection import reached, read_selected
-from rlctl_agents.manager.events import Events, Lines
+from rlctl_agents.manager.events import Events
 from rlctl_agents.manager.lifecycle.scale_down import Release
 from rlctl_agents.manager.lifecycle.stop import met
 from rlctl_agents.manager.settings import LiveSettings
 from rlctl_agents.manager.state_store import Damaged, StateStore, load_progress
 from rlctl_agents.manager.timing import Every
-from rlctl_agents.runtime.process import Arguments, Process
+from rlctl_agents.runtime.logs import Lines
+from rlctl_agents.runtime.process import Process
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 from rlctl_agents.types.control import Commit, Contribute, EvalResult, Hello, Orders, Reply, Report, Sampled
 
@@ -41,7 +42,7 @@ STORE_S = 5.0
 log = logging.getLogger(__name__)
 
 
-class End(msgspec.Struct):
+class RunEnd(msgspec.Struct):
     """Content of run/finished.json."""
 
     at: str  # RFC 3339
@@ -51,7 +52,7 @@ class End(msgspec.Struct):
     failed: bool = False
 
 
-def finished(layout: Layout) -> End | None:
+def finished(layout: Layout) -> RunEnd | None:
     """End of the run; None: it has not ended. An unreadable file counts as an end.
 
     Raises:
@@ -59,13 +60,13 @@ def finished(layout: Layout) -> End | None:
     """
     data = read_file(_file(layout))
     try:
-        return None if data is None else msgspec.json.decode(data, type=End)
+        return None if data is None else msgspec.json.decode(data, type=RunEnd)
     except msgspec.MsgspecError as error:
         log.error("%s cannot be read, and says all the same that the run is finished: %s", _file(layout), error)
-        return End("", OVER, 0)
+        return RunEnd("", OVER, 0)
 
 
-def finish(layout: Layout, end: End, state: StateStore | None = None) -> None:
+def finish(layout: Layout, end: RunEnd, state: StateStore | None = None) -> None:
     """Record that the run has ended, durably.
 
     Args:
@@ -120,7 +121,7 @@ class Finished:
         self,
         process: Process,
         layout: Layout,
-        end: End,
+        end: RunEnd,
         lines: Lines,
         *,
         found: bool,
@@ -263,17 +264,15 @@ class Finished:
         self.events.add("resume", why)
 
 
-def workloads_of(arguments: Arguments) -> str:
-    """Names of the run's other workloads: from the file beside live.json, which may change while this process runs."""
-    if arguments.live is not None:
-        try:
-            return arguments.live.with_name("workloads").read_text().strip()
-        except OSError:
-            pass
-    return arguments.workloads
+def workloads_of(live: Path) -> str:
+    """Names of the run's other workloads, from the file beside live.json, which may change; "" without one."""
+    try:
+        return live.with_name("workloads").read_text().strip()
+    except OSError:
+        return ""
 
 
-def _last_status(process: Process, layout: Layout, end: End) -> dict[str, Any]:
+def _last_status(process: Process, layout: Layout, end: RunEnd) -> dict[str, Any]:
     """Last status that the manager stored before the run ended."""
     try:
         status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])

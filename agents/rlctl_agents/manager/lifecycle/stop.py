@@ -104,58 +104,11 @@ def in_vain(stop: Stop, *, wall_s: float, learned: bool, joined: Collection[str]
     return f"stop.wall_time of {stop.wall_time:g} s is over, and nothing was ever learned from{why}"
 
 
-class Phases:
-    """Phase of a stop, and its transitions; the time is passed in.
-
-    finish: the run is done, all roles end. leave: only the manager ends; another one may go on.
-    """
-
-    def __init__(self) -> None:
-        self.phase: Phase = "running"
-        self.how: How = "leave"
-        self._since = 0.0
-
-    @property
-    def tells(self) -> bool:
-        """True while processes that report are told to stop."""
-        return self.phase == "telling"
-
-    def begin(self, how: How, now: float) -> None:
-        """Start to stop; a repeated call changes nothing. Asked to leave while it finishes, it stops saving, and the
-        run is not finished unless the roles were told so already.
-        """
-        if self.phase == "running":
-            self.phase, self.how, self._since = "saving", how, now
-        elif how == "leave" and self.how == "finish":
-            if self.phase == "saving":
-                self.how = "leave"
-            self.phase = "over"
-
-    def hold(self, now: float) -> None:
-        """Restart the timeout of saving, while something else is waited for."""
-        self._since = now
-
-    def cancel(self) -> None:
-        """Return to running, which is possible as long as no process was told to stop."""
-        assert self.phase in ("running", "saving"), "a process that was told to stop ends"
-        self.phase, self.how = "running", "leave"
-
-    def advance(self, now: float, *, saved: bool, all_gone: bool) -> None:
-        """Advance as far as possible.
-
-        Args:
-            saved: no generation is wanted that a learner could still save.
-            all_gone: all live processes have heard that they must stop, and are silent since.
-        """
-        if self.phase == "saving" and (saved or now - self._since >= SAVE_S[self.how]):
-            self.phase, self._since = ("telling" if self.how == "finish" else "over"), now
-        elif self.phase == "telling" and (all_gone or now - self._since >= TELL_S):
-            self.phase = "over"
-
-
-class RunStop(Phases):
+class RunStop:
     """Stop of a run, or of its manager only. Steps and evaluations count only as long as the weights behind them exist,
     and the run ends with these weights saved.
+
+    finish: the run is done, all roles end. leave: only the manager ends; another one may go on.
 
     Args:
         state: stores why the run is finished.
@@ -172,12 +125,19 @@ class RunStop(Phases):
         events: Events,
         clock: Clock,
     ) -> None:
-        super().__init__()
+        self.phase: Phase = "running"
+        self.how: How = "leave"
+        self._since = 0.0  # begin of the phase; while it saves, no earlier than the end of the last evaluation
         self._state, self._members, self._learners = state, members, learners
         self._checkpoints, self._evaluations, self._events, self._clock = checkpoints, evaluations, events, clock
         self._proof: StopReached | None = None  # why the run ends; None: on request
         self._claimed: dict[str, int] = {}  # policy -> steps, when the stop began
         self._told: set[str] = set()  # boots that were told to stop
+
+    @property
+    def tells(self) -> bool:
+        """True while processes that report are told to stop."""
+        return self.phase == "telling"
 
     @property
     def unsaved(self) -> str:
@@ -233,15 +193,20 @@ class RunStop(Phases):
                 self._evaluations.finish(goal.ref if goal is not None and found.condition == "eval_return" else None)
         else:
             self._evaluations.give_up(why)
-        self._begin("finish")
+        if self.phase == "running":
+            self._begin("finish")
 
     def leave(self) -> None:
         """End this manager only; that does not finish the run, unless all processes were told already that it is."""
-        if self.how == "finish" and self.phase == "saving":
-            self._forget()
-            self._evaluations.cancel()  # another manager makes up for it
-            self._events.add("left", "the run is not finished: the manager was asked to leave before that")
-        self._begin("leave")
+        if self.phase == "running":
+            self._begin("leave")
+        elif self.how == "finish":
+            if self.phase == "saving":
+                self._forget()
+                self._evaluations.cancel()  # another manager makes up for it
+                self._events.add("left", "the run is not finished: the manager was asked to leave before that")
+                self.how = "leave"
+            self.phase = "over"
 
     def goes_on(self, before: Stop, stop: Stop) -> bool:
         """True if other stop conditions ask for more of a run that is finishing.
@@ -255,10 +220,11 @@ class RunStop(Phases):
         return more
 
     def go_on(self, why: str) -> None:
-        """Let the run continue after all."""
+        """Let the run continue after all, which is possible as long as no process was told to stop."""
+        assert self.phase in ("running", "saving"), "a process that was told to stop ends"
         self._forget()
         self._evaluations.cancel()
-        self.cancel()
+        self.phase, self.how = "running", "leave"
         self._state.save_progress()
         self._events.add("goes_on", f"the run goes on: {why}")
 
@@ -318,16 +284,16 @@ class RunStop(Phases):
         """
         now = self._clock.monotonic()
         if self._evaluations.awaits:
-            self.hold(now)  # the last generation is saved meanwhile
-            return
-        saving = any(map(self._checkpoints.wanted, self._policies_of(speaking)))
-        self.advance(
-            now,
-            saved=not saving and (self.how == "leave" or not self._unsaved()),
-            all_gone=all(
-                one.boot in self._told and one.leaving and now - one.heard >= REPORT_EVERY_S for one in speaking
-            ),
-        )
+            self._since = now  # the last generation is saved meanwhile
+        elif self.phase == "saving":
+            saving = any(map(self._checkpoints.wanted, self._policies_of(speaking)))
+            saved = not saving and (self.how == "leave" or not self._unsaved())
+            if saved or now - self._since >= SAVE_S[self.how]:
+                self.phase, self._since = ("telling" if self.how == "finish" else "over"), now
+        elif self.phase == "telling":
+            gone = all(one.boot in self._told and one.leaving and now - one.heard >= REPORT_EVERY_S for one in speaking)
+            if gone or now - self._since >= TELL_S:
+                self.phase = "over"
 
     @property
     def _steps(self) -> int:
@@ -367,13 +333,13 @@ class RunStop(Phases):
         self._state.progress.met, self._state.progress.requested, self._proof = None, "", None
 
     def _begin(self, how: How) -> None:
-        if self.phase == "running":
-            self._claimed = {policy: self._learners.sure_steps(policy) for policy in self._learners.policies}
-            for policy in self._learning():
-                if self._checkpoints.worth_saving(policy, self._learners.steps(policy)):
-                    self._checkpoints.order(policy)
-            self._state.save_progress()
-        self.begin(how, self._clock.monotonic())
+        """Order the last generations, and wait for them."""
+        self._claimed = {policy: self._learners.sure_steps(policy) for policy in self._learners.policies}
+        for policy in self._learning():
+            if self._checkpoints.worth_saving(policy, self._learners.steps(policy)):
+                self._checkpoints.order(policy)
+        self._state.save_progress()
+        self.phase, self.how, self._since = "saving", how, self._clock.monotonic()
 
     def _learners_known(self) -> bool:
         """True once the learner of every policy has reported to this manager, or has had the time to."""

@@ -15,11 +15,10 @@ import msgspec
 
 from rlctl.spec.base import ROLES
 from rlctl.spec.machine import Machine
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_search import LEVELS, MEMORY_BYTES, WRONG, Query
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.runtime.http_server import Response, is_count
-from rlctl_agents.runtime.logs import stamp
+from rlctl_agents.runtime.logs import Lines, stamp
 
 TIMEOUT_S = 25.0
 AT_ONCE = 2

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rlctl.spec.base import ROLES
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.logs.log_files import LogFile, files, hour, line_of
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.storage import append
 
 BATCH_S = 1.0

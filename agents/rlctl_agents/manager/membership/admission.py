@@ -99,18 +99,18 @@ class LeaseAdmission:
 
         Learners that step together must make the same step. A StatefulSet replaces one after the other, so a new one
         waits until the old ones have left. The last of these saves its weights before it leaves, and the new ones
-        resume from them. A learner of a release that cannot wait is admitted.
+        resume from them.
 
         Raises:
             MustWait: another learner has, or has not said hello to this manager yet.
         """
         leases, known = self._members.leases, self._members.origins
-        if hello.role != "learner" or not hello.origin.settings or leases.alive(hello.boot):
+        if hello.role != "learner" or leases.alive(hello.boot):
             return
         others = [
             f"learner/{one.index}"
             for one in leases.live("learner")
-            if one.index != hello.prefer and (one.boot not in known or _unlike(known[one.boot], hello.origin))
+            if one.index != hello.prefer and (one.boot not in known or _kind(known[one.boot]) != _kind(hello.origin))
         ]
         if not others:
             return
@@ -141,6 +141,6 @@ class LeaseAdmission:
         return int(self._clock.unix() - window_s)
 
 
-def _unlike(one: Origin, other: Origin) -> bool:
-    """True if two processes have different images or run files, as far as both report them."""
-    return one.image != other.image or (one.settings != other.settings and bool(one.settings))
+def _kind(origin: Origin) -> tuple[str, str]:
+    """Image and run file of a process."""
+    return origin.image, origin.settings

@@ -45,7 +45,7 @@ class Learners:
         self._clock = clock
         self._offered: dict[str, Sequence[Generation]] = {}  # boot -> generations that it can resume from, newest first
         self._since: dict[str, float] = {}  # boot -> when its first update was seen
-        self._newest: dict[str, Report] = {}  # policy -> of its learner
+        self._newest: dict[str, str] = {}  # policy -> boot of its learner that reported last
         self._said: set[str] = set()  # boots whose start is known
         self._pairs: dict[tuple[str, int], dict[int, int]] = {}  # policy, lineage -> version -> steps, ascending
         for policy in populations:
@@ -108,7 +108,7 @@ class Learners:
         before = base.steps if base is not None else 0
         self._progress.steps[policy] = int(report.gauges.get(STEPS, before + consumed))
         self._progress.learned[policy] = int(report.gauges.get(LEARNED, self.steps(policy)))
-        self._newest[policy] = report
+        self._newest[policy] = report.boot
         if report.model is not None:
             self._progress.versions[policy] = report.model.version
             if base is None and RESUMED not in report.gauges:
@@ -132,8 +132,7 @@ class Learners:
     def resumed(self) -> Resumed | None:
         """Generation from which the newest learner resumed; None until it has reported to this manager: the stored one
         may be of an earlier boot."""
-        joined = {report.boot for report in self._newest.values()}
-        return self._progress.resumed if self._progress.resumed_boot in joined else None
+        return self._progress.resumed if self._progress.resumed_boot in self._newest.values() else None
 
     def learning_s(self, boot: str) -> float:
         """Seconds since a learner's first update; negative infinity before it."""

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from rlctl_agents.manager.timing import expires_s
+
 LEAVING_S = 3.0
 """Seconds of silence after which a process that reported its end has ended."""
 BURIED_AFTER_S = 120.0
@@ -48,16 +50,15 @@ class Leases:
 
     - The same boot gets the same index, as often as it asks.
     - `prefer` names an index whose former holder is surely gone: it loses the index. Without, the lowest free is given.
-    - A process that is silent for `expires_s` loses its lease, and gets it back by hello if the index is still free.
+    - A process that is silent for too long (`expires_s`) loses its lease, and gets it back by hello if the index is
+      still free.
     - A boot that was replaced or buried is refused: it may live on behind a broken network, but not as that replica.
 
     Args:
-        expires_s: seconds of silence after which a lease expires.
         clock: monotonic seconds.
     """
 
-    def __init__(self, *, expires_s: float, clock: Callable[[], float]) -> None:
-        self.expires_s = expires_s
+    def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._holders: dict[str, Holder] = {}  # by boot
         self._at: defaultdict[str, dict[int, Holder]] = defaultdict(dict)  # role -> index -> holder
@@ -126,12 +127,12 @@ class Leases:
         return boot in self._replaced or boot in self._buried
 
     def expire(self) -> list[Holder]:
-        """Expire the leases of silent processes; returns their holders."""
-        now = self._clock()
+        """Expire the leases of silent processes, with a timeout that grows with their number; returns their holders."""
+        now, silent_s = self._clock(), expires_s(len(self))
         ended = [
             holder
             for holder in self._holders.values()
-            if now - holder.heard >= (LEAVING_S if holder.leaving else self.expires_s)
+            if now - holder.heard >= (LEAVING_S if holder.leaving else silent_s)
         ]
         for holder in ended:
             self._drop(holder, now)
@@ -191,7 +192,7 @@ class Leases:
         return StoredLeases(stay, list(self._buried), sorted(self._replaced))
 
     def restore(self, stored: StoredLeases, more: Iterable[str] = ()) -> None:
-        """Resume the leases that another manager stored: all holders have `expires_s` from now to report.
+        """Resume the leases that another manager stored: all holders have time from now to report.
 
         Args:
             more: boots with open books; those without a lease count as gone.

@@ -23,12 +23,12 @@ from rlctl_agents.manager.accounting.counters import (
 )
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import ActorEpisodes, printable
-from rlctl_agents.manager.events import Lines
 from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import Addresses
+from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.runtime.storage import read_file
-from rlctl_agents.types.control import Match, Origin, Report
+from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef
 
 T = TypeVar("T")
@@ -80,10 +80,10 @@ class Members:
 
     def __init__(self, stored: StoredMembers, addresses: Addresses, clock: Callable[[], float]) -> None:
         self.addresses = addresses
-        self.leases = Leases(expires_s=timing.EXPIRES_S, clock=clock)
+        self.leases = Leases(clock)
         self.ledger = RunLedger(self.leases.name)
         self.totals = Totals()
-        self.ledger.restore(stored.ledger, stored.leases.buried)
+        self.ledger.restore(stored.ledger)
         self.totals.restore(stored.totals)
         self.leases.restore(stored.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
         self.addresses.alive((one.role, one.index) for one in self.leases.live())
@@ -126,12 +126,11 @@ class Members:
         learners, published = self.reports("learner"), self.published
         return all(one is not None and one.gauges.get(RESTS, 0.0) > 0 and one.model == published for one in learners)
 
-    def playing(self, match: Callable[[Holder], Match | None]) -> list[ActorEpisodes]:
-        """Live actors that have a match, and the moments of their episodes, as they report them."""
+    def playing(self) -> list[ActorEpisodes]:
+        """Live actors, and the moments of their episodes, as they report them."""
         found = []
         for one in self.leases.live("actor"):
-            seen, plays = self.seen.get(one.boot), match(one)
-            if seen is not None and plays is not None:
+            if (seen := self.seen.get(one.boot)) is not None:
                 origin, epsilon = self.origins.get(one.boot, Origin()), seen.gauges.get("epsilon", 0.0)
                 found.append(ActorEpisodes(one.boot, f"actor/{one.index}", origin, seen.figures, epsilon))
         return found
@@ -220,8 +219,7 @@ class Members:
         self._groups.pop(boot, None)
 
     def expire(self) -> list[Holder]:
-        """Expire the leases of silent processes, with a timeout that grows with their number; returns their holders."""
-        self.leases.expires_s = timing.expires_s(len(self.leases))
+        """Expire the leases of silent processes; returns their holders."""
         self.rates.window_s = max(WINDOW_S, 3.0 * self.report_every_s)
         return self.leases.expire()
 

@@ -36,36 +36,27 @@ Kind = Literal[
 class Waits(msgspec.Struct, frozen=True):
     """Shares of wall time in [0, 1], means over the processes of a role, over the last seconds."""
 
-    learner_data: float  # the learner waits for experience
-    actor_credit: float  # actors wait to be allowed to send
-    actor_model: float  # actors wait for weights
-    learner_model: float = 0.0  # the learner waits for the modelpool
-    simulator: float = 0.0  # actors are inside the environment's step
-    learner_draw: float = 0.0  # part of learner_data: rows may be drawn, but have not arrived, or no shard replies
-    shard: float = 0.0  # the busiest shard of the replay computes
-    samples_per_insert: float = (
-        0.0  # ratio by which the replay lets learner and actors wait for each other; not a share; 0: none
-    )
+    learner_waits_data: float  # for experience
+    actor_waits_credit: float  # to be allowed to send
+    actor_waits_model: float  # for weights
+    learner_waits_model: float = 0.0  # for the modelpool
+    actor_simulates: float = 0.0  # inside the environment's step
+    learner_waits_draw: float = 0.0
+    """Part of learner_waits_data: rows may be drawn, but have not arrived, or no shard replies."""
+    shard_busy: float = 0.0  # the busiest shard of the replay computes
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """Verdict, as shown in the status."""
+    """Verdict, as shown in the status beside the shares of waiting."""
 
     kind: Kind
     text: str
-    learner_waits_data: float
-    actor_waits_credit: float
-    actor_waits_model: float
     suggest: str
-    learner_waits_model: float = 0.0
-    actor_simulates: float = 0.0
-    learner_waits_draw: float = 0.0
-    shard_busy: float = 0.0
 
 
 def judge(
     waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: float, one_machine: bool, run: str,
-    learners: int = 1, again: bool = False, idle_s: float = 0.0,
+    samples_per_insert: float = 0.0, learners: int = 1, again: bool = False, idle_s: float = 0.0,
 ) -> Verdict:  # fmt: skip
     """Name the slow side: the cause, not the side that waits because of it.
 
@@ -81,6 +72,7 @@ def judge(
         cores: cores of the machine that the manager may use.
         one_machine: all roles share its cores.
         run: name of the run, for the command.
+        samples_per_insert: ratio by which the replay lets learner and actors wait for each other; 0: none.
         learners: number of live learners.
         again: updates were made before these learners, or this manager, began.
         idle_s: seconds since the last update, minus those that the actors take for a batch.
@@ -90,8 +82,8 @@ def judge(
         `rlctl scale actor=5 --run NAME` (2 actors keep it busy 40 % of the time).
     """
     kind, text, wanted = _find(waits, actors, idle_s) if started else (*_before(actors, learners, again), None)
-    if waits.samples_per_insert and kind in ("actor-bound", "simulator-bound", "learner-bound"):
-        text += f", at {number(waits.samples_per_insert)} samples per insert"
+    if samples_per_insert and kind in ("actor-bound", "simulator-bound", "learner-bound"):
+        text += f", at {number(samples_per_insert)} samples per insert"
     full = one_machine and cores_busy >= CORES_FULL * cores
     if full and kind in ("actor-bound", "simulator-bound", "learner-bound", "replay-bound"):
         text += f"; all {number(cores)} cores of this machine are busy, so more processes will not help"
@@ -100,19 +92,7 @@ def judge(
         wanted = math.floor(cores) if math.floor(cores) > actors else None
         if wanted is None:
             text += f"; the {number(cores)} cores of this machine are all in use"
-    suggest = "" if wanted is None else f"rlctl scale actor={wanted} --run {run}"
-    return Verdict(
-        kind,
-        text,
-        learner_waits_data=round(waits.learner_data, 4),
-        actor_waits_credit=round(waits.actor_credit, 4),
-        actor_waits_model=round(waits.actor_model, 4),
-        suggest=suggest,
-        learner_waits_model=round(waits.learner_model, 4),
-        actor_simulates=round(waits.simulator, 4),
-        learner_waits_draw=round(waits.learner_draw, 4),
-        shard_busy=round(waits.shard, 4),
-    )
+    return Verdict(kind, text, "" if wanted is None else f"rlctl scale actor={wanted} --run {run}")
 
 
 def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
@@ -126,51 +106,59 @@ def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
 
 def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | None]:
     """Kind, sentence, and a better number of actors; None: no other number."""
-    if waits.learner_model >= max(WORTH_SAYING, waits.learner_data):  # it takes no rows then, so credit runs out
-        text = f"modelpool-bound: the learner waits to publish {_percent(waits.learner_model)} of the time"
+    if waits.learner_waits_model >= max(
+        WORTH_SAYING, waits.learner_waits_data
+    ):  # it takes no rows then, so credit runs out
+        text = f"modelpool-bound: the learner waits to publish {_percent(waits.learner_waits_model)} of the time"
         return "modelpool-bound", text, None
-    largest = max(waits.learner_data, waits.actor_credit, waits.actor_model)
+    largest = max(waits.learner_waits_data, waits.actor_waits_credit, waits.actor_waits_model)
     if largest < WORTH_SAYING and idle_s >= STALLED_S:
         return "stalled", f"stalled: no update for {idle_s:.0f} s, and no process says what it waits for", None
     if largest < WORTH_SAYING:
         return "balanced", f"balanced: no role waits more than {_percent(largest)} of the time", None
-    if largest == waits.actor_model:
+    if largest == waits.actor_waits_model:
         return "modelpool-bound", _for_weights(waits), None
-    if waits.shard >= SHARD_FULL or (largest == waits.learner_data and waits.learner_draw > largest / 2):
+    if waits.shard_busy >= SHARD_FULL or (
+        largest == waits.learner_waits_data and waits.learner_waits_draw > largest / 2
+    ):
         return "replay-bound", _for_the_replay(waits), None
-    if largest == waits.learner_data:
+    if largest == waits.learner_waits_data:
         return _upstream(waits, actors)
-    text = f"learner-bound: actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
-    fewer = max(math.ceil(actors * (1.0 - waits.actor_credit)), 1)
+    text = f"learner-bound: actors wait to be allowed to send {_percent(waits.actor_waits_credit)} of the time"
+    fewer = max(math.ceil(actors * (1.0 - waits.actor_waits_credit)), 1)
     return "learner-bound", text, fewer if fewer < actors else None
 
 
 def _upstream(waits: Waits, actors: int) -> tuple[Kind, str, int | None]:
     """Bottleneck of a learner that starves, from the time of its actors."""
-    rest = 1.0 - waits.actor_credit - waits.actor_model - waits.simulator
-    if waits.actor_model >= WORTH_SAYING and waits.actor_model > max(rest, waits.simulator):
+    rest = 1.0 - waits.actor_waits_credit - waits.actor_waits_model - waits.actor_simulates
+    if waits.actor_waits_model >= WORTH_SAYING and waits.actor_waits_model > max(rest, waits.actor_simulates):
         return "modelpool-bound", _for_weights(waits), None
-    busy = max(1.0 - waits.learner_data, 1.0 / MOST_AT_ONCE)
+    busy = max(1.0 - waits.learner_waits_data, 1.0 / MOST_AT_ONCE)
     wanted = max(math.ceil(actors / busy), actors + 1)
-    starves = f"the learner waits for experience {_percent(waits.learner_data)} of the time"
-    if waits.simulator > max(rest, WORTH_SAYING):
-        text = f"simulator-bound: {starves}, and the simulator takes {_percent(waits.simulator)} of the actors' time"
+    starves = f"the learner waits for experience {_percent(waits.learner_waits_data)} of the time"
+    if waits.actor_simulates > max(rest, WORTH_SAYING):
+        text = (
+            f"simulator-bound: {starves}, and the simulator takes {_percent(waits.actor_simulates)} of the actors' time"
+        )
         return "simulator-bound", text, wanted
     return "actor-bound", f"actor-bound: {starves}", wanted
 
 
 def _for_weights(waits: Waits) -> str:
-    return f"modelpool-bound: actors wait for weights {_percent(waits.actor_model)} of the time"
+    return f"modelpool-bound: actors wait for weights {_percent(waits.actor_waits_model)} of the time"
 
 
 def _for_the_replay(waits: Waits) -> str:
-    if waits.learner_data >= waits.actor_credit:
-        drawn = waits.learner_draw > waits.learner_data / 2
-        share = waits.learner_draw if drawn else waits.learner_data
+    if waits.learner_waits_data >= waits.actor_waits_credit:
+        drawn = waits.learner_waits_draw > waits.learner_waits_data / 2
+        share = waits.learner_waits_draw if drawn else waits.learner_waits_data
         who = f"the learner waits for {'draws' if drawn else 'experience'} {_percent(share)} of the time"
     else:
-        who = f"actors wait to be allowed to send {_percent(waits.actor_credit)} of the time"
-    busy = f", and its busiest shard computes {_percent(waits.shard)} of it" if waits.shard >= SHARD_FULL else ""
+        who = f"actors wait to be allowed to send {_percent(waits.actor_waits_credit)} of the time"
+    busy = (
+        f", and its busiest shard computes {_percent(waits.shard_busy)} of it" if waits.shard_busy >= SHARD_FULL else ""
+    )
     return f"replay-bound: {who}{busy}"
 
 

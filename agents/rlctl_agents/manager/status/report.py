@@ -11,7 +11,7 @@ from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
 from rlctl_agents.manager.evaluation.selection import NAMES, Name
 from rlctl_agents.manager.membership.leases import Holder
-from rlctl_agents.manager.status.bottleneck import Verdict, Waits, judge
+from rlctl_agents.manager.status.bottleneck import Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
 from rlctl_agents.manager.status.replay import DRAWN, busy, figures, wanted_ratio
 from rlctl_agents.manager.status.view import RunView
@@ -23,10 +23,9 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
 
 API_VERSION = "rlctl/v1"
-ACTING = {"env_steps": "actor", "frames": "actor", "agent_steps": "actor", "episodes": "actor"}
-LEARNING = {"consumed_steps": "learner", "learned_steps": "learner", "updates": "learner"}
-COUNTED = ACTING | LEARNING
-"""Total -> role that counts it."""
+ACTING = ("env_steps", "frames", "agent_steps", "episodes")
+LEARNING = ("consumed_steps", "learned_steps", "updates")
+"""Totals that actors, and learners, count."""
 SETTLED_S = 5.0
 """Seconds after a learner's first update from which its shares of waiting are meaningful."""
 RECENT_EPISODES = 100
@@ -72,12 +71,12 @@ class StatusBuilder:
         phase = "finished" if finished else "running" if progress.started else "starting"
         status: dict[str, Any] = {
             "apiVersion": API_VERSION,
-            "run": view.run,
+            "run": view.life.run,
             "uid": view.life.uid,
-            "term": view.term,
+            "term": view.life.term,
             "phase": phase,
             "time": round(view.clock.unix(), 3),
-            "wall_s": round(view.wall_s, 3),
+            "wall_s": round(view.state.wall_s, 3),
             "cpu_s": {role: round(known.totals.sum(role, "cpu_seconds"), 3) for role in known.totals.roles()},
             "verdict": training["verdict"] | self._ending(),
             "throughput": training["throughput"],
@@ -102,7 +101,7 @@ class StatusBuilder:
             "init": view.beginning.found,
             "checkpoint": self._checkpoint(),
             "resumed": None if resumed is None else to_plain(resumed),
-            "problems": find(self._facts(live, rows, faults, silent), view.run),
+            "problems": find(self._facts(live, rows, faults, silent), view.life.run),
         }  # fmt: skip
         return {key: clean(value) for key, value in status.items()}
 
@@ -129,7 +128,7 @@ class StatusBuilder:
             lag = self._view.members.lag.value()
             none: dict[str, float | None] = {"mean": None, "p95": None, "max": None}
             self._trained = {
-                "verdict": to_plain(self._verdict(live)),
+                "verdict": self._verdict(live),
                 "throughput": self._throughput(live),
                 "lag": none if lag is None else {"mean": round(lag.mean, 3), "p95": lag.p95, "max": lag.max},
             }
@@ -167,42 +166,43 @@ class StatusBuilder:
         last = "saving the last generation" if stop.phase == "saving" else "the processes stop"
         return {"kind": "ending", "text": f"ending: {evaluations.text if evaluations.awaits else last}", "suggest": ""}
 
-    def _verdict(self, live: dict[str, list[Holder]]) -> Verdict:
+    def _verdict(self, live: dict[str, list[Holder]]) -> dict[str, Any]:
+        """Verdict on the training, and the shares of time that it rests on."""
         view, rates = self._view, self._view.members.rates
         shards = _boots(live.get("replay", ()))
         learners, actors = _boots(live["learner"]), _boots(live["actor"])
         waits = Waits(
-            learner_data=_share(rates.mean(learners, "wait_data_seconds")),
-            actor_credit=_share(rates.mean(actors, "wait_credit_seconds")),
-            actor_model=_share(rates.mean(actors, "wait_model_seconds")),
-            learner_model=_share(rates.mean(learners, "wait_model_seconds")),
-            simulator=_share(rates.mean(actors, "env_seconds")),
-            learner_draw=_share(rates.mean(learners, "wait_draw_seconds")),
-            shard=_share(max((busy(rates, boot) for boot in shards), default=0.0)),
-            samples_per_insert=wanted_ratio(view, shards),
+            learner_waits_data=_share(rates.mean(learners, "wait_data_seconds")),
+            actor_waits_credit=_share(rates.mean(actors, "wait_credit_seconds")),
+            actor_waits_model=_share(rates.mean(actors, "wait_model_seconds")),
+            learner_waits_model=_share(rates.mean(learners, "wait_model_seconds")),
+            actor_simulates=_share(rates.mean(actors, "env_seconds")),
+            learner_waits_draw=_share(rates.mean(learners, "wait_draw_seconds")),
+            shard_busy=_share(max((busy(rates, boot) for boot in shards), default=0.0)),
         )
-        return judge(
+        verdict = judge(
             waits,
+            samples_per_insert=wanted_ratio(view, shards),
             started=any(view.learners.learning_s(boot) >= SETTLED_S for boot in learners),
             actors=len(actors),
             cores_busy=sum(rates.sum(_boots(members), "cpu_seconds") for members in live.values()),
             cores=self._cores,
             one_machine=view.members.addresses.one_machine,
-            run=view.run,
+            run=view.life.run,
             learners=len(learners),
             again=view.learners.resumed is not None
-            or (view.state.progress.started and (view.term > 1 or not learners)),
+            or (view.state.progress.started and (view.life.term > 1 or not learners)),
             idle_s=view.clock.monotonic() - self._updated - self._batch_s(live["actor"]),
         )
+        return {**to_plain(verdict), **{name: round(share, 4) for name, share in to_plain(waits).items()}}
 
     def _totals(self) -> dict[str, int]:
         """Totals of all actors, and of all that the present weights were learned from: without updates of a learner
         that died before it was saved, which are in the ledger.
         """
         view = self._view
-        found = {name: int(view.members.totals.sum(role, name)) for name, role in COUNTED.items()}
         learners, policies = view.learners, view.learners.policies
-        return found | {
+        return {name: int(view.members.totals.sum("actor", name)) for name in ACTING} | {
             "consumed_steps": sum(map(learners.steps, policies)),
             "learned_steps": sum(map(learners.learned, policies)),
             "updates": sum(map(learners.updates, policies)),
@@ -354,22 +354,18 @@ class StatusBuilder:
         ledgers = [f"ledger of {policy}" for policy in rows]
         stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]
+        reported = [(one, seen) for one in members if (seen := known.seen.get(one.boot)) is not None]
+        counted = [(one.role, one.boot, seen.counters) for one, seen in reported]
         rejected: dict[tuple[str, str], float] = {}
-        for one in members:
-            seen = view.members.seen.get(one.boot)
-            for name in seen.counters if seen is not None else ():
+        for role, boot, counters in [*counted, ("manager", view.life.boot, known.totals.of("manager"))]:
+            for name in counters:
                 stem, _, reason = name.partition(".")
                 if stem == "rejected":
-                    key = (one.role, reason)
-                    rejected[key] = rejected.get(key, 0.0) + known.rates.of(one.boot, name)
-        for name in known.totals.of("manager"):
-            stem, _, reason = name.partition(".")
-            if stem == "rejected":
-                rejected["manager", reason] = known.rates.of(view.life.boot, name)
+                    rejected[role, reason] = rejected.get((role, reason), 0.0) + known.rates.of(boot, name)
         late = [
-            (view.checkpoints.wanted(policy), view.checkpoints.waiting_s(policy))
+            (number, view.checkpoints.waiting_s(policy))
             for policy in view.learners.policies
-            if view.checkpoints.wanted(policy)
+            if (number := view.checkpoints.wanted(policy))
         ]
         learners = {
             f"learner/{one.index}": seen.gauges

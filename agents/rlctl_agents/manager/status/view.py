@@ -33,17 +33,6 @@ class RunView(Protocol):
     def life(self) -> ManagerLife: ...
 
     @property
-    def run(self) -> str:
-        """Name of the run."""
-
-    @property
-    def term(self) -> int: ...
-
-    @property
-    def wall_s(self) -> float:
-        """Wall time in seconds, over all ups."""
-
-    @property
     def settings(self) -> Spec:
         """The manager's part of the spec."""
 

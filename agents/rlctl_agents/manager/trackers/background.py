@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlctl_agents.manager.trackers.base import Outcome, Point, Tracker, said
+from rlctl_agents.manager.trackers.base import Outcome, Point, Tracker, redacted
 
 ROOM = 1000
 """Points in the queue, at most: over an hour of curves."""
@@ -148,8 +148,8 @@ class Background:
 
     def _fail(self, error: BaseException) -> None:
         if not self._failure:
-            log.error("tracker %s: %s", self.name, said(error))
-        self._failure = said(error)
+            log.error("tracker %s: %s", self.name, redacted(error))
+        self._failure = redacted(error)
 
 
 def await_end(trackers: list[Background], allowed_s: Callable[[], float], beat: Callable[[], None]) -> None:

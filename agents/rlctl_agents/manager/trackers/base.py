@@ -74,7 +74,7 @@ def flat(config: Mapping[str, Any], above: str = "") -> dict[str, str]:
     return found
 
 
-def said(error: BaseException) -> str:
+def redacted(error: BaseException) -> str:
     """First line of a foreign error, without the secrets of this environment."""
     text = " ".join(f"{type(error).__name__}: {error}".split("\n")[0].split())
     for name in SECRETS:

@@ -33,7 +33,7 @@ from rlctl_agents.runtime.http_server import HttpListener, Request, Response, is
 ORDER_S = 5.0
 """Longest wait for the main loop, in seconds."""
 
-Answer = Callable[[dict[str, str]], Response]
+QueryHandler = Callable[[dict[str, str]], Response]
 """Handler of a query."""
 
 READS = ("/status", "/events", "/logs", "/checkpoints", "/files", "/profiles")
@@ -65,7 +65,9 @@ class ControlApi:
         ValueError, OSError: as HttpListener.
     """
 
-    def __init__(self, address: str, logs: Answer, files: Answer, initial: Callable[[Request], Response]) -> None:
+    def __init__(
+        self, address: str, logs: QueryHandler, files: QueryHandler, initial: Callable[[Request], Response]
+    ) -> None:
         self.status: bytes = b""
         """Newest status, as it is served; replaced as a whole by the main loop."""
         self.checkpoints: dict[str, Any] = {"generations": [], "wanted": {}}

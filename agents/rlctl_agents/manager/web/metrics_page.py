@@ -36,7 +36,7 @@ def _of_roles(view: RunView) -> Iterator[Metric]:
         gauges = {name: sum(told) / len(told) for name, told in known.items()}
         histograms = _summed(member.histograms for member in members) if role == "learner" else {}
         values = Values(totals.of(role), gauges, histograms)
-        yield from families_of(role, values, {"run": view.run, "role": role})
+        yield from families_of(role, values, {"run": view.life.run, "role": role})
 
 
 def _summed(told: Iterable[Mapping[str, Histogram]]) -> dict[str, Histogram]:
@@ -55,29 +55,29 @@ def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:
         return GaugeMetricFamily(f"rlctl_{name}", name.replace("_", " "), labels=["run", *labels])
 
     build = InfoMetricFamily("rlctl_build", "Which release this is.", labels=["run"])
-    build.add_metric([view.run], {"version": __version__})
+    build.add_metric([view.life.run], {"version": __version__})
     yield build
     live, silent = gauge("manager_members", "of"), gauge("manager_members_silent", "of")
     for role, members in now["members"].items():
-        live.add_metric([view.run, role], members["live"])
-        silent.add_metric([view.run, role], members["silent"])
+        live.add_metric([view.life.run, role], members["live"])
+        silent.add_metric([view.life.run, role], members["silent"])
     rows, balanced = gauge("ledger_rows", "policy", "outcome"), gauge("ledger_balanced", "policy")
     for policy, one in now["policies"].items():
-        balanced.add_metric([view.run, policy], one["ledger"]["balanced"])
+        balanced.add_metric([view.life.run, policy], one["ledger"]["balanced"])
         for outcome, count in one["ledger"].items():
             if outcome != "balanced":
-                rows.add_metric([view.run, policy, outcome], count)
+                rows.add_metric([view.life.run, policy, outcome], count)
     yield from (live, silent, rows, balanced)
     returns, told = gauge("evaluation_return", "mode"), gauge("evaluation_info", "mode", "term")
     for mode, evaluation in now["evaluations"].items():
-        returns.add_metric([view.run, mode], evaluation["mean"])
+        returns.add_metric([view.life.run, mode], evaluation["mean"])
         for name, mean in evaluation["info"].items():
-            told.add_metric([view.run, mode, name], mean)
+            told.add_metric([view.life.run, mode, name], mean)
     yield from (family for family in (returns, told) if family.samples)
     checkpoint, cadence = now["checkpoint"], now["cadence"]
     numbers = {
-        "manager_term": view.term,
-        "manager_wall_seconds": view.wall_s,
+        "manager_term": view.life.term,
+        "manager_wall_seconds": view.state.wall_s,
         "evaluation_interval_seconds": cadence["every_s"],
         "evaluation_cpu_share": cadence["cpu_share"],
         "checkpoint_age_seconds": checkpoint and checkpoint["age_s"],
@@ -86,5 +86,5 @@ def _of_the_run(view: RunView, now: Mapping[str, Any]) -> Iterator[Metric]:
     for name, number in numbers.items():
         if number is not None:
             family = gauge(name)
-            family.add_metric([view.run], number)
+            family.add_metric([view.life.run], number)
             yield family

@@ -10,22 +10,7 @@ from markupsafe import Markup
 from rlctl_agents.manager.status.history import HistoryView, MarkKind
 from rlctl_agents.manager.web.charts import Chart, ChartMark, Line, Point, XAxis, by_name, drawn
 from rlctl_agents.manager.web.rendering import number
-from rlctl_agents.runtime.process import (
-    BASE_ROWS,
-    FAILED_GENERATION,
-    GROUP,
-    LEARNED,
-    MEMORY,
-    RANK,
-    RESTS,
-    RESUMED,
-    RESUMING,
-    SEEDED,
-    STARVED,
-    STEPS,
-    STOPPING,
-    WORLD,
-)
+from rlctl_agents.runtime.process import MEMORY, STATE_GAUGES
 
 STEPS_AXIS, TIME_AXIS = XAxis("agent steps learned from"), XAxis("running time", time=True)
 MOST_LEARNING, MOST_TOLD = 12, 5
@@ -41,14 +26,6 @@ NAMED: Mapping[str, tuple[str, str, float | None, float | None]] = {
     "learner/lr": ("Learning rate", "per step", 0.0, None),
 }
 """Curve -> title, unit, and bounds that the y axis includes; in the order in which they are shown. Others follow."""
-INNER = frozenset(
-    f"learner/{name}"
-    for name in (
-        STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
-        STARVED, MEMORY, "queue_rows", "shards",
-    )
-)  # fmt: skip
-"""Gauges of a learner that are not about learning: they are not drawn."""
 
 
 class Section(NamedTuple):
@@ -106,7 +83,8 @@ def _returns(view: HistoryView, modes: Sequence[str]) -> Markup:
 
 
 def _learning(view: HistoryView) -> Section:
-    names = [name for name in view.rows.values if name.startswith(("loss/", "learner/")) and name not in INNER]
+    names = [name for name in view.rows.values if name.startswith(("loss/", "learner/"))]
+    names = [name for name in names if name.removeprefix("learner/") not in STATE_GAUGES]
     order = list(NAMED)
     names.sort(key=lambda name: (order.index(name) if name in NAMED else len(order), name))
     charts = []
