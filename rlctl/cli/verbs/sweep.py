@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -327,7 +328,7 @@ def _staying(sweep: str) -> str:
     """Hint at the runs of a sweep whose record is damaged, found by their names alone."""
     from rlctl.cli.options import run_names
 
-    found = [run for run in run_names() if run.removeprefix(f"{sweep}-").isdecimal()]
+    found = [run for run in run_names() if re.fullmatch(rf"{re.escape(sweep)}-[0-9]+", run)]
     return f"runs that stay: {', '.join(found) or 'none is recorded here'}; one is removed by " + (
         f"rlctl down {found[0] if found else f'{sweep}-1'} --volumes"
     )

@@ -549,7 +549,7 @@ def test_the_record_of_a_damaged_sweep_is_removed_and_its_runs_are_named(rlctl: 
     (record.folder("bad") / "sweep.json").write_text("{")
     index = record.folder("bad").parent.parent / "index"
     index.mkdir(exist_ok=True)
-    for run in ("bad-1", "bad-2", "bad", "badly-1", "bad-er"):
+    for run in ("bad-1", "bad-2", "bad", "badly-1", "bad-er", "7"):
         (index / f"{run}.json").touch()
     asked = rlctl("sweep", "clean", "bad")
     assert asked.code == 9
