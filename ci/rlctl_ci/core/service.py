@@ -249,14 +249,18 @@ class Service:
 
     def hidden(self, name: str, text: str) -> str:
         """Text that can be stored and shown: not too long, without the secrets of a project."""
-        text = plain(text)
+        return self.hiding(name)(text)
+
+    def hiding(self, name: str) -> Callable[[str], str]:
+        """Like `hidden`, for many texts of a project: its secrets are read once."""
         project = self.config.projects.get(name)
         if project is None:
-            return text[:MAX_NOTE]  # no longer configured: it has no secrets
+            return lambda text: plain(text)[:MAX_NOTE]  # no longer configured: it has no secrets
         try:
-            return self.masker(name, project)(text)[:MAX_NOTE]
+            masker = self.masker(name, project)
         except RlctlError:  # secrets that cannot be read cannot be hidden
-            return MASK
+            return lambda _: MASK
+        return lambda text: masker(plain(text))[:MAX_NOTE]
 
     def work_of(self, project: Project, owner: str) -> BuildAttempt:
         return BuildAttempt(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
