@@ -120,6 +120,14 @@ def test_a_cluster_that_is_gone_hides_no_run_that_is_elsewhere(rlctl: Rlctl, clu
     assert rlctl("status", "lost").code == 4
 
 
+def test_down_without_a_name_asks_each_target_once(rlctl: Rlctl, clusters: Clusters) -> None:
+    rlctl.up(run="here")
+    clusters.record("lost", "1" * 32, "gone", "team")
+    clusters("gone", "team").unreachable = True
+    result = rlctl("down")
+    assert (result.code, result.err.count("left out: ")) == (0, 1)
+
+
 def test_several_runs_in_one_namespace_cost_one_list(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.up()
     rlctl("up", clusters.spec, "-d", "--set", "run=second")
