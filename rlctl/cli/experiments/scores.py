@@ -14,7 +14,7 @@ from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.experiments.axes import NO_SETTINGS
 from rlctl.cli.experiments.record import flat
 from rlctl.cli.models.listing import whole
-from rlctl.cli.run.target import as_now, find
+from rlctl.cli.run.target import find
 from rlctl.cli.text import count, number
 from rlctl.errors import RlctlError, UsageError
 
@@ -121,7 +121,6 @@ def scored(world: World, run: str, target: str | None) -> ScoredRun:
         RlctlError: its evaluations cannot be read.
     """
     backend, state = find(world, run, target)
-    state = as_now(backend, state)
     spec = dict(state.spec)
     mode = (spec.get("evaluation") or {}).get("mode", "greedy")
     stop = spec.get("stop") or {}

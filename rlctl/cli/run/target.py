@@ -69,12 +69,14 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     left_out: list[RlctlError] = []
     everywhere = known(world, target, left_out)
     live = [entry for entry in everywhere if entry[1].phase == "running"]
-    if len(live) > 1:  # live by their records; that a run is over its manager alone knows
-        everywhere = [(backend, as_now(backend, state)) for backend, state in everywhere]
-        live = [entry for entry in everywhere if entry[1].phase == "running"]
-    if len(live) == 1 or (not live and len(everywhere) == 1):
-        backend, state = (live or everywhere)[0]
+    if len(live) == 1:
+        backend, state = live[0]
         return backend, as_now(backend, state)
+    # live by their records; that a run is over its manager alone knows
+    everywhere = [(backend, as_now(backend, state)) for backend, state in everywhere]
+    meant = [entry for entry in everywhere if entry[1].phase == "running"] or everywhere
+    if len(meant) == 1:
+        return meant[0]
     if not everywhere and len(left_out) == 1:
         raise left_out[0]
     if not everywhere and left_out:
@@ -82,9 +84,9 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     if not everywhere:
         raise NoRun(f"there is no run{looked_at(world, target)}", hint="rlctl up SPEC")
     raise UsageError(
-        f"which run? {_listed(state for _, state in live or everywhere)}",
-        hint="name one, as in: --run " + (live or everywhere)[0][1].run,
-        objects=tuple(state.run for _, state in live or everywhere),
+        f"which run? {_listed(state for _, state in meant)}",
+        hint=f"name one, as in: --run {meant[0][1].run}",
+        objects=tuple(state.run for _, state in meant),
     )
 
 
