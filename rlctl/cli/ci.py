@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.options import Utc, verb
-from rlctl.cli.text import plain, span, stamp, table
+from rlctl.cli.text import moment_of, plain, span, table
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def builds(
     found = _client(world, url, token_file).get("/api/v1/builds", project=project, limit=limit)
     rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
     for one in found["builds"]:
-        when = stamp(datetime.fromtimestamp(one["created"], UTC), utc=utc, date=True)[:19]
+        when = moment_of(one["created"], utc=utc)
         what = plain(one["reason"] if one["state"] in (*TERMINAL_BAD, "ignored") else one["title"])[:60]
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
@@ -248,7 +247,7 @@ def audit(
     found = _people(config).audited(limit)
     rows = [("WHEN", "WHO", "ACTION", "OBJECT")]
     for at, who, action, thing in found:
-        rows.append((stamp(datetime.fromtimestamp(at, UTC), utc=utc, date=True)[:19], who, action, plain(thing)))
+        rows.append((moment_of(at, utc=utc), who, action, plain(thing)))
     world.lines(table(rows) if found else ())
     world.document({"audit": [dict(zip(("at", "who", "action", "object"), one, strict=True)) for one in found]})
     return 0

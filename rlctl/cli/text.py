@@ -101,11 +101,16 @@ def span(text: str, option: str) -> float:
     return length_s
 
 
-def stamp(time: datetime, *, utc: bool, date: bool = False) -> str:
-    """A time of day to the millisecond, in the local zone unless `utc`; with the date when asked."""
+def stamp(time: datetime, *, utc: bool) -> str:
+    """A time of day to the millisecond, in the local zone unless `utc`."""
     local = time.astimezone(UTC if utc else None)
-    text = local.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S") + f".{local.microsecond // 1000:03d}"
-    return text + ("Z" if utc else "")
+    return local.strftime("%H:%M:%S") + f".{local.microsecond // 1000:03d}" + ("Z" if utc else "")
+
+
+def moment_of(time: datetime | float, *, utc: bool) -> str:
+    """Date and time to the second, in the local zone unless `utc`; a number is seconds since the epoch."""
+    time = time if isinstance(time, datetime) else datetime.fromtimestamp(time, UTC)
+    return time.astimezone(UTC if utc else None).strftime("%Y-%m-%d %H:%M:%S") + ("Z" if utc else "")
 
 
 def rfc3339(time: datetime) -> str:

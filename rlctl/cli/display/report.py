@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlctl.cli.context import ON_CLUSTERS, WideOutput, World
 from rlctl.cli.run.problems import as_lines
 from rlctl.cli.run.snapshot import Snapshot
-from rlctl.cli.text import age, clock, count, number, percent, plain, sparkline, stamp, table, whole
+from rlctl.cli.text import age, clock, count, moment_of, number, percent, plain, sparkline, table, whole
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process
@@ -59,9 +59,7 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
         lines.append("  " + shares(snapshot))
         if status["verdict"]["suggest"]:
             lines.append(f"  next: {status['verdict']['suggest']}")
-    where = (
-        f"{snapshot.where or state.target}, {state.uid[:8]}, started {stamp(state.created, utc=utc, date=True)[:19]}"
-    )
+    where = f"{snapshot.where or state.target}, {state.uid[:8]}, started {moment_of(state.created, utc=utc)}"
     lines += [
         "",
         *table([("run", f"{state.run}: {snapshot.phase}, {clock(status['wall_s'])} on {where}"), *_facts(snapshot)]),

@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +17,7 @@ from rlctl.cli.models.fetched import Code, code_of
 from rlctl.cli.models.listing import whole
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
-from rlctl.cli.text import count, number, stamp, table
+from rlctl.cli.text import count, moment_of, number, table
 from rlctl.errors import RlctlError, UsageError
 
 _SHOWN = 100
@@ -89,7 +88,7 @@ def _list(world: World, run: str, episodes: list[Episode], *, utc: bool) -> int:
         if one.damaged:
             rows.append((one.name, one.kind, *["-"] * 4, size, one.damaged))
             continue
-        when = stamp(datetime.fromtimestamp(shown["created"], UTC), utc=utc, date=True)[:19]
+        when = moment_of(shown["created"], utc=utc)
         error = shown["error"] if len(shown["error"]) <= _SHOWN else f"{shown['error'][:_SHOWN]}..."
         version = "-" if shown["version"] is None else str(shown["version"])
         rows.append((one.name, one.kind, count(one.steps), number(shown["return"]), version, when, size, error or "-"))
