@@ -45,7 +45,8 @@ def debug(
     load(world, specs, sets, "local")  # for its problems; findings are about a run
     options = {"--json": world.as_json, "--quiet": world.quiet, "--pdb": pdb}
     command = [sys.executable, "-m", "rlctl_agents", "debug", *map(str, specs)]
-    command += [f"--set={one}" for one in sets or ()]
+    run = world.environ.get("RLCTL_RUN")
+    command += [f"--set={one}" for one in (*([f"run={run}"] if run else ()), *(sets or ()))]
     command += [f"--updates={updates}", f"--episodes={episodes}", *(name for name, given in options.items() if given)]
     world.become(command)
     return 0
