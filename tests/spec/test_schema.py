@@ -120,7 +120,6 @@ def test_the_json_schema_holds_no_default_and_no_algorithm_of_what_is_not_built(
     names = {value for part in _walk(schema) for value in (part.get("const"), *part.get("enum", ()))}
     assert "impala" in names
     assert "r2d2" in names
-    assert "Unknown" not in schema["$defs"]
 
 
 def test_what_is_refused_as_not_built_is_hidden_unless_other_values_of_it_can_be_used() -> None:
