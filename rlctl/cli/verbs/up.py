@@ -19,7 +19,7 @@ from rlctl.cli.display.progress import Progress
 from rlctl.cli.models.initial import initial
 from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run.clusters import where
-from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
+from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_notes
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
 from rlctl.cli.text import span
 from rlctl.errors import RlctlError, TimedOut
@@ -88,8 +88,7 @@ def up(
         with initial(world, loaded) as policy:
             with trial.begun(world, loaded, policy) as asked:  # imports a simulator while we look for the run
                 prepared = beside(world, loaded, mint=True, pull=pull)
-                say_findings(world, prepared.loaded)
-                say_images(world, prepared)
+                say_notes(world, prepared)
                 refuse(prepared)
                 run = prepared.plan.run
                 if nothing_to_do(prepared):
