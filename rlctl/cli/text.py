@@ -59,13 +59,13 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     return "".join(_BARS[round((value - low) / (high - low) * (len(_BARS) - 1))] for value in shown)
 
 
-def table(rows: Iterable[Sequence[str]], *, indent: str = "", gap: str = "   ") -> list[str]:
+def table(rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
     """Rows as aligned lines without trailing blanks; the first row may be a heading."""
     cells = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
     columns = max((len(row) for row in cells), default=0)
     widths = [max((len(row[at]) for row in cells if at < len(row)), default=0) for at in range(columns)]
     return [
-        (indent + gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))).rstrip()
+        (indent + "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))).rstrip()
         for row in cells
     ]
 

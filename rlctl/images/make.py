@@ -78,13 +78,12 @@ class ImageMaker:
 
     Args:
         builder: builds and pushes.
-        registry: queried for existing images; stores artifacts.
+        registry: queried for existing images; stores the list of packages (SBOM) of each that is pushed.
         options: options of the build.
         workspace: an empty folder.
         push: push what is built.
         say: called with every line.
         check: raises if an image may not be laid under code, before its registry is queried.
-        artifacts: store the list of its packages (SBOM) beside each image.
     """
 
     builder: Builder
@@ -94,7 +93,6 @@ class ImageMaker:
     push: bool
     say: Callable[[str], object]
     check: Callable[[Reference], object] = lambda _: None
-    artifacts: bool = False
 
     def own(self, names: Sequence[Name]) -> Iterator[BuiltImage]:
         """Build our own images.
@@ -222,8 +220,6 @@ class ImageMaker:
 
     def _listed(self, reference: Reference, digest: str) -> str:
         """Store the list of packages (SBOM) of a pushed image beside it; returns its name, or "" with a note."""
-        if not self.artifacts:
-            return ""
         try:
             found = referrers.sbom(self.registry, reference, digest)
         except BackendUnreachable as error:

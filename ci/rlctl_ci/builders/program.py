@@ -80,7 +80,7 @@ class Program:
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
         maker = ImageMaker(
-            builder, registry, wish, workspace, True, job.say, allowed.check, artifacts=True,
+            builder, registry, wish, workspace, True, job.say, allowed.check,
         )  # fmt: skip
         found = []
         for one in maker.with_code(code, published, CODE_IN):

@@ -33,12 +33,10 @@ class Reading:
             raise CiError(f"there is no build {number}", hint="rlctl ci builds")
         return Build.of(row[0])
 
-    def builds(
-        self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
-    ) -> list[Build]:
+    def builds(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Build]:
         """Builds, newest first, with numbers below `before`; at most 200."""
         where, values = ["1"], []
-        for clause, value in (("project = ?", project), ("id < ?", before), ("state = ?", state)):
+        for clause, value in (("project = ?", project), ("id < ?", before)):
             if value is not None:
                 where.append(clause)
                 values.append(value)

@@ -25,10 +25,8 @@ class MaskedReading(Reading):
         found = super().build(number)
         return replace(found, reason=self._mask(found.project)(found.reason))
 
-    def builds(
-        self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
-    ) -> list[Build]:
-        found = super().builds(project=project, before=before, limit=limit, state=state)
+    def builds(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Build]:
+        found = super().builds(project=project, before=before, limit=limit)
         masks = self._masks(one.project for one in found)
         return [replace(one, reason=masks[one.project](one.reason)) for one in found]
 

@@ -167,12 +167,12 @@ class Pages:
     async def sign_in(self, request: Request) -> Response:
         if request.method != "POST":
             return HTMLResponse(_sign_in())
-        opened = await run_in_threadpool(self.sessions.open, (await fields(request)).get("token", ""))
-        if opened is None:
+        cookie = await run_in_threadpool(self.sessions.open, (await fields(request)).get("token", ""))
+        if cookie is None:
             return HTMLResponse(_sign_in("There is no such token, or it has expired."), 401)
         response = RedirectResponse("/", 303)
         response.set_cookie(
-            COOKIE, opened[0], max_age=int(VALID_S), httponly=True, samesite="strict", secure=self._secure, path="/"
+            COOKIE, cookie, max_age=int(VALID_S), httponly=True, samesite="strict", secure=self._secure, path="/"
         )
         return response
 

@@ -49,17 +49,17 @@ class Sessions:
         self._people, self._rate, self._open_reading = people, rate, open_reading
         self._known: dict[str, Session] = {}
 
-    def open(self, token: str) -> tuple[str, Session] | None:
-        """Open a session; returns the value of its cookie and the session, or None: the token is not valid."""
+    def open(self, token: str) -> str | None:
+        """Open a session; returns the value of its cookie, or None: the token is not valid."""
         if self._people.whose(token) is None:
             return None
         now = time.time()
         self._known = {key: one for key, one in self._known.items() if one.until > now}
         while len(self._known) >= _MOST:
             self._known.pop(next(iter(self._known)))
-        key, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), now + VALID_S)
-        self._known[key] = session
-        return key, session
+        key = secrets.token_urlsafe(32)
+        self._known[key] = Session(token, secrets.token_urlsafe(32), now + VALID_S)
+        return key
 
     def close(self, request: Request) -> None:
         self._known.pop(request.cookies.get(COOKIE, ""), None)

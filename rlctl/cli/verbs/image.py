@@ -262,7 +262,7 @@ def _maker(world: World, build_options: BuildOptions, wanted: BuilderName, *, pu
         )
         registry = Registry(build_options.verify, logins(world.environ))
         yield ImageMaker(
-            chosen, registry, build_options, workspace, push, lambda line: world.say(plain(line)), artifacts=True
+            chosen, registry, build_options, workspace, push, lambda line: world.say(plain(line))
         )  # fmt: skip
 
 
