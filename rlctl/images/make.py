@@ -103,14 +103,14 @@ class ImageMaker:
         folder = self.workspace / "context"
         context.stage(folder)
         for name in names:
-            recipe = context.RECIPES[name]
+            file = folder / context.DOCKERFILES[name]
             given = {"BASE": self._own_base(self.options.bases[name])} if name in self.options.bases else {}
-            base = {**given, **self.options.args}.get("BASE") or context.usual_base(folder / recipe.file)
+            base = {**given, **self.options.args}.get("BASE") or context.usual_base(file)
             known = Reference.parse(base)
             about = {"BASE_NAME": str(known.by_tag), "BASE_DIGEST": known.digest}
             reference = self.options.reference(name, self.options.tag)
             args = {"VERSION": __version__, **about, **given, **self.options.args}
-            build = self.options.build(reference, folder, folder / recipe.file, recipe.target, args)
+            build = self.options.build(reference, folder, file, name, args)
             yield self._finish(name, reference, self._built(build), base)
 
     def _own_base(self, text: str) -> str:
