@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from rlctl.images.builders.base import NAMES
-from rlctl.images.context import FILES, PACKAGE, DOCKERFILES, sources, stage
+from rlctl.images.context import DOCKERFILES, FILES, PACKAGE, sources, stage
 
 ROOT = Path(__file__).parents[2]
 
