@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.clusters import backend_of, recorded, way_out
 from rlctl.cli.run.target import recorded_target
-from rlctl.errors import Conflict, Problem, SpecError, UsageError
+from rlctl.errors import Conflict, SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Document, RunState
@@ -179,18 +179,15 @@ def _with_digests(
     from rlctl.images.registry.client import Registry
     from rlctl.images.registry.logins import logins
     from rlctl.images.registry.pinning import pin
+    from rlctl.spec.yaml import located
 
     known = logins(world.environ)
     try:
         found: Pinned = pin(given, recorded_images, lambda host: Registry(not loopback(host), known), pull=pull)
     except SpecError as error:
-        raise SpecError([_placed(loaded, problem) for problem in error.problems], hint=error.hint) from error
+        problems = [located(tuple(one.path.split(".")), one.message, loaded.places) for one in error.problems]
+        raise SpecError(problems, hint=error.hint) from error
     return spec.model_copy(update={"images": spec.images.model_copy(update=dict(found.images))}), found.asked
-
-
-def _placed(loaded: Loaded, problem: Problem) -> Problem:
-    place = loaded.locate(tuple(problem.path.split(".")))
-    return problem if place is None else replace(problem, file=place.file, line=place.line, column=place.column)
 
 
 def _images_of(state: RunState) -> dict[str, str]:

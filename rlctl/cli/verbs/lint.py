@@ -116,13 +116,14 @@ def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
 
 def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Location | None:
     """Location of a value, or of the nearest mapping written around it; None for a default."""
+    from rlctl.spec.yaml import nearest
+
     values: Any = loaded.values
     for key in path:
         if not isinstance(values, dict) or key not in values:
             return None
         values = values[key]
-    around = (loaded.locate(path[:size]) for size in range(len(path), 0, -1))
-    return next((place for place in around if place is not None), None)
+    return nearest(path, loaded.places)
 
 
 def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:
