@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
@@ -11,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from rlctl.cli.context import World
+from rlctl.cli.context import World, require
 from rlctl.cli.models.episodes import WHEN, Episode, chosen, is_name, recorded
 from rlctl.cli.models.fetched import Code, code_of
 from rlctl.cli.models.listing import whole
@@ -73,9 +72,7 @@ def repro(
 
 def _play(world: World, file: str, name: str, code: Path | None, *, pdb: bool) -> None:
     """Replace this process by the program that plays a recorded episode."""
-    for package in ("rlctl_agents", "gymnasium"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
+    require("local", "rlctl_agents", "gymnasium")
     options = {"--json": world.as_json, "--quiet": world.quiet, "--pdb": pdb, f"--code={code}": code}
     given = [option for option, wanted in options.items() if wanted]
     world.become([sys.executable, "-m", "rlctl_agents", "repro", file, f"--name={name}", *given])
