@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from rlctl_ci.store.people import People
 
 FOLLOW_S = 0.5
-TERMINAL_BAD = ("failed", "rolled_back", "cancelled")
 
 app = typer.Typer(rich_markup_mode=None, help="Build and redeploy on a push: the service, and its builds.")
 
@@ -92,7 +91,8 @@ def builds(
     rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
     for one in found["builds"]:
         when = moment_of(one["created"], utc=utc)
-        what = plain(one["reason"] if one["state"] in (*TERMINAL_BAD, "ignored") else one["title"])[:60]
+        by_reason = one["state"] in ("failed", "rolled_back", "cancelled", "ignored")
+        what = plain(one["reason" if by_reason else "title"])[:60]
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
         )
@@ -115,6 +115,8 @@ def log(
     token_file: TokenFile = None,
 ) -> int:
     """Print what a build has said."""
+    from rlctl_ci.core.states import TERMINAL
+
     client = _client(world, url, token_file)
     offset, state, text = 0, "", ""
     while True:
@@ -124,7 +126,7 @@ def log(
             world.data(plain(line))
         if more:
             continue
-        if not follow or state in ("succeeded", "ignored", "superseded", *TERMINAL_BAD):
+        if not follow or state in TERMINAL:
             break
         world.sleep(FOLLOW_S)
     world.document({"build": build, "state": state, "offset": offset, "log": text})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import secrets as random
@@ -25,6 +24,7 @@ from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transie
 from rlctl_ci.core.logs import MASK, Log, Masker
 from rlctl_ci.forges.base import Event, text
 from rlctl_ci.git.refs import HEADS
+from rlctl_ci.sandbox.locks import taken
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
@@ -363,15 +363,7 @@ def _say(what: str, error: Exception) -> None:
 def _only_one(path: Path) -> IO[str]:
     """Take the lock of a folder; waits, since a child that a killed service had just forked keeps it until its exec."""
     file = path.open("a+")
-    if not Waiting(LOCK_WITHIN_S).until(lambda: _locked(file), every_s=0.01):
+    if not Waiting(LOCK_WITHIN_S).until(lambda: taken(file.fileno()), every_s=0.01):
         file.close()
         raise CiError(f"another `rlctl ci serve` uses {path.parent}", hint="one process for one folder")
     return file
-
-
-def _locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
