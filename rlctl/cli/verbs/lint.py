@@ -62,14 +62,7 @@ def lint(
         for problem in error.problems:
             world.data(str(problem))
         world.complain(f"{error.message}: the spec is invalid")
-        said = {
-            "code": error.exit_code,
-            "reason": error.reason,
-            "message": error.message,
-            "hint": error.hint,
-            "objects": list(error.objects),
-        }
-        world.document({"error": said, "problems": error.problems})
+        world.document({"error": error.as_plain(), "problems": error.problems})
         return error.exit_code
     values = [{"path": path, "value": value, "origin": where} for path, value, where in origins(loaded)]
     if show_origin:
