@@ -146,18 +146,18 @@ class Api:
 
         return JSONResponse({"build_id": await run_in_threadpool(act)}, 202)
 
-    async def act(self, request: Request) -> Response:
+    async def act(self, request: Request, verb: str) -> Response:
         """cancel and retry of a build."""
         person = self.sessions.require(request, "trigger", request.headers.get("x-csrf-token"))
         build = self._build(request)
-        done = await run_in_threadpool(act_on_build, self.service, person.name, build, request.path_params["verb"])
+        done = await run_in_threadpool(act_on_build, self.service, person.name, build, verb)
         return JSONResponse(done, 202)
 
-    async def act_on_project(self, request: Request) -> Response:
+    async def act_on_project(self, request: Request, verb: str) -> Response:
         """pause, resume and rollback of a project."""
         person = self.sessions.require(request, "deploy", request.headers.get("x-csrf-token"))
         name = request.path_params["project"]
-        done = await run_in_threadpool(act_on_project, self.service, person.name, name, request.path_params["verb"])
+        done = await run_in_threadpool(act_on_project, self.service, person.name, name, verb)
         return JSONResponse(done, 202)
 
     def _build(self, request: Request) -> Build:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,12 @@ def make(
         ("/api/v1/deploys", api.deploys, ["GET"]),
         ("/api/v1/builds/{number:build}", api.build, ["GET"]),
         ("/api/v1/builds/{number:build}/log", api.log, ["GET"]),
-        *((f"/api/v1/builds/{{number:build}}/{verb}", _with(api.act, verb), ["POST"]) for verb in ("cancel", "retry")),
         *(
-            (f"/api/v1/projects/{{project}}/{verb}", _with(api.act_on_project, verb), ["POST"])
+            (f"/api/v1/builds/{{number:build}}/{verb}", partial(api.act, verb=verb), ["POST"])
+            for verb in ("cancel", "retry")
+        ),
+        *(
+            (f"/api/v1/projects/{{project}}/{verb}", partial(api.act_on_project, verb=verb), ["POST"])
             for verb in ("pause", "resume", "rollback")
         ),
         ("/", pages.overview, ["GET"]),
@@ -119,9 +123,12 @@ def make(
         ("/favicon.ico", static, ["GET"]),  # browsers ask for it on a page without an icon, such as a log
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
-        *((f"/builds/{{number:build}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
         *(
-            (f"/projects/{{project}}/{verb}", _with(pages.act, verb), ["POST"])
+            (f"/builds/{{number:build}}/{verb}", partial(pages.act, verb=verb), ["POST"])
+            for verb in ("cancel", "retry")
+        ),
+        *(
+            (f"/projects/{{project}}/{verb}", partial(pages.act, verb=verb), ["POST"])
             for verb in ("pause", "resume", "rollback")
         ),
     ]
@@ -144,12 +151,3 @@ def _seldom(handler: Any, rate: RateLimit) -> Any:
         return last
 
     return answered
-
-
-def _with(handler: Any, verb: str) -> Any:
-    async def named(request: Request) -> Response:
-        request.path_params["verb"] = verb
-        answer: Response = await handler(request)
-        return answer
-
-    return named

@@ -176,10 +176,9 @@ class Pages:
         )
         return response
 
-    async def act(self, request: Request) -> Response:
+    async def act(self, request: Request, verb: str = "") -> Response:
         """A button: cancel, retry, pause, resume, rollback, sign-out."""
         form = await fields(request)
-        verb = request.path_params.get("verb", "sign-out")
         scope: Scope | None = None  # None: sign out
         if "number" in request.path_params or "project" in request.path_params:
             scope = "trigger" if "number" in request.path_params else "deploy"
