@@ -51,7 +51,7 @@ def serve(
     read = _config(config, files=True)
     try:
         from rlctl_ci.core.service import Service
-        from rlctl_ci.core.wiring import of
+        from rlctl_ci.core.wiring import adapters_of
         from rlctl_ci.web.serve import check as refuse
         from rlctl_ci.web.serve import serve as run
     except ModuleNotFoundError as error:
@@ -68,7 +68,7 @@ def serve(
     if check:
         world.document({"ok": True, "projects": list(read.projects)})
         return 0
-    service = Service(read, of)
+    service = Service(read, adapters_of)
     if not read.loopback and not service.people.any_token():
         world.say("note: there is no token yet, so hooks alone are answered: rlctl ci token NAME --scope admin")
     world.say(f"listening on {'https' if read.tls_cert else 'http'}://{read.listen}, state in {read.folder}")

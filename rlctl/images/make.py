@@ -132,7 +132,7 @@ class ImageMaker:
 
         Args:
             code: code to lay over the base.
-            published: name -> image in the spec; `bases` of the wish takes precedence.
+            published: name -> image in the spec; `bases` of the options takes precedence.
             names: names of CODE_IN.
 
         Raises:

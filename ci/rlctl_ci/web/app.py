@@ -27,7 +27,7 @@ from rlctl_ci.web.limits.rate import RateLimit
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.metrics import ServiceMetrics
 from rlctl_ci.web.pages import ICONS, SVG, Pages
-from rlctl_ci.web.sessions import Refused, Sessions
+from rlctl_ci.web.sessions import RequestRefused, Sessions
 
 STATIC = Path(__file__).parent / "static"
 READY_LOOKS_PER_MINUTE = 120
@@ -88,7 +88,7 @@ def make(
             return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
         icon = ICONS.get(name.removesuffix(".svg"))
         if icon is None:
-            raise Refused(404, "there is no such file")
+            raise RequestRefused(404, "there is no such file")
         return Response(SVG.format(icon), media_type="image/svg+xml", headers={"cache-control": "public, max-age=300"})
 
     routes: list[tuple[str, Any, list[str]]] = [
@@ -134,7 +134,7 @@ def make(
     ]
     app = Starlette(
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
-        exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
+        exception_handlers={HTTPException: refused, RequestRefused: refused, RlctlError: refused},
     )
     return Guard(app, config, places or ConnectionLimit())
 
