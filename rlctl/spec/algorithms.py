@@ -190,6 +190,7 @@ class Impala(OffPolicy):
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
     """Trace decay lambda."""
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 5e-4
+    """Learning rate of the optimizer."""
     advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "gae"
     """vtrace: as published, from the next row's target. gae: that of GAE where the experience is the learner's own.
 
@@ -585,6 +586,7 @@ class External(Algorithm):
 
     name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
+    """Settings of the class; it checks them in the role's environment."""
 
     @property
     def own_class(self) -> str:
