@@ -41,6 +41,13 @@ class RlctlError(Exception):
         self.hint = hint
         self.objects = objects
 
+    def as_plain(self) -> dict[str, object]:
+        """The error as `-o json` has it."""
+        return {
+            "code": self.exit_code, "reason": self.reason, "message": self.message, "hint": self.hint,
+            "objects": [*self.objects],
+        }  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

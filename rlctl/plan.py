@@ -16,7 +16,7 @@ from rlctl import __version__
 from rlctl.image_names import Reference
 from rlctl.spec.base import ROLES, Applies, Role
 from rlctl.spec.cluster import IMAGE_OF
-from rlctl.spec.fields import Leaf, as_written, leaves, max_actors, normal, resolved
+from rlctl.spec.fields import Leaf, as_written, leaves, max_actors, normal, picked, resolved
 from rlctl.spec.problems.checks import unsound
 from rlctl.spec.problems.later import not_built
 from rlctl.spec.problems.messages import in_words
@@ -148,14 +148,7 @@ class _Fields(NamedTuple):
 
     def pick(self, wanted: Callable[[Applies], bool]) -> dict[str, Any]:
         """Leaves whose mark satisfies `wanted`, nested as in the spec; sections without any are left out."""
-        picked: dict[str, Any] = {}
-        for path, _, applies in self.leaves:
-            if wanted(applies):
-                source, place = self.values, picked
-                for key in path[:-1]:
-                    source, place = source[key], place.setdefault(key, {})
-                place[path[-1]] = deepcopy(source[path[-1]])
-        return picked
+        return deepcopy(picked(self.values, (leaf.path for leaf in self.leaves if wanted(leaf.applies))))
 
 
 def _digest(content: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import secrets
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,7 @@ import typer
 
 from rlctl.cli.context import World
 from rlctl.cli.options import Utc, verb
-from rlctl.cli.text import plain, span, stamp, table
+from rlctl.cli.text import moment_of, plain, span, table
 from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from rlctl_ci.store.people import People
 
 FOLLOW_S = 0.5
-TERMINAL_BAD = ("failed", "rolled_back", "cancelled")
 
 app = typer.Typer(rich_markup_mode=None, help="Build and redeploy on a push: the service, and its builds.")
 
@@ -53,7 +51,7 @@ def serve(
     read = _config(config, files=True)
     try:
         from rlctl_ci.core.service import Service
-        from rlctl_ci.core.wiring import of
+        from rlctl_ci.core.wiring import adapters_of
         from rlctl_ci.web.serve import check as refuse
         from rlctl_ci.web.serve import serve as run
     except ModuleNotFoundError as error:
@@ -70,7 +68,7 @@ def serve(
     if check:
         world.document({"ok": True, "projects": list(read.projects)})
         return 0
-    service = Service(read, of)
+    service = Service(read, adapters_of)
     if not read.loopback and not service.people.any_token():
         world.say("note: there is no token yet, so hooks alone are answered: rlctl ci token NAME --scope admin")
     world.say(f"listening on {'https' if read.tls_cert else 'http'}://{read.listen}, state in {read.folder}")
@@ -92,8 +90,9 @@ def builds(
     found = _client(world, url, token_file).get("/api/v1/builds", project=project, limit=limit)
     rows = [("BUILD", "STATE", "PROJECT", "BRANCH", "COMMIT", "WHEN", "WHAT")]
     for one in found["builds"]:
-        when = stamp(datetime.fromtimestamp(one["created"], UTC), utc=utc, date=True)[:19]
-        what = plain(one["reason"] if one["state"] in (*TERMINAL_BAD, "ignored") else one["title"])[:60]
+        when = moment_of(one["created"], utc=utc)
+        by_reason = one["state"] in ("failed", "rolled_back", "cancelled", "ignored")
+        what = plain(one["reason" if by_reason else "title"])[:60]
         rows.append(
             (str(one["id"]), one["state"], one["project"], plain(one["branch"])[:30], one["sha"][:12], when, what)
         )
@@ -116,6 +115,8 @@ def log(
     token_file: TokenFile = None,
 ) -> int:
     """Print what a build has said."""
+    from rlctl_ci.core.states import TERMINAL
+
     client = _client(world, url, token_file)
     offset, state, text = 0, "", ""
     while True:
@@ -125,7 +126,7 @@ def log(
             world.data(plain(line))
         if more:
             continue
-        if not follow or state in ("succeeded", "ignored", "superseded", *TERMINAL_BAD):
+        if not follow or state in TERMINAL:
             break
         world.sleep(FOLLOW_S)
     world.document({"build": build, "state": state, "offset": offset, "log": text})
@@ -248,7 +249,7 @@ def audit(
     found = _people(config).audited(limit)
     rows = [("WHEN", "WHO", "ACTION", "OBJECT")]
     for at, who, action, thing in found:
-        rows.append((stamp(datetime.fromtimestamp(at, UTC), utc=utc, date=True)[:19], who, action, plain(thing)))
+        rows.append((moment_of(at, utc=utc), who, action, plain(thing)))
     world.lines(table(rows) if found else ())
     world.document({"audit": [dict(zip(("at", "who", "action", "object"), one, strict=True)) for one in found]})
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import os
 import re
@@ -75,6 +76,17 @@ class ReaderGone(Signalled):
 
     def __init__(self) -> None:
         super().__init__(141)
+
+
+def require(extra: str, *packages: str) -> None:
+    """Require packages that an extra of rlctl brings, without importing them.
+
+    Raises:
+        UsageError: one is not installed here.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise UsageError(f"{package} is not installed here", hint=f'pip install "rlctl[{extra}]"')
 
 
 def _browse(url: str) -> object:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -107,7 +107,7 @@ def _report(world: World, error: RlctlError) -> int:
     try:
         with suppress(RlctlError):  # a stream that cannot be written changes no exit code, here and below
             _explain(world, error)
-        _as_json(world, error.exit_code, error.reason, error.message, error.hint, error.objects)
+        _as_json(world, error.as_plain())
     except Signalled as gone:
         return gone.exit_code
     return error.exit_code
@@ -132,7 +132,8 @@ def _signalled(world: World, gone: Signalled) -> int:
             if gone.message:
                 world.complain(gone.message)
         if gone.exit_code != 141:
-            _as_json(world, gone.exit_code, "interrupted", "ended by a signal", "", ())
+            ended = {"code": gone.exit_code, "reason": "interrupted", "message": "ended by a signal"}
+            _as_json(world, {**ended, "hint": "", "objects": []})
     return gone.exit_code
 
 
@@ -142,7 +143,8 @@ def _bug(world: World, error: Exception) -> int:
         with suppress(RlctlError):
             world.complain(f"error: this is a bug in rlctl: {type(error).__name__}: {error}")
             world.complain(f"  the traceback is in {path}; please send it with what you did")
-        _as_json(world, BUG, "bug", f"{type(error).__name__}: {error}", f"traceback: {path}", (str(path),))
+        told = {"code": BUG, "reason": "bug", "message": f"{type(error).__name__}: {error}"}
+        _as_json(world, {**told, "hint": f"traceback: {path}", "objects": [str(path)]})
     except Signalled as gone:
         return gone.exit_code
     return BUG
@@ -180,9 +182,8 @@ def _write_bug(world: World, error: Exception) -> Path:
     return Path(os.devnull)
 
 
-def _as_json(world: World, code: int, reason: str, message: str, hint: str, objects: Sequence[str]) -> None:
+def _as_json(world: World, error: Mapping[str, object]) -> None:
     """Print an error as the only document on stdout; where the answer is already there, it is on stderr alone."""
-    error = {"code": code, "reason": reason, "message": message, "hint": hint, "objects": [*objects]}
     with suppress(RlctlError):
         if world.streams:
             world.line({"error": error})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -31,9 +30,9 @@ def run_names() -> list[str]:
 
 
 def sweep_names() -> list[str]:
-    """Sweeps of this machine, from the names of their folders alone."""
+    """Sweeps of this machine, from the names of their records alone."""
     try:
-        return sorted(name for name in os.listdir(state_home() / "sweeps") if not name.startswith("."))
+        return sorted(path.parent.name for path in (state_home() / "sweeps").glob("[!.]*/sweep.json"))
     except (OSError, UsageError):
         return []
 

@@ -59,13 +59,13 @@ def sparkline(values: Sequence[float | None], width: int) -> str:
     return "".join(_BARS[round((value - low) / (high - low) * (len(_BARS) - 1))] for value in shown)
 
 
-def table(rows: Iterable[Sequence[str]], *, indent: str = "", gap: str = "   ") -> list[str]:
+def table(rows: Iterable[Sequence[str]], *, indent: str = "") -> list[str]:
     """Rows as aligned lines without trailing blanks; the first row may be a heading."""
     cells = [[plain(cell).replace("\n", " ") for cell in row] for row in rows]
     columns = max((len(row) for row in cells), default=0)
     widths = [max((len(row[at]) for row in cells if at < len(row)), default=0) for at in range(columns)]
     return [
-        (indent + gap.join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))).rstrip()
+        (indent + "   ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False))).rstrip()
         for row in cells
     ]
 
@@ -101,11 +101,16 @@ def span(text: str, option: str) -> float:
     return length_s
 
 
-def stamp(time: datetime, *, utc: bool, date: bool = False) -> str:
-    """A time of day to the millisecond, in the local zone unless `utc`; with the date when asked."""
+def stamp(time: datetime, *, utc: bool) -> str:
+    """A time of day to the millisecond, in the local zone unless `utc`."""
     local = time.astimezone(UTC if utc else None)
-    text = local.strftime("%Y-%m-%d %H:%M:%S" if date else "%H:%M:%S") + f".{local.microsecond // 1000:03d}"
-    return text + ("Z" if utc else "")
+    return local.strftime("%H:%M:%S") + f".{local.microsecond // 1000:03d}" + ("Z" if utc else "")
+
+
+def moment_of(time: datetime | float, *, utc: bool) -> str:
+    """Date and time to the second, in the local zone unless `utc`; a number is seconds since the epoch."""
+    time = time if isinstance(time, datetime) else datetime.fromtimestamp(time, UTC)
+    return time.astimezone(UTC if utc else None).strftime("%Y-%m-%d %H:%M:%S") + ("Z" if utc else "")
 
 
 def rfc3339(time: datetime) -> str:

@@ -7,7 +7,6 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -20,20 +19,10 @@ FILES: Final = ("Dockerfile.actor", "Dockerfile.learner", "LICENSE", "README.md"
 PACKED: Final = Path("images", "packed")
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Dockerfile and target of one of our images."""
-
-    file: str
-    target: str
-
-
-RECIPES: Final[dict[Name, Recipe]] = {
-    "core": Recipe("Dockerfile.actor", "core"),
-    "actor": Recipe("Dockerfile.actor", "actor"),
-    "learner": Recipe("Dockerfile.learner", "learner"),
-    "ci": Recipe("Dockerfile.actor", "ci"),
-}
+DOCKERFILES: Final[dict[Name, str]] = {
+    "core": "Dockerfile.actor", "actor": "Dockerfile.actor", "learner": "Dockerfile.learner", "ci": "Dockerfile.actor",
+}  # fmt: skip
+"""Our images -> the Dockerfile with a target of that name."""
 
 
 def usual_base(file: Path) -> str:

@@ -78,13 +78,12 @@ class ImageMaker:
 
     Args:
         builder: builds and pushes.
-        registry: queried for existing images; stores artifacts.
+        registry: queried for existing images; stores the list of packages (SBOM) of each that is pushed.
         options: options of the build.
         workspace: an empty folder.
         push: push what is built.
         say: called with every line.
         check: raises if an image may not be laid under code, before its registry is queried.
-        artifacts: store the list of its packages (SBOM) beside each image.
     """
 
     builder: Builder
@@ -94,7 +93,6 @@ class ImageMaker:
     push: bool
     say: Callable[[str], object]
     check: Callable[[Reference], object] = lambda _: None
-    artifacts: bool = False
 
     def own(self, names: Sequence[Name]) -> Iterator[BuiltImage]:
         """Build our own images.
@@ -105,14 +103,14 @@ class ImageMaker:
         folder = self.workspace / "context"
         context.stage(folder)
         for name in names:
-            recipe = context.RECIPES[name]
+            file = folder / context.DOCKERFILES[name]
             given = {"BASE": self._own_base(self.options.bases[name])} if name in self.options.bases else {}
-            base = {**given, **self.options.args}.get("BASE") or context.usual_base(folder / recipe.file)
+            base = {**given, **self.options.args}.get("BASE") or context.usual_base(file)
             known = Reference.parse(base)
             about = {"BASE_NAME": str(known.by_tag), "BASE_DIGEST": known.digest}
             reference = self.options.reference(name, self.options.tag)
             args = {"VERSION": __version__, **about, **given, **self.options.args}
-            build = self.options.build(reference, folder, folder / recipe.file, recipe.target, args)
+            build = self.options.build(reference, folder, file, name, args)
             yield self._finish(name, reference, self._built(build), base)
 
     def _own_base(self, text: str) -> str:
@@ -134,7 +132,7 @@ class ImageMaker:
 
         Args:
             code: code to lay over the base.
-            published: name -> image in the spec; `bases` of the wish takes precedence.
+            published: name -> image in the spec; `bases` of the options takes precedence.
             names: names of CODE_IN.
 
         Raises:
@@ -222,8 +220,6 @@ class ImageMaker:
 
     def _listed(self, reference: Reference, digest: str) -> str:
         """Store the list of packages (SBOM) of a pushed image beside it; returns its name, or "" with a note."""
-        if not self.artifacts:
-            return ""
         try:
             found = referrers.sbom(self.registry, reference, digest)
         except BackendUnreachable as error:

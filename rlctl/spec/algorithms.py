@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from rlctl.spec.base import MUTABLE, Model, new_run, restart
 from rlctl.spec.words import CLASS_PATH
@@ -190,6 +190,7 @@ class Impala(OffPolicy):
     lambda_: Annotated[float, Field(ge=0, le=1, alias="lambda"), restart("learner"), MUTABLE] = 0.95
     """Trace decay lambda."""
     lr: Annotated[float, Field(gt=0, le=1), restart("learner"), MUTABLE] = 5e-4
+    """Learning rate of the optimizer."""
     advantage: Annotated[Literal["vtrace", "gae"], restart("learner")] = "gae"
     """vtrace: as published, from the next row's target. gae: that of GAE where the experience is the learner's own.
 
@@ -577,17 +578,6 @@ class Td3(Continuous):
     """That noise is clipped to [-target_noise_clip, target_noise_clip]."""
 
 
-def _refused(name: str) -> str:
-    raise ValueError("no algorithm of this name")
-
-
-class Unknown(Algorithm):
-    """A name that no algorithm has: the name is the only fault of its section."""
-
-    model_config = ConfigDict(extra="allow")
-    name: Annotated[str, AfterValidator(_refused), new_run("learner", "actor", "evaluator")]
-
-
 class External(Algorithm):
     """An algorithm of the user's own, `package.module:Class`; the class checks `params` in the role's environment."""
 
@@ -596,6 +586,7 @@ class External(Algorithm):
 
     name: Annotated[str, Field(pattern=CLASS_PATH), new_run("learner", "actor", "evaluator")]
     params: Annotated[dict[str, Any], restart("learner", "actor", "evaluator")] = {}
+    """Settings of the class; it checks them in the role's environment."""
 
     @property
     def own_class(self) -> str:
@@ -604,23 +595,23 @@ class External(Algorithm):
 
 KINDS: dict[str, type[Algorithm]] = {
     "impala": Impala, "ppo": Ppo, "appo": Appo, "dqn": Dqn, "apex_dqn": ApexDqn, "r2d2": R2d2, "sac": Sac, "td3": Td3,
-    "unknown": Unknown, "external": External,
+    "external": External,
 }  # fmt: skip
 """Tag -> class of an algorithm; the tag of an algorithm of ours is its name."""
-BUILT = tuple(name for name in KINDS if name not in ("unknown", "external"))
+BUILT = tuple(name for name in KINDS if name != "external")
 """Algorithms of ours; the first is the default."""
 NEED_REPLAY = tuple(name for name in BUILT if KINDS[name].needs_replay)
 """Algorithms of ours that learn from a replay."""
 
 
 def tag(value: Any) -> str | None:
-    """Discriminator of an `algorithm:` section: its name; None when that is not text. No name means impala."""
+    """Discriminator of an `algorithm:` section: its name; None when no algorithm has it. No name means impala."""
     name = value.get("name") if isinstance(value, dict) else getattr(value, "name", None)
     if not isinstance(name, str):
         return "impala" if name is None else None
     if ":" in name:
         return "external"
-    return name if name in BUILT else "unknown"
+    return name if name in BUILT else None
 
 
 AnyAlgorithm = Annotated[
@@ -632,7 +623,6 @@ AnyAlgorithm = Annotated[
     | Annotated[R2d2, Tag("r2d2")]
     | Annotated[Sac, Tag("sac")]
     | Annotated[Td3, Tag("td3")]
-    | Annotated[Unknown, Tag("unknown")]
     | Annotated[External, Tag("external")],
     Discriminator(tag),
 ]

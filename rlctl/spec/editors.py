@@ -16,7 +16,6 @@ def json_schema() -> dict[str, Any]:
     schema = Spec.model_json_schema()
     for path in HIDDEN:
         _leave_out(schema, schema, path.split("."))
-    _without_unknown(schema)
     for policies in _sections(schema, schema["properties"]["policies"]):
         (policy,) = policies.pop("patternProperties").values()
         policies |= {"properties": {"main": policy}, "additionalProperties": False}
@@ -51,17 +50,6 @@ def _leave_out(schema: dict[str, Any], node: dict[str, Any], path: list[str]) ->
             _leave_out(schema, section["properties"][key], below)
         else:
             section["properties"].pop(key, None)
-
-
-def _without_unknown(node: Any) -> None:
-    """Remove the alternative for unknown names of algorithms."""
-    if isinstance(node, dict):
-        for value in node.values():
-            _without_unknown(value)
-    elif isinstance(node, list):
-        node[:] = [item for item in node if item != {"$ref": f"{_DEFINITIONS}Unknown"}]
-        for value in node:
-            _without_unknown(value)
 
 
 def _without_unused(schema: dict[str, Any]) -> None:

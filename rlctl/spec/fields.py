@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import UnionType
@@ -124,13 +124,17 @@ def normal(spec: Spec) -> Spec:
 def resolved(spec: Spec) -> dict[str, Any]:
     """Every value of a spec as plain data in its own shape, defaults included; what is not built yet is left out."""
     spec = filled(spec)
-    values, found = spec.model_dump(mode="json"), dict[str, Any]()
-    for path, _, _ in leaves(spec):
-        if not hidden(path):
-            source, place = values, found
-            for key in path[:-1]:
-                source, place = source[key], place.setdefault(key, {})
-            place[path[-1]] = source[path[-1]]
+    return picked(spec.model_dump(mode="json"), (leaf.path for leaf in leaves(spec) if not hidden(leaf.path)))
+
+
+def picked(values: Mapping[str, Any], paths: Iterable[tuple[str, ...]]) -> dict[str, Any]:
+    """Values at these paths, nested as they are there; sections without any are left out."""
+    found = dict[str, Any]()
+    for path in paths:
+        source, place = values, found
+        for key in path[:-1]:
+            source, place = source[key], place.setdefault(key, {})
+        place[path[-1]] = source[path[-1]]
     return found
 
 

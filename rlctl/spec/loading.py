@@ -20,7 +20,7 @@ from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import Spec
 from rlctl.spec.words import Path as Keys
 from rlctl.spec.words import dotted
-from rlctl.spec.yaml import Location, Tree
+from rlctl.spec.yaml import Location, Tree, located
 
 MAX_BYTES: Final = 256 << 10
 """Bytes of a spec file, at most."""
@@ -33,16 +33,12 @@ class Loaded:
     spec: Spec
     values: dict[str, Any]  # what the user wrote, merged; defaults are not in it
     base: Path  # folder of the first file: `code.path` and `storage.path` are relative to it
-    places: Mapping[Keys, Location]
+    places: Mapping[Keys, Location]  # of what the user wrote; line and column are 0 for `--set`
     findings: list[Problem]  # values that are valid, but probably not intended
-
-    def locate(self, path: Keys) -> Location | None:
-        """File, line and column of a value; None for a default. Line and column are 0 for `--set`."""
-        return self.places.get(path)
 
     def problem(self, fault: Fault) -> Problem:
         """Problem with the location of its value, or that of the nearest mapping around it."""
-        return _problem(fault, self.places)
+        return located(fault.path, fault.message, self.places)
 
 
 def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | None = None) -> Loaded:
@@ -77,10 +73,11 @@ def load(paths: Sequence[Path], sets: Sequence[str] = (), *, machine: Machine | 
     if spec is not None:
         unsound = [*checks.impossible(spec, base), *not_built(spec)]
         wrong += _first_by_path(fault for fault in unsound if not _rests_on(fault, faulty))
-    problems += [_problem(fault, tree.places) for fault in wrong]
+    problems += [located(fault.path, fault.message, tree.places) for fault in wrong]
     if problems or spec is None:
         raise SpecError(_in_order(problems, paths, sets))
-    findings = [_problem(fault, tree.places) for fault in hardly_meant(spec, base, machine or Machine.here())]
+    notes = hardly_meant(spec, base, machine or Machine.here())
+    findings = [located(fault.path, fault.message, tree.places) for fault in notes]
     findings = [*_in_order(findings, paths, sets), *unread_patches(spec, base, paths)]
     return Loaded(spec, tree.value, base, tree.places, findings)
 
@@ -278,15 +275,6 @@ def _first_by_path(faults: Any) -> list[Fault]:
     for fault in faults:
         found.setdefault(fault.path, fault)
     return list(found.values())
-
-
-def _problem(fault: Fault, places: Mapping[Keys, Location]) -> Problem:
-    """Problem of a fault, with its location, or that of the nearest mapping around it."""
-    place = next(
-        (places[fault.path[:length]] for length in range(len(fault.path), -1, -1) if fault.path[:length] in places),
-        Location(""),
-    )
-    return Problem(dotted(fault.path), fault.message, *place)
 
 
 def _in_order(problems: Sequence[Problem], paths: Sequence[Path], sets: Sequence[str]) -> list[Problem]:

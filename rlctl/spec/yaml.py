@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -65,6 +65,17 @@ class Tree:
 
     def report(self, path: Path, message: str, place: Location) -> None:
         self.problems.append(Problem(dotted(path), message, *place))
+
+
+def nearest(path: Path, places: Mapping[Path, Location]) -> Location:
+    """Location of a value, or of the nearest section around it that is written; without a file: of none."""
+    written = (path[:length] for length in range(len(path), -1, -1) if path[:length] in places)
+    return next((places[above] for above in written), Location(""))
+
+
+def located(path: Path, message: str, places: Mapping[Path, Location]) -> Problem:
+    """Problem of a value, with its location, or that of the nearest section around it."""
+    return Problem(dotted(path), message, *nearest(path, places))
 
 
 def read(text: str, file: str) -> Tree:

@@ -24,7 +24,7 @@ from rlctl_ci.config.settings import Config, Project
 from rlctl_ci.core.build_attempt import Adapters, Job
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import TERMINAL
-from rlctl_ci.core.wiring import maker
+from rlctl_ci.core.wiring import artifact_builder
 from rlctl_ci.forges.github import GitHub
 from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Artifact, Deploy, Push
@@ -164,7 +164,9 @@ class Killed:
         os._exit(0)
 
     def _hands(self, project: Project, service: Service) -> Adapters:
-        return Adapters(Git(project, service.folder / "git"), maker(project, service, self.outside.look), self.outside)
+        return Adapters(
+            Git(project, service.folder / "git"), artifact_builder(project, service, self.outside.look), self.outside
+        )
 
     def _send(self) -> None:
         """Send what was not acknowledged, or something again, or a new commit; perhaps to a service that is down."""

@@ -105,7 +105,7 @@ class Outside:
         low, high = sorted((int(before, 16), int(job.build.sha, 16)))
         return [self.paths.get(sha(number), "agents/a.py") for number in range(low + 1, high + 1)]
 
-    # Maker
+    # ArtifactBuilder
 
     def make(self, job: Job, source: Path) -> str:
         self._fault("make")

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlctl.cli.text import age, clock, count, moment, number, plain, span, sparkline, stamp, table
+from rlctl.cli.text import age, clock, count, moment, moment_of, number, plain, span, sparkline, stamp, table
 from rlctl.errors import UsageError
 from rlctl.spec.words import duration
 
@@ -113,6 +113,7 @@ def test_a_span_is_seconds_or_has_units() -> None:
 
 def test_a_stamp_in_utc_says_so() -> None:
     assert stamp(NOW, utc=True) == "04:00:00.000Z"
+    assert moment_of(NOW, utc=True) == moment_of(NOW.timestamp(), utc=True) == "2026-11-21 04:00:00Z"
 
 
 @pytest.mark.parametrize(

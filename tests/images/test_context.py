@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from rlctl.images.builders.base import NAMES
-from rlctl.images.context import FILES, PACKAGE, RECIPES, sources, stage
+from rlctl.images.context import DOCKERFILES, FILES, PACKAGE, sources, stage
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,8 +67,8 @@ def test_modes_and_times_follow_content_alone(tmp_path: Path) -> None:
     assert before["rlctl/plan.py"][2] != after["rlctl/plan.py"][2]
 
 
-def test_every_image_has_a_recipe_with_a_file_that_is_there() -> None:
-    assert tuple(RECIPES) == (*NAMES, "ci")
+def test_every_image_is_a_target_of_a_dockerfile_that_is_there() -> None:
+    assert tuple(DOCKERFILES) == (*NAMES, "ci")
     there = dict(sources(PACKAGE))
-    for recipe in RECIPES.values():
-        assert f" AS {recipe.target}\n" in there[recipe.file].read_text()
+    for name, file in DOCKERFILES.items():
+        assert f" AS {name}\n" in there[file].read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from rlctl.cli.verbs.image import BuilderName, ImageName
 from rlctl.images.builders.choose import BUILDERS
-from rlctl.images.context import RECIPES
+from rlctl.images.context import DOCKERFILES
 from rlctl.images.make import CODE_IN
 from tests.cli.conftest import Rlctl
 from tests.images.fakes import BELOW, CONFIG, DIGEST, MANIFEST, PUSHED, FakeRegistry
@@ -82,7 +82,7 @@ def option(command: list[str], name: str) -> list[str]:
 
 def test_the_choices_are_those_that_there_are() -> None:
     assert [name.value for name in BuilderName] == ["auto", *BUILDERS]
-    assert [name.value for name in ImageName] == list(RECIPES)
+    assert [name.value for name in ImageName] == list(DOCKERFILES)
 
 
 def test_build_makes_the_three_images_of_rlctl(rlctl: Rlctl, builder: Builder) -> None:

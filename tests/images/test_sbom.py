@@ -195,6 +195,6 @@ def test_a_list_with_holes_is_not_read_to_its_end(registry: Registry) -> None:
 def test_a_push_goes_on_without_a_registry_that_takes_the_list(tmp_path: Path) -> None:
     said: list[str] = []
     unused: Any = None
-    maker = ImageMaker(unused, Client(), BuildOptions("127.0.0.1:1"), tmp_path, True, said.append, artifacts=True)
+    maker = ImageMaker(unused, Client(), BuildOptions("127.0.0.1:1"), tmp_path, True, said.append)
     assert maker._listed(Reference("127.0.0.1:1", "rlctl-core", "1"), "sha256:" + "0" * 64) == ""
     assert "no SBOM beside 127.0.0.1:1/rlctl-core:1" in said[0]

@@ -98,7 +98,7 @@ def test_later_files_win_key_by_key_and_lists_replace(load_text: Load) -> None:
 def test_every_value_knows_the_file_that_it_comes_from(load_text: Load) -> None:
     locate = load_text(
         GOOD + "model:\n  hidden: [64, 64]\n", "model: {hidden: [8]}\n", sets=("algorithm.lr=0.1", "run=b")
-    ).locate
+    ).places.get
     assert locate(("env", "id")) == Location("spec.yaml", 2, 7)
     assert locate(("model", "hidden")) == Location("over-0.yaml", 1, 9)
     assert locate(("model", "hidden", 0)) == Location("over-0.yaml", 1, 18)

@@ -120,7 +120,14 @@ def test_the_json_schema_holds_no_default_and_no_algorithm_of_what_is_not_built(
     names = {value for part in _walk(schema) for value in (part.get("const"), *part.get("enum", ()))}
     assert "impala" in names
     assert "r2d2" in names
-    assert "Unknown" not in schema["$defs"]
+
+
+def test_a_hyperparameter_that_one_algorithm_describes_is_described_by_all() -> None:
+    told: dict[str, set[bool]] = {}
+    for kind in KINDS.values():
+        for name, field in kind.model_fields.items():
+            told.setdefault(name, set()).add(field.description is not None)
+    assert [name for name, both in told.items() if len(both) > 1] == []
 
 
 def test_what_is_refused_as_not_built_is_hidden_unless_other_values_of_it_can_be_used() -> None:

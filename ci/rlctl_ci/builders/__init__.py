@@ -1,1 +1,1 @@
-"""Builders, which make images or a folder of a commit: one file each, and a line in `rlctl_ci.core.wiring.maker`."""
+"""Builders, which make images or a folder of a commit: one file each, and a line in `core.wiring.artifact_builder`."""

@@ -36,7 +36,7 @@ class AppendedImages:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """`Maker` that appends a layer. No program is started, and no instruction of the repository is followed.
+    """`ArtifactBuilder` that appends a layer. No program is started, and no instruction of the repository is followed.
 
     Args:
         look: finds the run as it is; None: it does not run.

@@ -23,7 +23,8 @@ from rlctl_ci.store.records import Artifact
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """`Maker` of code folders. Nothing is executed; equal content is the same folder, whichever commit it comes from.
+    """`ArtifactBuilder` of code folders. Nothing is executed; equal content is the same folder, whichever commit it
+    comes from.
 
     Args:
         store: holds the folders; they stay for as long as a run's history needs them.

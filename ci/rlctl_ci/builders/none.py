@@ -14,7 +14,7 @@ from rlctl_ci.store.records import Artifact
 
 @dataclass(frozen=True, slots=True)
 class NoBuilder:
-    """`Maker` of nothing: the commit is only read.
+    """`ArtifactBuilder` of nothing: the commit is only read.
 
     Args:
         read: reads the commit.

@@ -36,7 +36,7 @@ NICE: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`ImageMaker` that runs buildah or docker.
+    """`ArtifactBuilder` that runs buildah or docker.
 
     Args:
         name: buildah or docker.
@@ -76,11 +76,11 @@ class Program:
             scratch=scratch,
         )
         registry = registry_of(project)
-        wish = BuildOptions(project.registry, plain=plain(project))
+        options = BuildOptions(project.registry, plain=plain(project))
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
         maker = ImageMaker(
-            builder, registry, wish, workspace, True, job.say, allowed.check, artifacts=True,
+            builder, registry, options, workspace, True, job.say, allowed.check,
         )  # fmt: skip
         found = []
         for one in maker.with_code(code, published, CODE_IN):

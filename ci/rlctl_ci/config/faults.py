@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from rlctl.errors import Problem
 from rlctl.spec.problems.messages import in_words
 from rlctl.spec.words import Path, closest, dotted, show
-from rlctl.spec.yaml import Location, Tree
+from rlctl.spec.yaml import Tree, located
 
 _PATTERNS: Final = {
     r"^[a-z0-9]+/[a-z0-9]+$": "a system and a processor, as in linux/amd64",
@@ -43,14 +43,8 @@ def problems(error: ValidationError, tree: Tree, sections: Mapping[str, type[Bas
         else:  # `_parsing`: a text that does not parse as the type
             message = in_words({**detail, "type": kind.replace("_parsing", "_type")}, tree.texts.get(path))
         if path not in tree.broken:  # its syntax error is reported already
-            found.append(problem(path, f"the name {message}" if "[key]" in detail["loc"] else message, tree))
+            found.append(located(path, f"the name {message}" if "[key]" in detail["loc"] else message, tree.places))
     return found
-
-
-def problem(path: Path, message: str, tree: Tree) -> Problem:
-    """Problem with the location of the value, or of the closest section above it that is in the file."""
-    places = (tree.places.get(path[:length]) for length in range(len(path), -1, -1))
-    return Problem(dotted(path), message, *next((place for place in places if place), Location("")))
 
 
 def in_order(found: Iterable[Problem]) -> list[Problem]:

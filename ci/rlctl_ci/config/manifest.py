@@ -17,12 +17,14 @@ from rlctl_ci.config.settings import Config, Project
 TEMPLATE: Final = "kubernetes/ci.yaml.j2"
 MOST_ACTORS: Final = 100_000
 """Actors of one run, at most: the limit of its spec."""
+_NAME: Final = "rlctl-ci"
+"""Name of all objects; the ConfigMap and the Secret that a person makes begin with it."""
 _API_SERVER: Final = (443, 6443)
 """Ports of the API server: network policies see them after a Service's address has been translated."""
 
 
 def manifest(
-    config: Config, *, namespace: str, image: str, host: str, own: str | None = None, name: str = "rlctl-ci",
+    config: Config, *, namespace: str, image: str, host: str, own: str | None = None,
     size: str = "20Gi", storage_class: str | None = None, pull_secrets: Sequence[str] = (),
 ) -> str:  # fmt: skip
     """Manifest of the service: one YAML text.
@@ -33,7 +35,6 @@ def manifest(
         image: image, by digest, that holds rlctl with its extras ci and kubernetes, and git.
         host: a name of `hosts:`, which probes send as `Host:`.
         own: namespace of the service; None: that of the runs.
-        name: name of all objects; the ConfigMap and the Secret that a person makes begin with it.
         size: size of the disk for database, logs and repositories.
         storage_class: storage class of that disk; None: the default of the cluster.
         pull_secrets: Secrets with the logins with which nodes pull the image.
@@ -63,13 +64,13 @@ def manifest(
             f"no project has target: kubernetes and a run in namespace {namespace}",
             hint=f"-n {' or '.join(sorted({one.namespace for one in on_cluster if one.namespace})) or 'NAME'}",
         )
-    labels = {"app.kubernetes.io/name": "rlctl-ci", "app.kubernetes.io/instance": name}
+    labels = {"app.kubernetes.io/name": _NAME, "app.kubernetes.io/instance": _NAME}
     claim = {"accessModes": ["ReadWriteOncePod"], "resources": {"requests": {"storage": size}}}
     values = {
-        "namespace": namespace, "own": own, "image": image, "host": host, "name": name, "labels": labels,
+        "namespace": namespace, "own": own, "image": image, "host": host, "name": _NAME, "labels": labels,
         "claim": claim if storage_class is None else {**claim, "storageClassName": storage_class},
         "pull_secrets": [{"name": secret} for secret in pull_secrets],
-        "config": f"{name}-config", "secret": f"{name}-secrets", "port": config.port,
+        "config": f"{_NAME}-config", "secret": f"{_NAME}-secrets", "port": config.port,
         "ports": [{"port": port} for port in sorted({*_API_SERVER, *(port for one in here for port in _ports(one))})],
         "of": _objects(sorted({one.run for one in here})),
     }  # fmt: skip

@@ -21,7 +21,7 @@ from rlctl.spec import yaml
 from rlctl.spec.layout import state_home
 from rlctl.spec.schema import RUN_NAME
 from rlctl.spec.words import Path as Keys
-from rlctl.spec.yaml import Location, Tree
+from rlctl.spec.yaml import Location, Tree, located
 from rlctl_ci.config import faults
 from rlctl_ci.git.refs import fault
 
@@ -341,13 +341,13 @@ def _unusable(values: Any, tree: Tree) -> Iterator[Problem]:
         for key in _FILES if above else _OWN_FILES:
             name = section.get(key) if isinstance(section, dict) else None
             if isinstance(name, str) and (wrong := _wrong_file(key, Path(name))):
-                yield faults.problem((*above, key), f"{name}: {wrong}", tree)
+                yield located((*above, key), f"{name}: {wrong}", tree.places)
     pair = [Path(values[name]) for name in _OWN_FILES if isinstance(values.get(name), str)]
     if len(pair) == 2 and not any(_wrong_file("", one) for one in pair):
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(pair[0], pair[1])
         except OSError as error:
-            yield faults.problem(("tls_cert",), f"is no certificate of `tls_key`: {_why(error)}", tree)
+            yield located(("tls_cert",), f"is no certificate of `tls_key`: {_why(error)}", tree.places)
 
 
 def _wrong_file(key: str, path: Path) -> str:

@@ -137,7 +137,7 @@ class Adapters(NamedTuple):
     """Adapters of one project: repository, builder and target."""
 
     fetcher: Fetcher
-    maker: ArtifactBuilder
+    artifact_builder: ArtifactBuilder
     deployer: Deployer
 
 
@@ -148,7 +148,7 @@ class BuildAttempt:
     Args:
         queue, reading: of the service.
         owner: holder of the lease.
-        fetcher, maker, deployer: of the project.
+        fetcher, artifact_builder, deployer: of the project.
         sleep: called with the seconds between two polls of the run's lock.
         beat_every_s: seconds between two renewals of the lease.
         ends: whether the service shuts down, and every attempt with it.
@@ -158,7 +158,7 @@ class BuildAttempt:
     reading: Reading
     owner: str
     fetcher: Fetcher
-    maker: ArtifactBuilder
+    artifact_builder: ArtifactBuilder
     deployer: Deployer
     sleep: Callable[[float], None] = time.sleep
     beat_every_s: float = BEAT_S
@@ -204,7 +204,7 @@ class BuildAttempt:
         build, owner = job.build, self.owner
         begun = self.reading.deploy(build.id)
         if begun is not None:
-            heartbeat.be_deaf()
+            heartbeat.ignore_cancellation()
             if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
                 self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
                 return
@@ -221,10 +221,10 @@ class BuildAttempt:
             self.queue.end(build.id, owner, "ignored", why)
             return
         self.queue.step(build.id, owner, "building", f"builder {job.project.builder}")
-        made = self.maker.make(job, source)
+        made = self.artifact_builder.make(job, source)
         job.stop()
         self.queue.step(build.id, owner, "pushing")
-        artifacts = self.maker.push(job, made)
+        artifacts = self.artifact_builder.push(job, made)
         self.queue.artifact(build.id, owner, artifacts)
         for one in artifacts:
             job.say(f"{one.name}: {one.reference}")
@@ -285,7 +285,7 @@ class BuildAttempt:
                 build.id, owner, "ignored", f"run {job.project.run} does not run: built, and nothing redeployed"
             )
             return
-        heartbeat.be_deaf()
+        heartbeat.ignore_cancellation()
         try:
             revision = self.deployer.apply(job, deploy, source, artifacts)
         except (LostLease, Transient, BackendUnreachable) as error:
@@ -375,7 +375,7 @@ class BuildAttempt:
             to, reason = "superseded", reason.removeprefix(SUPERSEDED)
         begun = self.reading.deploy(build.id)
         if begun is not None and begun.state in ("planned", "applied", "rolling_back"):
-            heartbeat.be_deaf()
+            heartbeat.ignore_cancellation()
             why = begun.note or reason
             pinned = not _cancelled(build, why)
             try:

@@ -30,7 +30,7 @@ class LeaseHeartbeat:
         self._why = ""
         self._lost = False
         self._over = threading.Event()
-        self._deaf = False
+        self._ignores = False
         self._thread = threading.Thread(target=self._run, name=f"lease-{build}", daemon=True)
 
     def __enter__(self) -> LeaseHeartbeat:
@@ -53,12 +53,12 @@ class LeaseHeartbeat:
             raise ShuttingDown("the service ends; its next life goes on with this build")
         if self._lost:
             raise LostLease(f"build {self._build} is not ours any more")
-        if self._why and not self._deaf:
+        if self._why and not self._ignores:
             raise Cancelled(self._why)
 
-    def be_deaf(self) -> None:
+    def ignore_cancellation(self) -> None:
         """Ignore cancellations from here on: the deployment that has begun is undone first."""
-        self._deaf = True
+        self._ignores = True
 
     def _run(self) -> None:
         while not self._over.wait(self._every_s):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import math
 import os
 import secrets as random
@@ -25,6 +24,7 @@ from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transie
 from rlctl_ci.core.logs import MASK, Log, Masker
 from rlctl_ci.forges.base import Event, text
 from rlctl_ci.git.refs import HEADS
+from rlctl_ci.sandbox.locks import taken
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.people import People
 from rlctl_ci.store.queue import Queue
@@ -46,7 +46,7 @@ class Service:
 
     Args:
         config: of the service.
-        hands: makes the adapters of a project; see `rlctl_ci.core.wiring`.
+        adapters: makes the adapters of a project; see `rlctl_ci.core.wiring`.
         now: seconds since the epoch.
         clock: monotonic seconds.
 
@@ -56,10 +56,10 @@ class Service:
     """
 
     def __init__(
-        self, config: Config, hands: Callable[[Project, Service], Adapters], now: Callable[[], float] = time.time,
+        self, config: Config, adapters: Callable[[Project, Service], Adapters], now: Callable[[], float] = time.time,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:  # fmt: skip
-        self.config, self._hands, self.now, self._clock = config, hands, now, clock
+        self.config, self._adapters, self.now, self._clock = config, adapters, now, clock
         for name, project in config.projects.items():
             secrets(name, project.secret_file)  # fail now, not at the first push
         self.folder = config.folder
@@ -185,7 +185,7 @@ class Service:
             build, project = self.reading.build(deploy.build), self._project(deploy.project, deploy)
             log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
             log(deploy.note)
-            job = Job(build, project, self.folder / "work", log, self._still)
+            job = Job(build, project, self.folder / "work", log, self._check_running)
             revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
         except (Busy, Transient, BackendUnreachable):
             self._patient_until[deploy.build] = self._clock() + AWAY_S
@@ -200,7 +200,7 @@ class Service:
         finally:
             self._taking_back.discard(deploy.build)
 
-    def _still(self) -> None:
+    def _check_running(self) -> None:
         if self._over.is_set():
             raise Transient("end", "the service ends; its next life goes on with this rollback")
 
@@ -249,17 +249,21 @@ class Service:
 
     def hidden(self, name: str, text: str) -> str:
         """Text that can be stored and shown: not too long, without the secrets of a project."""
-        text = plain(text)
+        return self.hiding(name)(text)
+
+    def hiding(self, name: str) -> Callable[[str], str]:
+        """Like `hidden`, for many texts of a project: its secrets are read once."""
         project = self.config.projects.get(name)
         if project is None:
-            return text[:MAX_NOTE]  # no longer configured: it has no secrets
+            return lambda text: plain(text)[:MAX_NOTE]  # no longer configured: it has no secrets
         try:
-            return self.masker(name, project)(text)[:MAX_NOTE]
+            masker = self.masker(name, project)
         except RlctlError:  # secrets that cannot be read cannot be hidden
-            return MASK
+            return lambda _: MASK
+        return lambda text: masker(plain(text))[:MAX_NOTE]
 
     def work_of(self, project: Project, owner: str) -> BuildAttempt:
-        return BuildAttempt(self.queue, self.reading, owner, *self._hands(project, self), ends=self._over.is_set)
+        return BuildAttempt(self.queue, self.reading, owner, *self._adapters(project, self), ends=self._over.is_set)
 
     def one(self) -> bool:
         """Make one attempt at a build or a rollback; returns whether there was one to make."""
@@ -280,14 +284,14 @@ class Service:
             try:
                 project = self._project(build.project, deploy)
             except CiError as error:
-                self._forsaken(build, deploy, error.message)
+                self._end_without_project(build, deploy, error.message)
             else:
                 self._attempt(build, project)
             return True
         finally:
             self._at_work.discard(owner)
 
-    def _forsaken(self, build: Build, deploy: Deploy | None, why: str) -> None:
+    def _end_without_project(self, build: Build, deploy: Deploy | None, why: str) -> None:
         if deploy is None:
             self.queue.end(build.id, build.lease_owner, "ignored", why)
         else:  # the target of its run is not known; the deployment must not hold the run for ever
@@ -343,7 +347,7 @@ class Service:
                 _say(f"a look at {branch} of {name}", error)
 
     def _look(self, name: str, project: Project, ref: str) -> None:
-        head = self._hands(project, self).fetcher.look(ref)
+        head = self._adapters(project, self).fetcher.look(ref)
         if self.queue.looked(name, ref, head, recipe=project.recipe()) is not None:
             self.wake()
 
@@ -359,15 +363,7 @@ def _say(what: str, error: Exception) -> None:
 def _only_one(path: Path) -> IO[str]:
     """Take the lock of a folder; waits, since a child that a killed service had just forked keeps it until its exec."""
     file = path.open("a+")
-    if not Waiting(LOCK_WITHIN_S).until(lambda: _locked(file), every_s=0.01):
+    if not Waiting(LOCK_WITHIN_S).until(lambda: taken(file.fileno()), every_s=0.01):
         file.close()
         raise CiError(f"another `rlctl ci serve` uses {path.parent}", hint="one process for one folder")
     return file
-
-
-def _locked(file: IO[str]) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

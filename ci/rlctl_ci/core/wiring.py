@@ -13,13 +13,13 @@ from rlctl_ci.deploy.child import Child
 from rlctl_ci.git.repository import Git
 
 
-def of(project: Project, service: Service) -> Adapters:
+def adapters_of(project: Project, service: Service) -> Adapters:
     """Adapters of a project."""
     child = Child(project)
-    return Adapters(Git(project, service.folder / "git"), maker(project, service, child.look), child)
+    return Adapters(Git(project, service.folder / "git"), artifact_builder(project, service, child.look), child)
 
 
-def maker(project: Project, service: Service, look: Look) -> ArtifactBuilder:
+def artifact_builder(project: Project, service: Service, look: Look) -> ArtifactBuilder:
     """Builder of a project; on a local target every builder but `none` stores code in folders."""
     if project.builder == "none":
         return NoBuilder()

@@ -99,9 +99,6 @@ class RunDeployment:
         """Context and namespace as they are resolved now: the next look may find another context current."""
         if self.backend.name != "kubernetes":
             return []
-        from rlctl.backends.kubernetes.backend import KubernetesBackend
-
-        assert isinstance(self.backend, KubernetesBackend)
         return [self.backend.context, self.backend.namespace]
 
     def apply(self, step: Step, source: Path, artifacts: Mapping[str, str]) -> int:
@@ -379,13 +376,10 @@ def backend_of(project: Project) -> Backend:
 
         cluster = KubernetesBackend(project.context, project.namespace)
         cluster.take_over = frozenset({project.run})  # another user has started it, and the configuration names it
-        made: Backend = cluster
-    else:
-        from rlctl.backends.local import LocalBackend
+        return cluster
+    from rlctl.backends.local import LocalBackend
 
-        made = LocalBackend()
-    made.waiting = lambda text: None
-    return made
+    return LocalBackend()
 
 
 def handle(

@@ -21,13 +21,14 @@ def held(path: Path, stop: Callable[[], None] = lambda: None) -> Iterator[None]:
         stop: raises when the work has to end.
     """
     with path.open("a") as lock:
-        while not _taken(lock.fileno()):
+        while not taken(lock.fileno()):
             stop()
             time.sleep(_LOOK_S)
         yield
 
 
-def _taken(lock: int) -> bool:
+def taken(lock: int) -> bool:
+    """Take the lock of an open file if it is free; returns whether it is ours."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

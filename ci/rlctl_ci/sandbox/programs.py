@@ -81,20 +81,20 @@ class Programs:
         if shutil.which(argv[0], path=self.environ.get("PATH", os.defpath)) is None:
             raise BackendUnreachable(f"{argv[0]} cannot be started: no such program")
         target: IO[bytes] | int = subprocess.PIPE if out is None else out.open("wb")
-        ear, life = os.pipe()
+        read_end, write_end = os.pipe()
         try:
             process = subprocess.Popen(
-                [*self._kept(ear), *argv], stdin=subprocess.DEVNULL if data is None else subprocess.PIPE, stdout=target,
-                stderr=subprocess.STDOUT if out is None else subprocess.PIPE, env=dict(self.environ), cwd=self.folder,
-                start_new_session=True, pass_fds=(ear,),
+                [*self._kept(read_end), *argv], stdin=subprocess.DEVNULL if data is None else subprocess.PIPE,
+                stdout=target, stderr=subprocess.STDOUT if out is None else subprocess.PIPE, env=dict(self.environ),
+                cwd=self.folder, start_new_session=True, pass_fds=(read_end,),
             )  # fmt: skip
         except OSError as error:
-            os.close(life)
+            os.close(write_end)
             raise BackendUnreachable(
                 f"{argv[0]} cannot be started: {(error.strerror or str(error)).lower()}"
             ) from error
         finally:
-            os.close(ear)
+            os.close(read_end)
             if not isinstance(target, int):
                 target.close()
         try:
@@ -106,13 +106,13 @@ class Programs:
             lines = self._watch(process, argv[0], say)
             return Ended(process.wait(), tuple(lines))
         finally:
-            _end(process, life)
+            _end(process, write_end)
 
-    def _kept(self, ear: int) -> list[str]:
+    def _kept(self, read_end: int) -> list[str]:
         """Command line of the keeper, before that of the program."""
         limits = (self.bounds.memory_mib, self.bounds.file_mib)
         sizes = ((most or 0) << 20 for most in limits)
-        numbers = (ear, int(self.whole), GRACE_S, self.bounds.nice, *sizes, self.bounds.cpu_s or 0)
+        numbers = (read_end, int(self.whole), GRACE_S, self.bounds.nice, *sizes, self.bounds.cpu_s or 0)
         return [sys.executable, "-I", "-S", keeper.__file__, *map(str, numbers)]
 
     def _watch(self, process: subprocess.Popen[bytes], name: str, say: Callable[[str], object] | None) -> deque[str]:
@@ -148,13 +148,13 @@ def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) ->
         say(text)
 
 
-def _end(process: subprocess.Popen[bytes], life: int) -> None:
+def _end(process: subprocess.Popen[bytes], write_end: int) -> None:
     """End the program and what it has started: gracefully while it still runs, then by force."""
     if process.poll() is None:
         with suppress(BrokenPipeError, subprocess.TimeoutExpired):
-            os.write(life, b".")
+            os.write(write_end, b".")
             process.wait(GRACE_S + keeper.UNKILLABLE_S)
-    os.close(life)
+    os.close(write_end)
     process.wait()
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:

@@ -83,8 +83,8 @@ class Inbox(Rows):
                 if tuple(row) not in known:
                     db.execute("DELETE FROM heads WHERE project = ? AND ref = ?", tuple(row))
 
-    def admit(self, cancel_running: Iterable[str] = ()) -> int:
-        """Queue the received builds, of each branch only the newest one. Returns how many were admitted.
+    def admit(self, cancel_running: Iterable[str] = ()) -> None:
+        """Queue the received builds, of each branch only the newest one.
 
         A build that a person asks for is no newer commit: it supersedes only waiting builds of the same one.
 
@@ -94,7 +94,7 @@ class Inbox(Rows):
         """
         eager = set(cancel_running)
         if not self._any("SELECT 1 FROM builds WHERE state = 'received'"):
-            return 0  # without a write transaction
+            return  # without a write transaction
         with self.database.write() as db:
             rows = db.execute("SELECT * FROM builds WHERE state = 'received' ORDER BY id").fetchall()
             for row in rows:
@@ -114,7 +114,6 @@ class Inbox(Rows):
                     )
                 if self._row(db, row["id"])["state"] == "received":
                     self._move(db, row, "queued", "")
-            return len(rows)
 
     def _build_of(self, db: sqlite3.Connection, project: str, push: Push, recipe: str) -> tuple[int, bool]:
         known = db.execute(

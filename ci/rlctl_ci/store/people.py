@@ -93,22 +93,18 @@ class People:
         with self.database.write() as db:
             db.execute("INSERT OR REPLACE INTO pauses VALUES (?, ?, ?)", (project, why, self.now()))
 
-    def resume(self, project: str, ref: str | None = None) -> int:
-        """End the pause and the pins of a project, or of one branch of it; returns how many there were.
+    def resume(self, project: str) -> int:
+        """End the pause and the pins of a project; returns how many there were.
 
         The next poll of a branch that was pinned builds its head.
         """
         with self.database.write() as db:
             db.execute(
-                "INSERT OR REPLACE INTO heads (project, ref, sha)"
-                " SELECT project, ref, ? FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)",
-                (NOWHERE, project, ref, ref),
+                "INSERT OR REPLACE INTO heads (project, ref, sha) SELECT project, ref, ? FROM pins WHERE project = ?",
+                (NOWHERE, project),
             )
             found = db.execute("DELETE FROM pauses WHERE project = ?", (project,)).rowcount
-            found += db.execute(
-                "DELETE FROM pins WHERE project = ? AND (? IS NULL OR ref = ?)", (project, ref, ref)
-            ).rowcount
-            return found
+            return found + db.execute("DELETE FROM pins WHERE project = ?", (project,)).rowcount
 
     def audit(self, who: str, action: str, thing: str) -> None:
         with self.database.write() as db:

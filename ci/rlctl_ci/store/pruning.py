@@ -6,16 +6,14 @@ import json
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
-from rlctl_ci.store.rows import UNDECIDED
+from rlctl_ci.store.rows import TERMINAL_STATES, UNDECIDED
 
 DELIVERED_S: Final = 30 * 86_400.0
 """Seconds for which a delivery is remembered, at least: forges redeliver for days."""
 _TOGETHER: Final = 200
 """Builds deleted in one transaction, at most: hooks wait for it."""
 _AMONG: Final = "IN (SELECT value FROM json_each(?))"
-_OVER: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 
 
 def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -> list[int]:
@@ -35,7 +33,7 @@ def old(database: Database, *, keep: int, until: float, gone: Collection[str]) -
         " row_number() OVER (PARTITION BY b.project, b.ref ORDER BY b.id DESC) AS place,"
         " row_number() OVER (PARTITION BY b.project, b.ref, d.state ORDER BY b.id DESC) AS place_of_deploy"
         " FROM builds b LEFT JOIN deploys d ON d.build = b.id)"
-        f" SELECT id FROM numbered n WHERE state IN ({_OVER}) AND updated < ? AND place > ?"
+        f" SELECT id FROM numbered n WHERE state IN ({TERMINAL_STATES}) AND updated < ? AND place > ?"
         f" AND (deploy IS NULL OR deploy NOT IN {UNDECIDED} AND (deploy = 'rolled_back' OR place_of_deploy > ?))"
         " AND NOT EXISTS (SELECT 1 FROM pins p WHERE p.project = n.project AND p.ref = n.ref AND p.sha = n.sha)"
         " AND id NOT IN (SELECT max(build) FROM artifacts"
@@ -53,7 +51,7 @@ def forget(database: Database, builds: Sequence[int], *, delivered_until: float)
         with database.write() as db:
             db.execute(
                 f"INSERT INTO forgotten SELECT state, count(*) FROM events WHERE build {_AMONG}"
-                f" AND state IN ({_OVER}) GROUP BY state"
+                f" AND state IN ({TERMINAL_STATES}) GROUP BY state"
                 " ON CONFLICT (state) DO UPDATE SET builds = builds + excluded.builds",
                 those,
             )

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlctl_ci.core.errors import CiError
-from rlctl_ci.core.states import TERMINAL
 from rlctl_ci.store.database import Database
 from rlctl_ci.store.records import Artifact, Build, Deploy
-from rlctl_ci.store.rows import IGNORED, NEWEST_HEAD
+from rlctl_ci.store.rows import IGNORED, NEWEST_HEAD, TERMINAL_STATES
 
 
 class Reading:
@@ -33,12 +32,10 @@ class Reading:
             raise CiError(f"there is no build {number}", hint="rlctl ci builds")
         return Build.of(row[0])
 
-    def builds(
-        self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
-    ) -> list[Build]:
+    def builds(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Build]:
         """Builds, newest first, with numbers below `before`; at most 200."""
         where, values = ["1"], []
-        for clause, value in (("project = ?", project), ("id < ?", before), ("state = ?", state)):
+        for clause, value in (("project = ?", project), ("id < ?", before)):
             if value is not None:
                 where.append(clause)
                 values.append(value)
@@ -99,10 +96,9 @@ class Reading:
 
     def unfinished_rollbacks(self) -> list[Deploy]:
         """Deployments whose rollback has begun, of builds that are over."""
-        over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         rows = self._all(
             "SELECT d.* FROM deploys d JOIN builds b ON b.id = d.build"
-            f" WHERE d.state = 'rolling_back' AND b.state IN ({over})"
+            f" WHERE d.state = 'rolling_back' AND b.state IN ({TERMINAL_STATES})"
         )
         return [Deploy.of(row) for row in rows]
 
@@ -131,9 +127,9 @@ class Reading:
     def ended(self) -> Mapping[str, int]:
         """Number of builds by terminal state, with deleted ones; one that was rolled back later is counted in both. One
         query: a build that is deleted between two would be counted twice, or not at all."""
-        over = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
         rows = self._all(
-            f"SELECT state, sum(builds) FROM (SELECT state, count(*) AS builds FROM builds WHERE state IN ({over})"
+            "SELECT state, sum(builds) FROM (SELECT state, count(*) AS builds FROM builds"
+            f" WHERE state IN ({TERMINAL_STATES})"
             " GROUP BY state UNION ALL SELECT e.state, count(*) FROM builds b JOIN events e ON e.build = b.id"
             " WHERE b.state = 'rolled_back' AND e.state IN ('succeeded', 'failed') GROUP BY e.state"
             " UNION ALL SELECT * FROM forgotten) GROUP BY state"

@@ -8,11 +8,12 @@ from collections.abc import Callable
 from typing import Final
 
 from rlctl_ci.core.errors import CiError, LostLease
-from rlctl_ci.core.states import ACTIVE, WAITING, State, allowed
+from rlctl_ci.core.states import ACTIVE, TERMINAL, WAITING, State, allowed
 from rlctl_ci.store.database import Database
 
 LEASE_S: Final = 60.0
 ACTIVE_STATES: Final = ", ".join(f"'{state}'" for state in ACTIVE)
+TERMINAL_STATES: Final = ", ".join(f"'{state}'" for state in sorted(TERMINAL))
 WAITING_STATES: Final = ", ".join(f"'{state}'" for state in WAITING)
 UNDECIDED: Final = "('planned', 'applied', 'rolling_back')"
 """States of a deployment that has begun and has no end yet: it holds its run."""

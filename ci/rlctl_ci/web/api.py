@@ -25,7 +25,7 @@ from rlctl_ci.web.html import render
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.masked_reading import MaskedReading
 from rlctl_ci.web.request_parts import document, number
-from rlctl_ci.web.sessions import Refused, Sessions
+from rlctl_ci.web.sessions import RequestRefused, Sessions
 
 MAX_PAGE: Final = 200
 _BUILD: Final = (
@@ -146,25 +146,25 @@ class Api:
 
         return JSONResponse({"build_id": await run_in_threadpool(act)}, 202)
 
-    async def act(self, request: Request) -> Response:
+    async def act(self, request: Request, verb: str) -> Response:
         """cancel and retry of a build."""
         person = self.sessions.require(request, "trigger", request.headers.get("x-csrf-token"))
         build = self._build(request)
-        done = await run_in_threadpool(act_on_build, self.service, person.name, build, request.path_params["verb"])
+        done = await run_in_threadpool(act_on_build, self.service, person.name, build, verb)
         return JSONResponse(done, 202)
 
-    async def act_on_project(self, request: Request) -> Response:
+    async def act_on_project(self, request: Request, verb: str) -> Response:
         """pause, resume and rollback of a project."""
         person = self.sessions.require(request, "deploy", request.headers.get("x-csrf-token"))
         name = request.path_params["project"]
-        done = await run_in_threadpool(act_on_project, self.service, person.name, name, request.path_params["verb"])
+        done = await run_in_threadpool(act_on_project, self.service, person.name, name, verb)
         return JSONResponse(done, 202)
 
     def _build(self, request: Request) -> Build:
         try:
             return self.reading.build(request.path_params["number"])
         except CiError as error:
-            raise Refused(404, "there is no such build") from error
+            raise RequestRefused(404, "there is no such build") from error
 
 
 def decides(reading: Reading, build: Build) -> bool:
@@ -199,12 +199,12 @@ def act_on_project(service: Service, who: str, name: str, verb: str) -> dict[str
     """Pause or resume a project, or roll it back.
 
     Raises:
-        Refused: there is no such project.
+        RequestRefused: there is no such project.
         RlctlError: it cannot be rolled back.
     """
     project = service.config.projects.get(name)
     if project is None:
-        raise Refused(404, "there is no such project")
+        raise RequestRefused(404, "there is no such project")
     service.people.audit(who, verb, name)
     if verb == "pause":
         service.people.pause(name, f"paused by {who}")
@@ -230,7 +230,7 @@ async def refused(request: Request, error: Exception) -> Response:
     hint = ""
     if isinstance(error, HTTPException):  # no such path, or no such method of it
         status, message, headers = error.status_code, error.detail, error.headers
-    elif isinstance(error, Refused):
+    elif isinstance(error, RequestRefused):
         status, message, hint = error.status, error.message, error.hint
         headers = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "10"}}.get(status)
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from rlctl_ci.web.limits.rate import RateLimit
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.metrics import ServiceMetrics
 from rlctl_ci.web.pages import ICONS, SVG, Pages
-from rlctl_ci.web.sessions import Refused, Sessions
+from rlctl_ci.web.sessions import RequestRefused, Sessions
 
 STATIC = Path(__file__).parent / "static"
 READY_LOOKS_PER_MINUTE = 120
@@ -87,7 +88,7 @@ def make(
             return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
         icon = ICONS.get(name.removesuffix(".svg"))
         if icon is None:
-            raise Refused(404, "there is no such file")
+            raise RequestRefused(404, "there is no such file")
         return Response(SVG.format(icon), media_type="image/svg+xml", headers={"cache-control": "public, max-age=300"})
 
     routes: list[tuple[str, Any, list[str]]] = [
@@ -101,9 +102,12 @@ def make(
         ("/api/v1/deploys", api.deploys, ["GET"]),
         ("/api/v1/builds/{number:build}", api.build, ["GET"]),
         ("/api/v1/builds/{number:build}/log", api.log, ["GET"]),
-        *((f"/api/v1/builds/{{number:build}}/{verb}", _with(api.act, verb), ["POST"]) for verb in ("cancel", "retry")),
         *(
-            (f"/api/v1/projects/{{project}}/{verb}", _with(api.act_on_project, verb), ["POST"])
+            (f"/api/v1/builds/{{number:build}}/{verb}", partial(api.act, verb=verb), ["POST"])
+            for verb in ("cancel", "retry")
+        ),
+        *(
+            (f"/api/v1/projects/{{project}}/{verb}", partial(api.act_on_project, verb=verb), ["POST"])
             for verb in ("pause", "resume", "rollback")
         ),
         ("/", pages.overview, ["GET"]),
@@ -119,15 +123,18 @@ def make(
         ("/favicon.ico", static, ["GET"]),  # browsers ask for it on a page without an icon, such as a log
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
-        *((f"/builds/{{number:build}}/{verb}", _with(pages.act, verb), ["POST"]) for verb in ("cancel", "retry")),
         *(
-            (f"/projects/{{project}}/{verb}", _with(pages.act, verb), ["POST"])
+            (f"/builds/{{number:build}}/{verb}", partial(pages.act, verb=verb), ["POST"])
+            for verb in ("cancel", "retry")
+        ),
+        *(
+            (f"/projects/{{project}}/{verb}", partial(pages.act, verb=verb), ["POST"])
             for verb in ("pause", "resume", "rollback")
         ),
     ]
     app = Starlette(
         routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
-        exception_handlers={HTTPException: refused, Refused: refused, RlctlError: refused},
+        exception_handlers={HTTPException: refused, RequestRefused: refused, RlctlError: refused},
     )
     return Guard(app, config, places or ConnectionLimit())
 
@@ -144,12 +151,3 @@ def _seldom(handler: Any, rate: RateLimit) -> Any:
         return last
 
     return answered
-
-
-def _with(handler: Any, verb: str) -> Any:
-    async def named(request: Request) -> Response:
-        request.path_params["verb"] = verb
-        answer: Response = await handler(request)
-        return answer
-
-    return named

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from functools import partial
 
 from rlctl_ci.core.service import Service
 from rlctl_ci.store.reading import Reading
@@ -20,17 +19,15 @@ class MaskedReading(Reading):
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.database)
-        self._service = service
+        self._mask = service.hiding
 
     def build(self, number: int) -> Build:
         found = super().build(number)
         return replace(found, reason=self._mask(found.project)(found.reason))
 
-    def builds(
-        self, *, project: str | None = None, before: int | None = None, limit: int = 50, state: str | None = None
-    ) -> list[Build]:
-        found = super().builds(project=project, before=before, limit=limit, state=state)
-        masks = {name: self._mask(name) for name in {one.project for one in found}}
+    def builds(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Build]:
+        found = super().builds(project=project, before=before, limit=limit)
+        masks = self._masks(one.project for one in found)
         return [replace(one, reason=masks[one.project](one.reason)) for one in found]
 
     def events(self, build: int) -> list[tuple[float, str, str]]:
@@ -43,18 +40,22 @@ class MaskedReading(Reading):
 
     def deploys(self, *, project: str | None = None, before: int | None = None, limit: int = 50) -> list[Deploy]:
         found = super().deploys(project=project, before=before, limit=limit)
-        masks = {name: self._mask(name) for name in {one.project for one in found}}
+        masks = self._masks(one.project for one in found)
         return [replace(one, note=masks[one.project](one.note)) for one in found]
 
     def ignored(self, *, project: str | None = None, limit: int = 10) -> list[tuple[float, str, str, str]]:
         found = super().ignored(project=project, limit=limit)
-        return [(at, name, event, self._mask(name)(why)) for at, name, event, why in found]
+        masks = self._masks(name for _, name, _, _ in found)
+        return [(at, name, event, masks[name](why)) for at, name, event, why in found]
 
     def pins(self) -> dict[tuple[str, str], tuple[str, str]]:
-        return {key: (sha, self._mask(key[0])(why)) for key, (sha, why) in super().pins().items()}
+        found = super().pins()
+        masks = self._masks(project for project, _ in found)
+        return {key: (sha, masks[key[0]](why)) for key, (sha, why) in found.items()}
 
     def pauses(self) -> dict[str, str]:
         return {name: self._mask(name)(why) for name, why in super().pauses().items()}
 
-    def _mask(self, name: str) -> Callable[[str], str]:
-        return partial(self._service.hidden, name)
+    def _masks(self, names: Iterable[str]) -> dict[str, Callable[[str], str]]:
+        """Masks by project, so that the files of its secrets are read once for a list."""
+        return {name: self._mask(name) for name in set(names)}

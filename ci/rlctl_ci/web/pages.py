@@ -25,7 +25,7 @@ from rlctl_ci.web.html import MARKS, render
 from rlctl_ci.web.limits.streams import Streams
 from rlctl_ci.web.masked_reading import MaskedReading
 from rlctl_ci.web.request_parts import address, number
-from rlctl_ci.web.sessions import COOKIE, VALID_S, Refused, Sessions
+from rlctl_ci.web.sessions import COOKIE, VALID_S, RequestRefused, Sessions
 
 SHOWN: Final = 50
 LOG_SHOWN: Final = 96 << 10
@@ -62,7 +62,7 @@ class Pages:
             return gate
         name, before = request.path_params.get("project"), number(request, "before", 0) or None
         if name is not None and name not in self.service.config.projects:
-            raise Refused(404, "there is no such project")
+            raise RequestRefused(404, "there is no such project")
         made = await run_in_threadpool(self._overview, request, name, before)
         if request.url.path.endswith(".json"):
             return JSONResponse(made[1])
@@ -125,7 +125,7 @@ class Pages:
         try:
             return self.reading.build(request.path_params["number"])
         except CiError as error:
-            raise Refused(404, error.message) from error
+            raise RequestRefused(404, error.message) from error
 
     async def live(self, request: Request) -> Response:
         """Server-sent events: that something has changed since a page was made, and that the service is alive."""
@@ -155,7 +155,7 @@ class Pages:
         self.sessions.require(request, "read")
         name = request.path_params["project"]
         if name not in self.service.config.projects:
-            raise Refused(404, "there is no such project")
+            raise RequestRefused(404, "there is no such project")
         found = await run_in_threadpool(lambda: self.reading.builds(project=name, limit=20))
         last = next((one for one in found if one.state in ("succeeded", "failed", "rolled_back")), None)
         word = last.state.replace("_", " ") if last is not None else "none"
@@ -167,19 +167,18 @@ class Pages:
     async def sign_in(self, request: Request) -> Response:
         if request.method != "POST":
             return HTMLResponse(_sign_in())
-        opened = await run_in_threadpool(self.sessions.open, (await fields(request)).get("token", ""))
-        if opened is None:
+        cookie = await run_in_threadpool(self.sessions.open, (await fields(request)).get("token", ""))
+        if cookie is None:
             return HTMLResponse(_sign_in("There is no such token, or it has expired."), 401)
         response = RedirectResponse("/", 303)
         response.set_cookie(
-            COOKIE, opened[0], max_age=int(VALID_S), httponly=True, samesite="strict", secure=self._secure, path="/"
+            COOKIE, cookie, max_age=int(VALID_S), httponly=True, samesite="strict", secure=self._secure, path="/"
         )
         return response
 
-    async def act(self, request: Request) -> Response:
+    async def act(self, request: Request, verb: str = "") -> Response:
         """A button: cancel, retry, pause, resume, rollback, sign-out."""
         form = await fields(request)
-        verb = request.path_params.get("verb", "sign-out")
         scope: Scope | None = None  # None: sign out
         if "number" in request.path_params or "project" in request.path_params:
             scope = "trigger" if "number" in request.path_params else "deploy"
@@ -199,7 +198,7 @@ class Pages:
         """Redirect a browser without a session to the sign-in page; None: the request may go on."""
         try:
             self.sessions.require(request, "read")
-        except Refused as refusal:
+        except RequestRefused as refusal:
             if refusal.status == 401 and "text/html" in request.headers.get("accept", ""):
                 return RedirectResponse("/sign-in", 303)
             raise

@@ -19,7 +19,7 @@ VALID_S: Final = 8 * 3600.0
 _MOST: Final = 1000
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """Refused request. 401: no valid token or session; 403: not allowed; 404: not found; 429: too many requests."""
 
     def __init__(self, status: int, message: str, hint: str = "") -> None:
@@ -49,17 +49,17 @@ class Sessions:
         self._people, self._rate, self._open_reading = people, rate, open_reading
         self._known: dict[str, Session] = {}
 
-    def open(self, token: str) -> tuple[str, Session] | None:
-        """Open a session; returns the value of its cookie and the session, or None: the token is not valid."""
+    def open(self, token: str) -> str | None:
+        """Open a session; returns the value of its cookie, or None: the token is not valid."""
         if self._people.whose(token) is None:
             return None
         now = time.time()
         self._known = {key: one for key, one in self._known.items() if one.until > now}
         while len(self._known) >= _MOST:
             self._known.pop(next(iter(self._known)))
-        key, session = secrets.token_urlsafe(32), Session(token, secrets.token_urlsafe(32), now + VALID_S)
-        self._known[key] = session
-        return key, session
+        key = secrets.token_urlsafe(32)
+        self._known[key] = Session(token, secrets.token_urlsafe(32), now + VALID_S)
+        return key
 
     def close(self, request: Request) -> None:
         self._known.pop(request.cookies.get(COOKIE, ""), None)
@@ -84,7 +84,7 @@ class Sessions:
             csrf: token of the form; a change by a cookie alone is refused.
 
         Raises:
-            Refused: the person is not known, may not do this, or exceeds the rate.
+            RequestRefused: the person is not known, may not do this, or exceeds the rate.
         """
         person = self.who(request)
         if person is None and scope == "read" and self._open_reading:
@@ -92,17 +92,21 @@ class Sessions:
             key = address(request)
         elif person is None:
             if "authorization" in request.headers:
-                raise Refused(401, "this token is not known, or no longer valid")
+                raise RequestRefused(401, "this token is not known, or no longer valid")
             ended = COOKIE in request.cookies
-            raise Refused(401, "this session has ended" if ended else "a token is needed", "sign in" if ended else "")
+            raise RequestRefused(
+                401, "this session has ended" if ended else "a token is needed", "sign in" if ended else ""
+            )
         else:
             key = f"token {person.name}"
         if not self._rate.allows(key):
-            raise Refused(429, "slower")
+            raise RequestRefused(429, "slower")
         if scope is not None and not person.may(scope):
-            raise Refused(403, f"this token may not {scope}", f"one that may: rlctl ci token NAME --scope {scope}")
+            raise RequestRefused(
+                403, f"this token may not {scope}", f"one that may: rlctl ci token NAME --scope {scope}"
+            )
         if request.method not in ("GET", "HEAD") and "authorization" not in request.headers:
             session = self.session(request)
             if session is None or csrf is None or not hmac.compare_digest(session.csrf.encode(), csrf.encode()):
-                raise Refused(403, "the form is not of this session")
+                raise RequestRefused(403, "the form is not of this session")
         return person

@@ -10,7 +10,7 @@ from rlctl.cli.apply import diff_lines, trial
 from rlctl.cli.apply.preflight import nothing_to_do, preflight
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run.prepare import Offline, beside, check_place, load, offline, refuse, say_findings, say_images
+from rlctl.cli.run.prepare import Rendered, beside, check_place, load, offline, refuse, say_notes
 
 
 class DryRun(StrEnum):
@@ -40,8 +40,7 @@ def dry_run(
     with initial(world, loaded) as policy, trial.begun(world, loaded, policy) as asked:
         prepared = beside(world, loaded, mint=False, pull=pull)
         prepared.backend.force_conflicts = force_conflicts
-        say_findings(world, prepared.loaded)
-        say_images(world, prepared)
+        say_notes(world, prepared)
         refuse(prepared)
         idle = nothing_to_do(prepared)
         looked_at = [] if idle else preflight(world, prepared, asked)
@@ -65,10 +64,9 @@ def dry_run(
     return 0
 
 
-def _sent(world: World, rendered: Offline) -> int:
+def _sent(world: World, rendered: Rendered) -> int:
     """Print the objects and their sizes; what they would change is known to the cluster alone."""
-    say_findings(world, rendered.loaded)
-    say_images(world, rendered)
+    say_notes(world, rendered)
     documents = rendered.documents
     for document in documents:
         world.data(f"{len(document.text.encode()):>9,}  {document.name}")

@@ -69,7 +69,7 @@ def _details(problem: dict[str, object]) -> list[str]:
 
 
 def why_not(run: str, outcome: Outcome, timeout: str) -> RlctlError | None:
-    """Error of an `up --wait` with this outcome; None: the run is ready, or has finished."""
+    """Error of an `up` with this outcome; None: the run is ready, or has finished."""
     snapshot = outcome.snapshot
     if snapshot is None or outcome.why == "gone":
         return RlctlError(f"run {run} was removed while we watched")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rlctl.cli.context import ON_CLUSTERS, WideOutput, World
 from rlctl.cli.run.problems import as_lines
 from rlctl.cli.run.snapshot import Snapshot
-from rlctl.cli.text import age, clock, count, number, percent, plain, sparkline, stamp, table, whole
+from rlctl.cli.text import age, clock, count, moment_of, number, percent, plain, sparkline, table, whole
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Process
@@ -43,7 +43,7 @@ def headline(snapshot: Snapshot) -> str:
 def shares(snapshot: Snapshot) -> str:
     """Shares of time spent waiting, in per cent, on which the verdict rests."""
     verdict = snapshot.status["verdict"]
-    drawn = f" ({percent(verdict.get('learner_waits_draw'))} for draws)" if snapshot.status.get("replay") else ""
+    drawn = f" ({percent(verdict['learner_waits_draw'])} for draws)" if snapshot.status["replay"] else ""
     return (
         f"waiting: learner for data {percent(verdict['learner_waits_data'])}{drawn}, "
         f"actors for credit {percent(verdict['actor_waits_credit'])}, "
@@ -59,9 +59,7 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
         lines.append("  " + shares(snapshot))
         if status["verdict"]["suggest"]:
             lines.append(f"  next: {status['verdict']['suggest']}")
-    where = (
-        f"{snapshot.where or state.target}, {state.uid[:8]}, started {stamp(state.created, utc=utc, date=True)[:19]}"
-    )
+    where = f"{snapshot.where or state.target}, {state.uid[:8]}, started {moment_of(state.created, utc=utc)}"
     lines += [
         "",
         *table([("run", f"{state.run}: {snapshot.phase}, {clock(status['wall_s'])} on {where}"), *_facts(snapshot)]),
@@ -87,7 +85,7 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     if evaluation:
         curve = sparkline([point[2] for point in told["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
-    if told["stop"].get("not_evaluated"):
+    if told["stop"]["not_evaluated"]:
         facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
     if evaluation and (info := info_text(evaluation.get("info", {}))):
         facts.append(("", info))
@@ -105,9 +103,9 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
         facts.append(
             ("lag", f"mean {number(lag['mean'])}, p95 {number(lag['p95'])}, max {number(lag['max'])} versions")
         )
-    if told.get("replay"):
+    if told["replay"]:
         facts += zip(("replay", "", ""), replay_text(told["replay"]), strict=False)
-    if told.get("init"):
+    if told["init"]:
         facts.append(("began from", plain(str(told["init"]["text"]))))
     if told["checkpoint"]:
         point = told["checkpoint"]
@@ -306,7 +304,7 @@ def final(snapshot: Snapshot) -> list[str]:
             rows.append(("", info))
     else:
         rows.append(("return", "not evaluated"))
-    if told["stop"].get("not_evaluated"):
+    if told["stop"]["not_evaluated"]:
         rows.append(("", plain(told["stop"]["not_evaluated"])))
     rows += [("", evaluation_text(one)) for one in other_modes(told)]
     if told["train_return"]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import textwrap
 import warnings
 from collections import Counter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rlctl.backends.files import require_free, writing
+from rlctl.cli.context import require
 from rlctl.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def check(path: Path, force: bool) -> None:
     """
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: its name must end with {', '.join(FORMATS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise UsageError("matplotlib is not installed here", hint='pip install "rlctl[sweep]"')
+    require("sweep", "matplotlib")
     require_free(path, force)
 
 

@@ -10,13 +10,13 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from rlctl.cli.context import ON_CLUSTERS, World
+from rlctl.cli.context import ON_CLUSTERS, World, require
 from rlctl.cli.experiments.axes import NO_SETTINGS
 from rlctl.cli.experiments.record import flat
 from rlctl.cli.models.listing import whole
-from rlctl.cli.run.target import as_now, find
+from rlctl.cli.run.target import find
 from rlctl.cli.text import count, number
-from rlctl.errors import RlctlError, UsageError
+from rlctl.errors import RlctlError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -121,7 +121,6 @@ def scored(world: World, run: str, target: str | None) -> ScoredRun:
         RlctlError: its evaluations cannot be read.
     """
     backend, state = find(world, run, target)
-    state = as_now(backend, state)
     spec = dict(state.spec)
     mode = (spec.get("evaluation") or {}).get("mode", "greedy")
     stop = spec.get("stop") or {}
@@ -304,12 +303,9 @@ def figures(groups: Sequence[Group]) -> list[Figures]:
     Raises:
         UsageError: numpy is not installed.
     """
-    try:
-        from rlctl.statistics import bootstrap, compared, improvement, iqm
-    except ModuleNotFoundError as error:
-        if error.name != "numpy":
-            raise
-        raise UsageError("numpy is not installed here", hint='pip install "rlctl[sweep]"') from error
+    require("sweep", "numpy")
+    from rlctl.statistics import bootstrap, compared, improvement, iqm
+
     ordered = sorted(groups, key=lambda group: iqm(group.values), reverse=True)
     found = []
     for group in ordered:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from rlctl.cli.experiments.axes import Axis
 from rlctl.errors import BackendUnreachable, UsageError
 
-T = TypeVar("T")
 AGAIN: Final = "again"
 """Attribute of a trial in the study: number of the failed suggestion that it repeats."""
 LOOKS: Final = 20
@@ -39,25 +39,22 @@ class Search:
             raise UsageError(f"{error.name} is not installed here", hint='pip install "rlctl[sweep]"') from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._optuna, self._axes, self._whole = optuna, axes, whole
-        self._study = self._asked(
-            lambda: optuna.create_study(
+        with self._reported():
+            self._study = optuna.create_study(
                 storage=URL.create("sqlite", database=str(folder / "optuna.db")).render_as_string(),
                 study_name=folder.name,
                 direction="maximize",
                 pruner=optuna.pruners.MedianPruner() if prune else optuna.pruners.NopPruner(),
                 load_if_exists=True,
             )
-        )
-        known = self._asked(lambda: len(self._study.trials))
+            known = len(self._study.trials)
         self._study.sampler = optuna.samplers.TPESampler(seed=(seed + known) % 2**32)
 
     def ask(self) -> tuple[int, dict[str, str]]:
         """Number and settings of the next suggestion."""
-        return self._asked(self._ask)
-
-    def _ask(self) -> tuple[int, dict[str, str]]:
-        trial = self._study.ask()
-        return trial.number, {axis.path: self._suggest(trial, axis) for axis in self._axes}
+        with self._reported():
+            trial = self._study.ask()
+            return trial.number, {axis.path: self._suggest(trial, axis) for axis in self._axes}
 
     def _suggest(self, trial: Any, axis: Axis) -> str:
         if not axis.range:
@@ -75,23 +72,23 @@ class Search:
         states = self._optuna.trial.TrialState
         state = states.PRUNED if pruned else states.FAIL if value is None else states.COMPLETE
         told = value if state is states.COMPLETE else None
-        self._asked(lambda: self._tell(number, told, state))
-
-    def _tell(self, number: int, value: float | None, state: Any) -> None:
-        before, states = self._study.get_trials(deepcopy=False)[number], self._optuna.trial.TrialState
-        if before.state is states.FAIL and state is states.COMPLETE:  # it was trained again
-            if all(one.user_attrs.get(AGAIN) != number for one in self._study.get_trials(deepcopy=False)):
-                again = self._optuna.trial.create_trial(
-                    params=before.params, distributions=before.distributions, value=value, user_attrs={AGAIN: number}
-                )
-                self._study.add_trial(again)
-        else:
-            self._study.tell(number, value, state=state, skip_if_finished=True)
+        with self._reported():
+            before = self._study.get_trials(deepcopy=False)[number]
+            if before.state is states.FAIL and state is states.COMPLETE:  # it was trained again
+                if all(one.user_attrs.get(AGAIN) != number for one in self._study.get_trials(deepcopy=False)):
+                    again = self._optuna.trial.create_trial(
+                        params=before.params, distributions=before.distributions, value=told, user_attrs={AGAIN: number}
+                    )
+                    self._study.add_trial(again)
+            else:
+                self._study.tell(number, told, state=state, skip_if_finished=True)
 
     def forget(self, known: Container[int]) -> None:
         """Mark suggestions without a trial as failed: a command was killed before it had recorded them."""
         running = self._optuna.trial.TrialState.RUNNING
-        for trial in self._asked(lambda: self._study.get_trials(deepcopy=False, states=(running,))):
+        with self._reported():
+            begun = self._study.get_trials(deepcopy=False, states=(running,))
+        for trial in begun:
             if trial.number not in known:
                 self.tell(trial.number, None)
 
@@ -102,28 +99,28 @@ class Search:
             curve: agent steps and mean of its evaluations so far, ascending.
             steps: agent steps of a whole trial.
         """
-        return self._asked(lambda: self._hopeless(number, curve, steps))
-
-    def _hopeless(self, number: int, curve: Sequence[tuple[int, float]], steps: int) -> bool:
-        frozen = self._study.get_trials(deepcopy=False)[number]
-        if frozen.state.is_finished():  # it had failed, and is trained again
-            return False
-        trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
-        told = max(frozen.intermediate_values, default=0)
-        for look in range(told + 1, LOOKS):
-            reached = [mean for at, mean in curve if at * LOOKS >= look * steps]
-            if not reached:
+        with self._reported():
+            frozen = self._study.get_trials(deepcopy=False)[number]
+            if frozen.state.is_finished():  # it had failed, and is trained again
                 return False
-            trial.report(reached[0], look)
-            if trial.should_prune():
-                return True
-        return False
+            trial = self._optuna.trial.Trial(self._study, frozen._trial_id)
+            told = max(frozen.intermediate_values, default=0)
+            for look in range(told + 1, LOOKS):
+                reached = [mean for at, mean in curve if at * LOOKS >= look * steps]
+                if not reached:
+                    return False
+                trial.report(reached[0], look)
+                if trial.should_prune():
+                    return True
+            return False
 
-    def _asked(self, question: Callable[[], T]) -> T:
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Report that the file of the study cannot be used."""
         from sqlalchemy.exc import SQLAlchemyError
 
         try:
-            return question()
+            yield
         except (SQLAlchemyError, self._optuna.exceptions.StorageInternalError) as error:
             why = str(error).splitlines()[0]
             raise BackendUnreachable(f"the study of the sweep cannot be read or written: {why}") from error

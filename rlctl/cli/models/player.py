@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import json
 import os
@@ -15,7 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from rlctl.backends.files import unusable
-from rlctl.errors import EnvironmentRefused, RlctlError, UsageError, WorkloadFailed
+from rlctl.cli.context import require
+from rlctl.errors import EnvironmentRefused, RlctlError, WorkloadFailed
 
 LOCAL: Final[Mapping[str, str]] = {"rlctl_agents": "local", "gymnasium": "local", "torch": "local"}
 _BLAMED: Final[Mapping[str, type[RlctlError]]] = {
@@ -47,8 +47,7 @@ def played(
         RlctlError: the child failed otherwise; with its message.
     """
     for package, extra in {**LOCAL, **also}.items():
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed here", hint=f'pip install "rlctl[{extra}]"')
+        require(extra, package)
     environ = {**os.environ, **({"PYTHONPATH": str(code)} if code else {})}
     child = subprocess.Popen(
         [sys.executable, "-m", "rlctl_agents", program],

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.clusters import backend_of, recorded, way_out
 from rlctl.cli.run.target import recorded_target
-from rlctl.errors import Conflict, Problem, SpecError, UsageError
+from rlctl.errors import Conflict, SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Document, RunState
@@ -26,18 +26,24 @@ NO_UID = "0" * 32
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """A spec, rendered and compared with the run of its name."""
+class Rendered:
+    """A spec with its documents."""
 
     loaded: Loaded
     spec: Spec  # of `loaded`, with an absolute storage.path, and with digests of its images on a cluster
-    backend: Backend
-    state: RunState | None  # None: it would be a new run
+    asked: frozenset[str]  # images whose tag a registry has resolved just now
     plan: Plan
     documents: list[Document]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared(Rendered):
+    """A spec, rendered and compared with the run of its name."""
+
+    backend: Backend
+    state: RunState | None  # None: it would be a new run
     changes: list[Change]  # from what was applied last; empty for a new run
     remains: bool  # the run has no record any more, but its folder exists
-    asked: frozenset[str] = frozenset()  # images whose tag a registry has resolved just now
 
     @property
     def refused(self) -> list[Change]:
@@ -69,31 +75,6 @@ def load(world: World, specs: Sequence[Path], sets: Sequence[str] | None, target
     return load_spec(list(specs), [*early, *(sets or ()), *late], machine=world.machine)
 
 
-def prepare(
-    world: World, specs: Sequence[Path], sets: Sequence[str] | None, target: str | None, *, mint: bool,
-    pull: bool = False,
-) -> Prepared:  # fmt: skip
-    """Load, plan and render for `up` and `diff`; writes nothing.
-
-    Args:
-        world: this invocation.
-        specs: files, merged from left to right.
-        sets: `path=value`.
-        target: -t.
-        mint: give a new run a uid of its own; else it is NO_UID.
-        pull: ask for the tags of images again, whatever is recorded.
-
-    Raises:
-        SpecError: the spec or a template is invalid, or a registry has no such image.
-        BackendUnreachable: the target does not answer, or a registry whose tag is recorded nowhere.
-        Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
-        UsageError: the command line names a cluster, or wants images, and the target is this machine.
-    """
-    loaded = load(world, specs, sets, target)
-    check_place(world, loaded, pull=pull)
-    return beside(world, loaded, mint=mint, pull=pull)
-
-
 def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
     """Check that options of a cluster are not given for this machine.
 
@@ -110,7 +91,19 @@ def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
 
 
 def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> Prepared:
-    """Render a loaded spec and compare it with the run of its name; see `prepare`."""
+    """Plan and render a loaded spec, and compare it with the run of its name; writes nothing.
+
+    Args:
+        world: this invocation.
+        loaded: the spec.
+        mint: give a new run a uid of its own; else it is NO_UID.
+        pull: ask for the tags of images again, whatever is recorded.
+
+    Raises:
+        SpecError: a template is invalid, or a registry has no such image.
+        BackendUnreachable: the target does not answer, or a registry whose tag is recorded nowhere.
+        Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
+    """
     from rlctl.plan import changes
 
     storage = storage_of(loaded)
@@ -132,13 +125,13 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
     return Prepared(
         loaded=loaded,
         spec=spec,
-        backend=backend,
-        state=state,
+        asked=asked,
         plan=plan,
         documents=documents,
+        backend=backend,
+        state=state,
         changes=[] if state is None else changes(stored_spec(state), spec),
         remains=state is None and place.layout.root.exists(),
-        asked=asked,
     )
 
 
@@ -149,19 +142,8 @@ def _make_room(run: str, target: str) -> str:
     return f"choose another name (--set run={run}-2), or remove it first: {remove}"
 
 
-@dataclass(frozen=True, slots=True)
-class Offline:
-    """A spec rendered for a cluster that was not contacted."""
-
-    loaded: Loaded
-    spec: Spec  # with digests of its images
-    asked: frozenset[str]  # images whose tag a registry has resolved just now
-    plan: Plan
-    documents: list[Document]
-
-
-def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
-    """Documents that `up` would send to a cluster, with the uid and the images that the index of runs knows.
+def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Rendered:
+    """Spec and documents that `up` would send to a cluster, with the uid and the images that the index of runs knows.
 
     Without them: NO_UID, and tags of images as their registry resolves them.
 
@@ -175,7 +157,7 @@ def offline(world: World, loaded: Loaded, *, pull: bool = False) -> Offline:
     else:
         uid, images = entry.uid, dict(entry.images)
     spec, asked = _with_digests(world, loaded, _with_storage(loaded, storage_of(loaded)), images, pull=pull)
-    return Offline(loaded, spec, asked, *_rendered(loaded, spec, uid, None))
+    return Rendered(loaded, spec, asked, *_rendered(loaded, spec, uid, None))
 
 
 def _with_digests(
@@ -197,18 +179,15 @@ def _with_digests(
     from rlctl.images.registry.client import Registry
     from rlctl.images.registry.logins import logins
     from rlctl.images.registry.pinning import pin
+    from rlctl.spec.yaml import located
 
     known = logins(world.environ)
     try:
         found: Pinned = pin(given, recorded_images, lambda host: Registry(not loopback(host), known), pull=pull)
     except SpecError as error:
-        raise SpecError([_placed(loaded, problem) for problem in error.problems], hint=error.hint) from error
+        problems = [located(tuple(one.path.split(".")), one.message, loaded.places) for one in error.problems]
+        raise SpecError(problems, hint=error.hint) from error
     return spec.model_copy(update={"images": spec.images.model_copy(update=dict(found.images))}), found.asked
-
-
-def _placed(loaded: Loaded, problem: Problem) -> Problem:
-    place = loaded.locate(tuple(problem.path.split(".")))
-    return problem if place is None else replace(problem, file=place.file, line=place.line, column=place.column)
 
 
 def _images_of(state: RunState) -> dict[str, str]:
@@ -269,22 +248,18 @@ def stored_spec(state: RunState) -> Spec:
         ) from error
 
 
-def say_findings(world: World, loaded: Loaded) -> None:
-    """Print the findings of a valid spec."""
-    for finding in loaded.findings:
+def say_notes(world: World, rendered: Rendered) -> None:
+    """Print the findings of a valid spec; on a cluster also tag and digest of each image that it names by tag."""
+    for finding in rendered.loaded.findings:
         world.say(f"note: {finding}")
-
-
-def say_images(world: World, prepared: Prepared | Offline) -> None:
-    """Print tag and digest of each image that the spec names by tag; nothing unless on a cluster."""
-    if prepared.spec.target not in ON_CLUSTERS:
+    if rendered.spec.target not in ON_CLUSTERS:
         return
     from rlctl.image_names import Reference
 
-    for name, image in prepared.loaded.spec.images.model_dump().items():
+    for name, image in rendered.loaded.spec.images.model_dump().items():
         if image is not None and not Reference.parse(image).digest:
-            digest = Reference.parse(getattr(prepared.spec.images, name)).digest
-            how = "" if name in prepared.asked else " (recorded; `up --pull` asks the registry again)"
+            digest = Reference.parse(getattr(rendered.spec.images, name)).digest
+            how = "" if name in rendered.asked else " (recorded; `up --pull` asks the registry again)"
             world.say(f"images.{name}: {image} is {digest}{how}")
 
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
 
 
+class NoRun(UsageError):
+    """No run is named, and there is none."""
+
+
 def recorded_target(run: str) -> str | None:
     """The target on which the run was started, from the index of runs; None when it is not there."""
     entry = recorded(run)
@@ -52,7 +56,8 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     """The run that is meant: the one named, else the only live one, else the only one at all.
 
     Raises:
-        UsageError: there is none, or more than one; the message lists them.
+        NoRun: none is named, and there is none.
+        UsageError: there is none of that name, or more than one; the message lists them.
         Unreadable: its record cannot be read.
     """
     name = wanted_run(world, run)
@@ -64,22 +69,24 @@ def find(world: World, run: str | None, target: str | None) -> tuple[Backend, Ru
     left_out: list[RlctlError] = []
     everywhere = known(world, target, left_out)
     live = [entry for entry in everywhere if entry[1].phase == "running"]
-    if len(live) > 1:  # live by their records; that a run is over its manager alone knows
-        everywhere = [(backend, as_now(backend, state)) for backend, state in everywhere]
-        live = [entry for entry in everywhere if entry[1].phase == "running"]
-    if len(live) == 1 or (not live and len(everywhere) == 1):
-        backend, state = (live or everywhere)[0]
+    if len(live) == 1:
+        backend, state = live[0]
         return backend, as_now(backend, state)
+    # live by their records; that a run is over its manager alone knows
+    everywhere = [(backend, as_now(backend, state)) for backend, state in everywhere]
+    meant = [entry for entry in everywhere if entry[1].phase == "running"] or everywhere
+    if len(meant) == 1:
+        return meant[0]
     if not everywhere and len(left_out) == 1:
         raise left_out[0]
     if not everywhere and left_out:
         raise UsageError(f"which run? the records of {len(left_out)} cannot be read", hint="name one: --run NAME")
     if not everywhere:
-        raise UsageError(f"there is no run{looked_at(world, target)}", hint="rlctl up SPEC")
+        raise NoRun(f"there is no run{looked_at(world, target)}", hint="rlctl up SPEC")
     raise UsageError(
-        f"which run? {_listed(state for _, state in live or everywhere)}",
-        hint="name one, as in: --run " + (live or everywhere)[0][1].run,
-        objects=tuple(state.run for _, state in live or everywhere),
+        f"which run? {_listed(state for _, state in meant)}",
+        hint=f"name one, as in: --run {meant[0][1].run}",
+        objects=tuple(state.run for _, state in meant),
     )
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from rlctl.cli.context import World
+from rlctl.cli.context import World, require
 from rlctl.cli.options import Sets, verb
 from rlctl.cli.run.prepare import load
 from rlctl.errors import UsageError
@@ -39,13 +38,12 @@ def debug(
             raise UsageError(f"{name} must be from 0 to {_MOST:,}, got {value}")
     if any(str(spec) == "-" for spec in specs):
         raise UsageError("standard input is the debugger's: name a spec file")
-    for package in ("rlctl_agents", "gymnasium", "torch"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
+    require("local", "rlctl_agents", "gymnasium", "torch")
     load(world, specs, sets, "local")  # for its problems; findings are about a run
     options = {"--json": world.as_json, "--quiet": world.quiet, "--pdb": pdb}
     command = [sys.executable, "-m", "rlctl_agents", "debug", *map(str, specs)]
-    command += [f"--set={one}" for one in sets or ()]
+    run = world.environ.get("RLCTL_RUN")
+    command += [f"--set={one}" for one in (*([f"run={run}"] if run else ()), *(sets or ()))]
     command += [f"--updates={updates}", f"--episodes={episodes}", *(name for name, given in options.items() if given)]
     world.become(command)
     return 0

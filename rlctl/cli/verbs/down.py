@@ -22,9 +22,9 @@ from rlctl.cli.options import (
 )
 from rlctl.cli.run.clusters import backend_of, recorded, where
 from rlctl.cli.run.problems import exists
-from rlctl.cli.run.target import find, known, look_up, looked_at, one_name, wanted_run
+from rlctl.cli.run.target import NoRun, find, look_up, looked_at, one_name, wanted_run
 from rlctl.cli.text import span
-from rlctl.errors import BackendUnreachable, Refused, RlctlError, Unreadable, UsageError
+from rlctl.errors import BackendUnreachable, Refused, Unreadable, UsageError
 from rlctl.spec.runs import run_index
 
 if TYPE_CHECKING:
@@ -162,11 +162,10 @@ def _find(world: World, name: str | None, target: str | None) -> _RunToRemove | 
     Raises:
         UsageError: several may be meant.
     """
-    left_out: list[RlctlError] = []
-    if name is None and not known(world, target, left_out) and not left_out:
-        return None
     try:
         backend, state = find(world, name, target) if name is None else look_up(world, name, target)
+    except NoRun:
+        return None
     except Unreadable as error:
         world.complain(f"warning: {error.message}")
         backend = backend_of(world, error.run, target)

@@ -19,7 +19,7 @@ from rlctl.cli.options import (
 )
 from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
-from rlctl.cli.text import rfc3339, stamp, table
+from rlctl.cli.text import moment_of, rfc3339, table
 from rlctl.errors import Conflict, RlctlError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def history(
     revisions = backend.revisions(state.run)
     rows = [("REVISION", "WHEN", "WHO", "RLCTL", "IMAGES", "NOTE")]
     for revision in revisions:
-        when = stamp(revision.at, utc=utc, date=True)[:19]
+        when = moment_of(revision.at, utc=utc)
         images = ", ".join(f"{name} {_short(image)}" for name, image in revision.images.items()) or "-"
         who = revision.by or "-"
         rows.append((str(revision.number), when, who, revision.rlctl_version, images, revision.note))

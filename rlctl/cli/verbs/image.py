@@ -211,15 +211,15 @@ def _build_options(
     verify: bool,
 ) -> BuildOptions:
     from rlctl import __version__
-    from rlctl.images.context import RECIPES
+    from rlctl.images.context import DOCKERFILES
     from rlctl.images.make import BuildOptions
 
     if tag is not None and not re.fullmatch(r"\w[\w.-]{0,127}", tag, re.ASCII):
         raise UsageError(f"--tag {tag}: no tag of an image", hint="letters, digits, _ . and -, at most 128")
     bases = _pairs("--base", base)
     for name in bases:
-        if name not in RECIPES:
-            raise UsageError(f"--base {name}={bases[name]}: no such image", hint=f"images: {', '.join(RECIPES)}")
+        if name not in DOCKERFILES:
+            raise UsageError(f"--base {name}={bases[name]}: no such image", hint=f"images: {', '.join(DOCKERFILES)}")
     return BuildOptions(
         registry=None if registry is None else registry.removeprefix("https://").rstrip("/"),
         tag=tag or __version__,
@@ -262,7 +262,7 @@ def _maker(world: World, build_options: BuildOptions, wanted: BuilderName, *, pu
         )
         registry = Registry(build_options.verify, logins(world.environ))
         yield ImageMaker(
-            chosen, registry, build_options, workspace, push, lambda line: world.say(plain(line)), artifacts=True
+            chosen, registry, build_options, workspace, push, lambda line: world.say(plain(line))
         )  # fmt: skip
 
 
@@ -276,10 +276,10 @@ def _made(
     """The requested images, built one after the other as they are iterated, and those that the spec names already."""
     from rlctl.images.builders.base import NAMES
     from rlctl.images.code import collect
-    from rlctl.images.context import RECIPES
+    from rlctl.images.context import DOCKERFILES
     from rlctl.images.make import CODE_IN
 
-    possible: tuple[Name, ...] = CODE_IN if specs else tuple(RECIPES)
+    possible: tuple[Name, ...] = CODE_IN if specs else tuple(DOCKERFILES)
     for name in only or ():
         if name.value not in possible:
             raise UsageError(f"--only {name.value}: holds no code of yours", hint=f"images: {', '.join(possible)}")

@@ -62,14 +62,7 @@ def lint(
         for problem in error.problems:
             world.data(str(problem))
         world.complain(f"{error.message}: the spec is invalid")
-        said = {
-            "code": error.exit_code,
-            "reason": error.reason,
-            "message": error.message,
-            "hint": error.hint,
-            "objects": list(error.objects),
-        }
-        world.document({"error": said, "problems": error.problems})
+        world.document({"error": error.as_plain(), "problems": error.problems})
         return error.exit_code
     values = [{"path": path, "value": value, "origin": where} for path, value, where in origins(loaded)]
     if show_origin:
@@ -116,13 +109,14 @@ def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
 
 def _place(loaded: Loaded, path: tuple[str | int, ...]) -> Location | None:
     """Location of a value, or of the nearest mapping written around it; None for a default."""
+    from rlctl.spec.yaml import nearest
+
     values: Any = loaded.values
     for key in path:
         if not isinstance(values, dict) or key not in values:
             return None
         values = values[key]
-    around = (loaded.locate(path[:size]) for size in range(len(path), 0, -1))
-    return next((place for place in around if place is not None), None)
+    return nearest(path, loaded.places)
 
 
 def _leaves(value: Any, path: tuple[str | int, ...]) -> Iterator[tuple[tuple[str | int, ...], Any]]:

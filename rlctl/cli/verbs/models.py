@@ -10,7 +10,7 @@ from rlctl.cli.context import World
 from rlctl.cli.models.listing import StoredModel, stored_models, warn
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
-from rlctl.cli.text import count, number, rfc3339, stamp, table
+from rlctl.cli.text import count, moment_of, number, rfc3339, table
 
 
 @verb("namespace", "context")
@@ -34,7 +34,7 @@ def models(
     found = stored.models
     rows: list[tuple[str, ...]] = [("MODEL", "POLICY", "VERSION", "STEPS", "GREEDY", "SAMPLED", "STORED", "SIZE")]
     for one in found:
-        when = stamp(datetime.fromtimestamp(one.created, UTC), utc=utc, date=True)[:19]
+        when = moment_of(one.created, utc=utc)
         measured = [_shown(one.evaluations.get(mode)) for mode in ("greedy", "sample")]
         rows.append((one.name, one.policy, str(one.version), count(one.steps), *measured, when, f"{count(one.bytes)}B"))
     if found:

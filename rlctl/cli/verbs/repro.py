@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from rlctl.cli.context import World
+from rlctl.cli.context import World, require
 from rlctl.cli.models.episodes import WHEN, Episode, chosen, is_name, recorded
 from rlctl.cli.models.fetched import Code, code_of
 from rlctl.cli.models.listing import whole
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
-from rlctl.cli.text import count, number, stamp, table
+from rlctl.cli.text import count, moment_of, number, table
 from rlctl.errors import RlctlError, UsageError
 
 _SHOWN = 100
@@ -74,9 +72,7 @@ def repro(
 
 def _play(world: World, file: str, name: str, code: Path | None, *, pdb: bool) -> None:
     """Replace this process by the program that plays a recorded episode."""
-    for package in ("rlctl_agents", "gymnasium"):
-        if importlib.util.find_spec(package) is None:
-            raise UsageError(f"{package} is not installed here", hint='pip install "rlctl[local]"')
+    require("local", "rlctl_agents", "gymnasium")
     options = {"--json": world.as_json, "--quiet": world.quiet, "--pdb": pdb, f"--code={code}": code}
     given = [option for option, wanted in options.items() if wanted]
     world.become([sys.executable, "-m", "rlctl_agents", "repro", file, f"--name={name}", *given])
@@ -89,7 +85,7 @@ def _list(world: World, run: str, episodes: list[Episode], *, utc: bool) -> int:
         if one.damaged:
             rows.append((one.name, one.kind, *["-"] * 4, size, one.damaged))
             continue
-        when = stamp(datetime.fromtimestamp(shown["created"], UTC), utc=utc, date=True)[:19]
+        when = moment_of(shown["created"], utc=utc)
         error = shown["error"] if len(shown["error"]) <= _SHOWN else f"{shown['error'][:_SHOWN]}..."
         version = "-" if shown["version"] is None else str(shown["version"])
         rows.append((one.name, one.kind, count(one.steps), number(shown["return"]), version, when, size, error or "-"))

@@ -19,7 +19,7 @@ from rlctl.cli.options import (
     complete_role,
     verb,
 )
-from rlctl.cli.run.prepare import Offline, Prepared, beside, load, offline, prepare, say_findings, say_images
+from rlctl.cli.run.prepare import Rendered, beside, check_place, load, offline, say_notes
 from rlctl.errors import Refused, UsageError
 
 if TYPE_CHECKING:
@@ -64,10 +64,9 @@ def render(
         raise UsageError("-n goes with --admin: documents name no namespace", hint="kubectl apply -n NAMESPACE")
     loaded = load(world, specs or [], sets, target)
     on_cluster = loaded.spec.target in ON_CLUSTERS
-    rendered: Offline | Prepared = offline(world, loaded) if on_cluster else beside(world, loaded, mint=False)
+    rendered: Rendered = offline(world, loaded) if on_cluster else beside(world, loaded, mint=False)
     plan, all_documents = rendered.plan, rendered.documents
-    say_findings(world, loaded)
-    say_images(world, rendered)
+    say_notes(world, rendered)
     documents = [document for document in all_documents if role is None or document.role == role]
     if role is not None and not documents:
         roles = dict.fromkeys(document.role for document in all_documents if document.role)
@@ -141,9 +140,10 @@ def diff(
     field does (live, restart of which roles, or refused), then object by object (+ new, ~ changed, - removed) a
     unified diff. On a cluster the server itself judges, and changes nothing.
     """
-    prepared = prepare(world, specs, sets, target, mint=False)
-    say_findings(world, prepared.loaded)
-    say_images(world, prepared)
+    loaded = load(world, specs, sets, target)
+    check_place(world, loaded)
+    prepared = beside(world, loaded, mint=False)
+    say_notes(world, prepared)
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")
     diff_lines.say_changes(world, prepared.changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import datetime
@@ -13,7 +14,7 @@ import typer.core
 
 from rlctl.cli.context import ON_CLUSTERS, Cluster, Signalled, World
 from rlctl.cli.options import Sets, Specs, Target, Utc, Yes, complete_sweep, verb
-from rlctl.cli.text import number, stamp, table
+from rlctl.cli.text import moment_of, number, table
 from rlctl.errors import Locked, Refused, RlctlError, UsageError, WorkloadFailed
 
 if TYPE_CHECKING:
@@ -217,16 +218,13 @@ def list_sweeps(world: World, sweep: OptionalSweep = None, utc: Utc = False) -> 
     for one in found:
         best = max((trial.best for trial in one.trials if trial.best is not None), default=None)
         counts = (len(one.trials), one.count("finished", "pruned"), one.count("running"), one.count("failed"))
-        rows.append((one.name, one.target, *map(str, counts), number(best), _when(one.created, utc=utc), one.spec))
+        created = moment_of(datetime.fromisoformat(one.created), utc=utc)
+        rows.append((one.name, one.target, *map(str, counts), number(best), created, one.spec))
     world.lines(table(rows) if found else ())
     if not found and not left_out:
         world.say("there is no sweep; to begin one: rlctl sweep SPEC --set PATH=VALUE,VALUE --seeds N")
     world.document({"sweeps": [asdict(one) for one in found], "left_out": [error.message for error in left_out]})
     return 0
-
-
-def _when(rfc3339: str, *, utc: bool) -> str:
-    return stamp(datetime.fromisoformat(rfc3339), utc=utc, date=True)[:19]
 
 
 def _refresh(world: World, sweep: Sweep) -> None:
@@ -327,7 +325,7 @@ def _staying(sweep: str) -> str:
     """Hint at the runs of a sweep whose record is damaged, found by their names alone."""
     from rlctl.cli.options import run_names
 
-    found = [run for run in run_names() if run.removeprefix(f"{sweep}-").isdecimal()]
+    found = [run for run in run_names() if re.fullmatch(rf"{re.escape(sweep)}-[0-9]+", run)]
     return f"runs that stay: {', '.join(found) or 'none is recorded here'}; one is removed by " + (
         f"rlctl down {found[0] if found else f'{sweep}-1'} --volumes"
     )

@@ -19,7 +19,7 @@ from rlctl.cli.display.progress import Progress
 from rlctl.cli.models.initial import initial
 from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run.clusters import where
-from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_findings, say_images
+from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_notes
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
 from rlctl.cli.text import span
 from rlctl.errors import RlctlError, TimedOut
@@ -88,8 +88,7 @@ def up(
         with initial(world, loaded) as policy:
             with trial.begun(world, loaded, policy) as asked:  # imports a simulator while we look for the run
                 prepared = beside(world, loaded, mint=True, pull=pull)
-                say_findings(world, prepared.loaded)
-                say_images(world, prepared)
+                say_notes(world, prepared)
                 refuse(prepared)
                 run = prepared.plan.run
                 if nothing_to_do(prepared):
@@ -157,19 +156,15 @@ def _end_wait(world: World, done: UpProgress, outcome: Outcome, timeout: str, *,
 
 def _end(world: World, done: UpProgress, outcome: Outcome) -> int:
     run, snapshot = done.prepared.plan.run, outcome.snapshot
-    if outcome.why == "gone" or snapshot is None:
-        raise RlctlError(f"run {run} was removed while we watched")
-    if outcome.why == "detached":
+    if outcome.why == "detached" and snapshot is not None:
         world.say(f"left {run}; it goes on\n{_come_back(run)}")
-    elif outcome.why == "timeout":
+    elif outcome.why == "timeout" and snapshot is not None:
         raise TimedOut(
             f"run {run} is not finished; it goes on", hint=f"rlctl wait {run} --for finished", objects=(run,)
         )
-    elif snapshot.phase == "failed":
-        raise RunFailed(snapshot)
-    elif snapshot.phase == "stopped":
-        raise RlctlError(f"run {run} was stopped by another command; its data stays", hint="rlctl up SPEC, to go on")
-    else:
+    elif (error := why_not(run, outcome, "")) is not None:
+        raise error
+    elif snapshot is not None:
         _print_final(world, snapshot)
     world.document(_document(done, snapshot))
     return 0

@@ -7,8 +7,8 @@ import platform
 import typer
 
 from rlctl import __version__
-from rlctl.cli.context import Output, World
-from rlctl.cli.options import OutputOption, Quiet
+from rlctl.cli.context import World
+from rlctl.cli.options import verb
 
 
 def print_version(wanted: bool) -> None:
@@ -18,8 +18,9 @@ def print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-def version(ctx: typer.Context, output: OutputOption = Output.table, quiet: Quiet = False) -> None:
+@verb()
+def version(world: World) -> int:
     """Print the version of rlctl and of Python."""
-    world: World = ctx.obj.setup(output, quiet)
     world.data(f"rlctl {__version__}, Python {platform.python_version()}")
     world.document({"rlctl": __version__, "python": platform.python_version()})
+    return 0

@@ -12,6 +12,7 @@ import socket
 import ssl
 import urllib.request
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -123,7 +124,10 @@ def _connected(
     for address in found:
         if distance(address) < max(HERE, least):
             raise OSError(f"it names {to[0]}, which is at {address}: nearer to us than it is itself")
-    return socket.create_connection((found[0], to[1]), timeout_s, source)
+    for address in found[:-1]:
+        with suppress(OSError):  # as of a machine without IPv6, or of one server among several that is down
+            return socket.create_connection((address, to[1]), timeout_s, source)
+    return socket.create_connection((found[-1], to[1]), timeout_s, source)
 
 
 def _addresses(host: str, port: int) -> list[str]:

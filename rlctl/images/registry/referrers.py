@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from rlctl.image_names import Reference
+from rlctl.images.code import BASE_LABEL
 from rlctl.images.registry.client import Registry
 from rlctl.images.sbom import FILE, KIND, component
 
@@ -90,7 +91,7 @@ def sbom(to: Registry, image: Reference, digest: str) -> Reference | None:
     name = f"{image.registry}/{image.repository}"
     about = component("container", name, digest, "")
     about["properties"] = [
-        {"name": key, "value": str(labels[key])} for key in (BASE_NAME, BASE_DIGEST, "dev.rlctl.base") if key in labels
+        {"name": key, "value": str(labels[key])} for key in (BASE_NAME, BASE_DIGEST, BASE_LABEL) if key in labels
     ]
     made = {**listed, "metadata": {"component": about}, "components": [*own, *listed["components"]]}
     content = json.dumps(made, indent=1, sort_keys=True).encode()

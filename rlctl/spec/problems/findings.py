@@ -24,12 +24,12 @@ _MUJOCO = (
     "Reacher-", "Swimmer-", "Walker2d-",
 )  # fmt: skip
 _SIMULATORS = (
-    ("ALE/", ("ale_py", "cv2"), "atari"),
-    *((name, ("Box2D",), "box2d") for name in ("LunarLander", "BipedalWalker", "CarRacing")),
-    *((name, ("mujoco", "imageio"), "mujoco") for name in _MUJOCO),
-    ("minatar.", ("minatar",), "minatar"),
+    (("ALE/",), ("ale_py", "cv2"), "atari"),
+    (("LunarLander", "BipedalWalker", "CarRacing"), ("Box2D",), "box2d"),
+    (_MUJOCO, ("mujoco", "imageio"), "mujoco"),
+    (("minatar.",), ("minatar",), "minatar"),
 )
-"""Prefix of a family's ids, the packages that it needs, the extra of rlctl that installs them."""
+"""Prefixes of a family's ids, the packages that it needs, the extra of rlctl that installs them."""
 
 _MAX_REQUIREMENTS: Final = 2000
 """Lines of a requirements file that are checked, at most: each searches all folders of packages."""
@@ -37,9 +37,10 @@ _MAX_REQUIREMENTS: Final = 2000
 
 def simulator_missing(id: str) -> tuple[str, str] | None:
     """Package of an environment that is not installed here, and the command that brings it; None when all is there."""
-    for begin, packages, extra in _SIMULATORS:
-        missing = [name for name in packages if importlib.util.find_spec(name) is None]
-        if id.startswith(begin) and missing:
+    for prefixes, packages, extra in _SIMULATORS:
+        if not id.startswith(prefixes):
+            continue
+        if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
             return f"{id} needs {' and '.join(missing)}, not installed here", f'pip install "rlctl[{extra}]"'
     return None
 

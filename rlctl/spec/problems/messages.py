@@ -193,17 +193,13 @@ def _unknown(path: Path, values: Mapping[str, Any]) -> str:
 
 def _algorithm_of(path: Path, values: Mapping[str, Any]) -> str:
     """Name of the algorithm whose section holds a key, else of the run's; "": not known."""
-    section: Any = values
-    for part in path[:-1] if path[-2:-1] == ("algorithm",) else ("algorithm",):
-        section = section.get(part, {}) if isinstance(section, Mapping) else None
+    section = _value(values, path[:-1]) if path[-2:-1] == ("algorithm",) else values.get("algorithm", {})
     name = section.get("name", BUILT[0]) if isinstance(section, Mapping) else ""
     return name if isinstance(name, str) else ""
 
 
 def _hyperparameter_of_an_own_algorithm(path: Path, values: Mapping[str, Any]) -> str:
-    section: Any = values
-    for part in path[:-1]:
-        section = section.get(part) if isinstance(section, Mapping) else None
+    section = _value(values, path[:-1])
     own = section.get("class") if isinstance(section, Mapping) else None
     name = own if isinstance(own, str) else _algorithm_of(path, values)
     if len(path) > 1 and path[-2] == "algorithm" and ":" in name:

@@ -234,6 +234,33 @@ def test_a_registry_sends_nobody_nearer_than_it_is_itself(
     assert asked == ([names] if may else [])
 
 
+@pytest.mark.parametrize(
+    ("names", "asked", "says"),
+    [
+        (["8.8.4.4", "8.8.4.5"], ["8.8.4.4", "8.8.4.5"], "no answer of 8.8.4.5"),
+        (["8.8.4.4", "10.0.0.1"], [], "10.0.0.1: nearer to us"),
+    ],
+)
+def test_a_redirect_tries_each_address_of_a_name_once_none_is_too_near(
+    names: list[str], asked: list[str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def found(host: str, *_: Any, **__: Any) -> list[Any]:
+        known = names if host == "blobs.example.org" else ["8.8.8.8"]
+        return [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 443)) for address in known]
+
+    def connected(address: tuple[str, int], *_: Any) -> socket.socket:
+        tried.append(address[0])
+        raise OSError(f"no answer of {address[0]}")
+
+    monkeypatch.setattr(socket, "getaddrinfo", found)
+    monkeypatch.setattr(socket, "create_connection", connected)
+    with pytest.raises(URLError, match=says):
+        places.opener("registry.example.org", places.certificates()).open("https://blobs.example.org/layer")
+    assert tried == asked
+
+
 @pytest.mark.parametrize("realm", ["http://token.example.org/", "file:///etc/passwd", "ftp://x/", "", "token", "//x/"])
 def test_a_login_goes_nowhere_that_proves_nothing(realm: str) -> None:
     image = Reference("registry.example.org", "team/actor", "1")

@@ -19,7 +19,7 @@ def project(folder: Path) -> dict[str, object]:
 
 def begun(folder: Path) -> service.Service:
     config = Config.model_validate({"state": folder, "projects": {"pole": project(folder)}})
-    return service.Service(config, hands=lambda *_: pytest.fail("no work"))
+    return service.Service(config, adapters=lambda *_: pytest.fail("no work"))
 
 
 def test_a_folder_that_is_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

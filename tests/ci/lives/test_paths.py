@@ -47,7 +47,7 @@ def test_code_comes_out_of_a_repository_of_git_though_its_hook_was_lost(
     repository = Repository(tmp_path)
     about = service.config.projects["pole"].model_copy(update={"repository": str(repository.folder)})
     git = Git(about, tmp_path / "git")
-    monkeypatch.setattr(service, "_hands", lambda project, service: hands(outside)._replace(fetcher=git))
+    monkeypatch.setattr(service, "_adapters", lambda project, service: hands(outside)._replace(fetcher=git))
     given = []
     for name, content in (("agents/a.py", "1"), ("agents/a.py", "2"), ("README.md", "3"), ("README.md", "4")):
         commit = repository.commit(name, content)

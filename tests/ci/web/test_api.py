@@ -19,6 +19,7 @@ from rlctl_ci.core.service import Service
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import make
+from rlctl_ci.web.masked_reading import MaskedReading
 from tests.ci.web.test_http import BAD_TEXT, OURS, SECRET, config, hook, http, service
 from tests.ci.world import MAIN, Outside, hands, no_hands, sha
 
@@ -296,6 +297,22 @@ def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(service: Serv
     service.queue.cancel(1, "because")
     service.config.projects["pole"].secret_file.unlink()
     assert http.get("/api/v1/builds/1").json()["reason"] == "***"
+
+
+def test_secrets_are_read_once_for_a_list_however_many_rows_it_has(
+    service: Service, http: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(1, 5):
+        hook(http, Push(MAIN, sha(number)), delivery=str(number))
+        hook(http, Push(f"refs/heads/b{number}", sha(number)), delivery=f"b{number}")
+        with service.database.write() as db:
+            db.execute("INSERT INTO pins VALUES ('pole', ?, ?, 'bad', 0)", (f"refs/heads/b{number}", sha(number)))
+    read, as_it_is = list[Path](), Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read.append(path) or as_it_is(path))
+    reading = MaskedReading(service)
+    for listed in (reading.builds, reading.ignored, reading.pins):
+        read.clear()
+        assert (len(listed()), len(read)) == (4, 1), listed.__name__
 
 
 def test_a_reason_in_the_words_of_a_commit_is_text_that_has_an_end(service: Service, http: TestClient) -> None:

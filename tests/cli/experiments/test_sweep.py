@@ -18,6 +18,7 @@ from rlctl.backends.base import Failure, RunState
 from rlctl.cli.context import World
 from rlctl.cli.experiments import record
 from rlctl.cli.experiments.scheduler import update
+from rlctl.cli.options import complete_sweep
 from rlctl.cli.run.snapshot import take
 from rlctl.errors import BackendUnreachable, Unreadable
 from rlctl.probe import Probed
@@ -544,12 +545,18 @@ def test_one_damaged_record_hides_no_other_sweep(
         assert (one.code, "rlctl sweep clean bad" in one.err) == (4, True)
 
 
+def test_completion_offers_sweeps_that_have_a_record(rlctl: Rlctl, stored: dict[str, Any]) -> None:
+    record.folder("locked").mkdir()
+    (record.folder("locked") / "lock").touch()
+    assert complete_sweep("") == record.names() == ["good"]
+
+
 def test_the_record_of_a_damaged_sweep_is_removed_and_its_runs_are_named(rlctl: Rlctl, stored: dict[str, Any]) -> None:
     record.folder("bad").mkdir()
     (record.folder("bad") / "sweep.json").write_text("{")
     index = record.folder("bad").parent.parent / "index"
     index.mkdir(exist_ok=True)
-    for run in ("bad-1", "bad-2", "bad", "badly-1", "bad-er"):
+    for run in ("bad-1", "bad-2", "bad", "badly-1", "bad-er", "7"):
         (index / f"{run}.json").touch()
     asked = rlctl("sweep", "clean", "bad")
     assert asked.code == 9

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from rlctl.cli.context import World
+from rlctl.cli.experiments.scores import scored
 from rlctl.cli.options import complete_context, complete_namespace
 from rlctl.cli.run.clusters import recorded
+from rlctl.cli.run.target import find
 from rlctl.errors import Conflict
 from tests.cli.clusters import CLUSTER_SPEC, Clusters, Namespace
 from tests.cli.conftest import Rlctl
@@ -109,6 +112,22 @@ def test_a_run_that_is_recorded_as_live_and_is_over_is_not_the_only_live_one(
     assert rlctl("status", "-o", "json").json["run"] == "other"
 
 
+def test_the_record_of_a_run_is_fetched_once(rlctl: Rlctl, clusters: Clusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    clusters.up()
+    assert rlctl("up", clusters.spec, "-d", "--set", "run=other").code == 0
+    here, listed, fetch = clusters.here, clusters.here.runs, clusters.here.find
+    here.finish("pole", "eval_return")
+    fetched: list[str] = []
+    monkeypatch.setattr(here, "runs", lambda broken=None: [replace(one, phase="running") for one in listed(broken)])
+    monkeypatch.setattr(here, "find", lambda run: fetched.append(run) or fetch(run))
+    world = World(environ=rlctl.environ, targets=rlctl.targets)
+    assert find(world, None, None)[1].run == "other"
+    assert sorted(fetched) == ["other", "pole"]
+    fetched.clear()
+    assert scored(world, "other", None).phase == "running"
+    assert fetched == ["other"]
+
+
 def test_a_cluster_that_is_gone_hides_no_run_that_is_elsewhere(rlctl: Rlctl, clusters: Clusters) -> None:
     rlctl.up(run="here")
     clusters.record("lost", "1" * 32, "gone", "team")
@@ -118,6 +137,14 @@ def test_a_cluster_that_is_gone_hides_no_run_that_is_elsewhere(rlctl: Rlctl, clu
     assert result.json["run"] == "here"
     assert "left out: " in result.err
     assert rlctl("status", "lost").code == 4
+
+
+def test_down_without_a_name_asks_each_target_once(rlctl: Rlctl, clusters: Clusters) -> None:
+    rlctl.up(run="here")
+    clusters.record("lost", "1" * 32, "gone", "team")
+    clusters("gone", "team").unreachable = True
+    result = rlctl("down")
+    assert (result.code, result.err.count("left out: ")) == (0, 1)
 
 
 def test_several_runs_in_one_namespace_cost_one_list(rlctl: Rlctl, clusters: Clusters) -> None:

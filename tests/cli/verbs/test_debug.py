@@ -33,6 +33,12 @@ def test_it_becomes_the_roles_in_one_process_with_all_that_was_said(rlctl: Rlctl
     ]  # fmt: skip
 
 
+def test_the_run_that_the_environment_names_is_debugged(rlctl: Rlctl) -> None:
+    rlctl.environ["RLCTL_RUN"] = "other"
+    command = asked(rlctl, rlctl.spec, "--set", "seed=3")[2][0]
+    assert [one for one in command if one.startswith("--set")] == ["--set=run=other", "--set=seed=3"]
+
+
 def test_a_spec_for_a_cluster_is_debugged_on_this_machine(rlctl: Rlctl) -> None:
     rlctl.environ["RLCTL_TARGET"] = "kubernetes"
     assert asked(rlctl, rlctl.spec, "--set", "target=kubernetes")[0] == 0

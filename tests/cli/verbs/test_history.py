@@ -34,7 +34,7 @@ def test_history_lists_revisions_newest_first_and_when(changed: Rlctl) -> None:
     rows = [line.split() for line in result.out.splitlines()]
     assert rows[0] == ["REVISION", "WHEN", "WHO", "RLCTL", "IMAGES", "NOTE"]
     assert [row[0] for row in rows[1:]] == ["3", "2", "1"]
-    assert rows[1][2] == "04:02:00"
+    assert rows[1][2] == "04:02:00Z"
     told = changed("history", "-o", "json").json["revisions"]
     assert [entry["revision"] for entry in told] == [3, 2, 1]
     assert told[2]["spec"]["algorithm"]["lr"] == 1e-3

@@ -60,7 +60,7 @@ def asked(rlctl: Rlctl, *arguments: str, read: bool = True) -> tuple[int, str, l
 def test_what_is_recorded_is_a_table_newest_first(rlctl: Rlctl, episodes: Path) -> None:
     lines = rlctl("repro", "pole", "--utc").out.splitlines()
     assert lines[0].split() == ["EPISODE", "KIND", "STEPS", "RETURN", "MODEL", "RECORDED", "SIZE", "ERROR"]
-    assert lines[1].split()[:7] == ["actor/3@17", "crash", "9", "-", "34", "2023-11-14", "22:13:20"]
+    assert lines[1].split()[:7] == ["actor/3@17", "crash", "9", "-", "34", "2023-11-14", "22:13:20Z"]
     assert "step raised AssertionError: too bright (tests.repro.worlds:Lamps" in lines[1]
     assert lines[2].split()[:5] == ["evaluator/0@9", "worst", "9", "-3.5", "34"]
     assert lines[3].split()[:2] == ["actor/0@4", "crash"]

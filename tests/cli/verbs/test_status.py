@@ -264,7 +264,7 @@ def test_times_are_local_unless_utc_is_wanted(rlctl: Rlctl, monkeypatch: Any) ->
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     assert "started 2026-11-21 13:00:00" in rlctl("status").out
-    assert "started 2026-11-21 04:00:00" in rlctl("status", "--utc").out
+    assert "started 2026-11-21 04:00:00Z" in rlctl("status", "--utc").out
 
 
 def test_what_a_process_says_cannot_act_on_the_terminal(rlctl: Rlctl) -> None:
