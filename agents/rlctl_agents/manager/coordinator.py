@@ -358,7 +358,8 @@ class Coordinator:
         members.addresses.alive((one.role, one.index) for one in live if not one.leaving)
         if self.stop.phase == "running":
             for policy in self.learners.policies:
-                if self.checkpoints.due(policy, self.learners.steps(policy), self.settings.checkpoint.every):
+                steps, version = self.learners.steps(policy), self.learners.updates(policy)
+                if self.checkpoints.due(policy, steps, version, self.settings.checkpoint.every):
                     self.checkpoints.order(policy)
                     self.state.save_progress()
             self.stop.judge(self.settings.stop, seats=self.admission.experience.seats, joined=self.admission.joined)

@@ -279,7 +279,7 @@ class Learner:
             count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
             resumed=resumed.number if resumed is not None else 0,
             ordered=max((one.number for one in lease.generations), default=0),
-            steps=self._trainer.consumed_steps,
+            version=self._trainer.version,
         )
         process.metrics.declare("lag_versions", VERSIONS)
         for name in COUNTERS:
@@ -343,7 +343,7 @@ class Learner:
         """Save a last generation, and stop."""
         self._ranks.close()
         if self._progress.running:
-            if self._checkpoints.unsaved(self._trainer.consumed_steps) and self._ranks.saves:
+            if self._checkpoints.unsaved(self._trainer.version) and self._ranks.saves:
                 log.info("saving the last generation", extra={"kv": {"version": self._trainer.version}})
                 self._save(self._checkpoints.next_number(self._session.checkpoint))
             if not self._checkpoints.settle(LAST_GENERATION_S):

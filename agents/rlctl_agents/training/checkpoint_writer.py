@@ -44,7 +44,7 @@ class CheckpointWriter:
         now: returns Unix time.
         resumed: number of the generation that the learner resumed from; 0: there was none.
         ordered: highest number that was ever ordered.
-        steps: agent steps that the learner's weights were learned from.
+        version: of the learner's weights as it begins.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class CheckpointWriter:
         now: Callable[[], float] = time.time,
         resumed: int = 0,
         ordered: int = 0,
-        steps: int = 0,
+        version: int = 0,
     ) -> None:
         self._folder = folder
         self._boot = boot
@@ -67,7 +67,7 @@ class CheckpointWriter:
         self._count = count
         self._now = now
         self._saved, self._ordered = resumed, ordered
-        self._steps = steps  # agent steps of the newest generation
+        self._version = version  # of the newest generation
         self._waiting: Job | None = None
         self._turn = threading.Condition()
         self._busy = False
@@ -85,14 +85,14 @@ class CheckpointWriter:
 
     def save(self, job: Job) -> None:
         """Write a generation as soon as possible. Does not wait."""
-        self._saved, self._steps = job.number, job.steps
+        self._saved, self._version = job.number, job.ref.version
         with self._turn:
             self._waiting = job
             self._turn.notify_all()
 
-    def unsaved(self, steps: int) -> bool:
-        """True if weights learned from `steps` agent steps are in no generation, or the newest one failed."""
-        return steps > self._steps or 0 < self._saved == self.failed
+    def unsaved(self, version: int) -> bool:
+        """True if weights of this version are in no generation, or the newest one failed."""
+        return version > self._version or 0 < self._saved == self.failed
 
     def wants(self, number: int) -> bool:
         """True if the order is new; it is remembered."""

@@ -191,32 +191,33 @@ def checkpoints(tmp_path: Path, time: Time) -> Checkpoints:
 
 
 def test_a_generation_is_due_after_its_time_when_something_was_learned(checkpoints: Checkpoints, time: Time) -> None:
-    assert not checkpoints.due("main", 0, 60)
-    assert not checkpoints.due("main", 640, 60), "the time begins with the first steps"
+    assert not checkpoints.due("main", 0, 10, 60)
+    assert not checkpoints.due("main", 640, 10, 60), "the time begins with the first steps"
     time.now += 60
-    assert checkpoints.due("main", 1280, 60)
+    assert checkpoints.due("main", 1280, 10, 60)
 
 
 def test_the_schedule_goes_on_after_a_manager(checkpoints: Checkpoints, time: Time) -> None:
     checkpoints.resume("main", 50.0)
     time.now += 9.0
-    assert not checkpoints.due("main", 100, 60.0)
+    assert not checkpoints.due("main", 100, 10, 60.0)
     time.now += 1.0
-    assert checkpoints.due("main", 100, 60.0)
+    assert checkpoints.due("main", 100, 10, 60.0)
 
 
 def test_an_order_stands_until_it_is_committed(checkpoints: Checkpoints, time: Time, tmp_path: Path) -> None:
     number = checkpoints.order("main")
     time.now += 500
     assert checkpoints.order("main") == number == checkpoints.wanted("main") == 1
-    assert not checkpoints.due("main", 10**6, 60)
+    assert not checkpoints.due("main", 10**6, 10, 60)
     assert checkpoints.waiting_s("main") == 500
     checkpoints.commit(generation(tmp_path, number, term=3, steps=640))
     assert checkpoints.wanted("main") == 0
-    assert not checkpoints.due("main", 640, 60)
+    assert not checkpoints.due("main", 640, 10, 60)
     time.now += 60
-    assert not checkpoints.due("main", 640, 60), "nothing was learned since"
-    assert checkpoints.due("main", 1280, 60)
+    assert not checkpoints.due("main", 640, 10, 60), "nothing was learned since"
+    assert checkpoints.due("main", 640, 11, 60), "more was learned from the rows of a replay"
+    assert checkpoints.due("main", 1280, 10, 60)
     assert checkpoints.order("main") == 2
 
 
@@ -294,9 +295,9 @@ def test_a_learner_that_saves_on_its_own_account_is_believed(checkpoints: Checkp
 
 def test_a_learner_that_went_back_to_an_older_generation_saves_again(checkpoints: Checkpoints, tmp_path: Path) -> None:
     checkpoints.commit(generation(tmp_path, 1, term=3, steps=9000))
-    assert not checkpoints.worth_saving("main", 9000)
-    assert checkpoints.worth_saving("main", 4000)
-    assert not checkpoints.worth_saving("main", 0)
+    assert not checkpoints.worth_saving("main", 9000, 10)
+    assert checkpoints.worth_saving("main", 4000, 4)
+    assert not checkpoints.worth_saving("main", 0, 0)
 
 
 def parts(folder: Path) -> list[str]:

@@ -57,14 +57,20 @@ class Checkpoints:
         """Seconds since the ordered generation was ordered; 0: none is."""
         return self._clock() - self._wanted[policy][1] if policy in self._wanted else 0.0
 
-    def worth_saving(self, policy: str, steps: int) -> bool:
-        """True if something was learned since the newest generation, or since one that a learner had to go back to."""
-        newest = self.manifests.newest(policy)
-        return steps > 0 and (newest is None or steps != newest.steps)
+    def worth_saving(self, policy: str, steps: int, version: int) -> bool:
+        """True if something was learned since the newest generation, or since one that a learner had to go back to.
 
-    def due(self, policy: str, steps: int, every_s: float) -> bool:
-        """True if the next generation should be ordered."""
-        if policy in self._wanted or not self.worth_saving(policy, steps):
+        Args:
+            steps: agent steps that the weights were learned from. From a replay without new rows more is learned from
+                the same.
+            version: of the weights.
+        """
+        newest = self.manifests.newest(policy)
+        return steps > 0 and (newest is None or (steps, version) != (newest.steps, newest.ref.version))
+
+    def due(self, policy: str, steps: int, version: int, every_s: float) -> bool:
+        """True if the next generation should be ordered; `steps` and `version` as those of `worth_saving`."""
+        if policy in self._wanted or not self.worth_saving(policy, steps, version):
             return False
         now = self._clock()
         return now - self._last.setdefault(policy, now) >= every_s

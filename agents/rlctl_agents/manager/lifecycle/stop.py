@@ -199,6 +199,7 @@ class RunStop:
     def leave(self) -> None:
         """End this manager only; that does not finish the run, unless all processes were told already that it is."""
         if self.phase == "running":
+            self._state.progress.requested = ""  # of a manager before: the next one goes on
             self._begin("leave")
         elif self.how == "finish":
             if self.phase == "saving":
@@ -336,7 +337,7 @@ class RunStop:
         """Order the last generations, and wait for them."""
         self._claimed = {policy: self._learners.sure_steps(policy) for policy in self._learners.policies}
         for policy in self._learning():
-            if self._checkpoints.worth_saving(policy, self._learners.steps(policy)):
+            if self._checkpoints.worth_saving(policy, self._learners.steps(policy), self._learners.updates(policy)):
                 self._checkpoints.order(policy)
         self._state.save_progress()
         self.phase, self.how, self._since = "saving", how, self._clock.monotonic()
