@@ -106,9 +106,8 @@ def _before(actors: int, learners: int, again: bool) -> tuple[Kind, str]:
 
 def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | None]:
     """Kind, sentence, and a better number of actors; None: no other number."""
-    if waits.learner_waits_model >= max(
-        WORTH_SAYING, waits.learner_waits_data
-    ):  # it takes no rows then, so credit runs out
+    # it takes no rows then, so credit runs out
+    if waits.learner_waits_model >= max(WORTH_SAYING, waits.learner_waits_data):
         text = f"modelpool-bound: the learner waits to publish {_percent(waits.learner_waits_model)} of the time"
         return "modelpool-bound", text, None
     largest = max(waits.learner_waits_data, waits.actor_waits_credit, waits.actor_waits_model)
@@ -118,9 +117,8 @@ def _find(waits: Waits, actors: int, idle_s: float) -> tuple[Kind, str, int | No
         return "balanced", f"balanced: no role waits more than {_percent(largest)} of the time", None
     if largest == waits.actor_waits_model:
         return "modelpool-bound", _for_weights(waits), None
-    if waits.shard_busy >= SHARD_FULL or (
-        largest == waits.learner_waits_data and waits.learner_waits_draw > largest / 2
-    ):
+    draws = largest == waits.learner_waits_data and waits.learner_waits_draw > largest / 2
+    if waits.shard_busy >= SHARD_FULL or draws:
         return "replay-bound", _for_the_replay(waits), None
     if largest == waits.learner_waits_data:
         return _upstream(waits, actors)
@@ -138,9 +136,8 @@ def _upstream(waits: Waits, actors: int) -> tuple[Kind, str, int | None]:
     wanted = max(math.ceil(actors / busy), actors + 1)
     starves = f"the learner waits for experience {_percent(waits.learner_waits_data)} of the time"
     if waits.actor_simulates > max(rest, WORTH_SAYING):
-        text = (
-            f"simulator-bound: {starves}, and the simulator takes {_percent(waits.actor_simulates)} of the actors' time"
-        )
+        simulates = _percent(waits.actor_simulates)
+        text = f"simulator-bound: {starves}, and the simulator takes {simulates} of the actors' time"
         return "simulator-bound", text, wanted
     return "actor-bound", f"actor-bound: {starves}", wanted
 
@@ -156,9 +153,8 @@ def _for_the_replay(waits: Waits) -> str:
         who = f"the learner waits for {'draws' if drawn else 'experience'} {_percent(share)} of the time"
     else:
         who = f"actors wait to be allowed to send {_percent(waits.actor_waits_credit)} of the time"
-    busy = (
-        f", and its busiest shard computes {_percent(waits.shard_busy)} of it" if waits.shard_busy >= SHARD_FULL else ""
-    )
+    full = waits.shard_busy >= SHARD_FULL
+    busy = f", and its busiest shard computes {_percent(waits.shard_busy)} of it" if full else ""
     return f"replay-bound: {who}{busy}"
 
 
