@@ -477,6 +477,7 @@ HAPPENS = {
 MISFORTUNE = (World.actor_is_killed, World.learner_is_killed, World.links_begin_to_lose, World.manager_restarts)
 
 
+@example(seed=183, steps=304, peace=False)  # two senders name a receiver that the manager does not know; one dies
 @example(seed=10001, steps=118, peace=False)  # a dead learner's report comes after its successor's first
 @given(seed=st.integers(0, 2**32), steps=st.integers(1, 400), peace=st.booleans())
 @settings(max_examples=size(40, 100), deadline=None)

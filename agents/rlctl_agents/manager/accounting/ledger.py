@@ -245,7 +245,9 @@ class RunLedger:
             for policy, rows in self._rows_of(boot, sender, alive).items():
                 self._closed.setdefault(policy, Rows()).add(rows)
             del self._senders[boot]
-            self._named.difference_update(sender.pairs.keys() - self._receivers.keys())
+            if strange := sender.pairs.keys() - self._receivers.keys():
+                named = (strange & other.pairs.keys() for other in self._senders.values())
+                self._named -= strange.difference(*named)
         self._faults.pop(boot, None)
         for faults in self._faults.values():
             faults.pop(boot, None)
