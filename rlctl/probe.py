@@ -174,8 +174,9 @@ class Probing:
             for policy, leaves in answer["inputs"].items()
         }
         masked = "; masks say which actions are legal" if answer.get("masked") else ""
-        if not masked and any(leaf["leaf"].endswith(".action_mask") for leaves in inputs.values() for leaf in leaves):
-            masked = "; obs.action_mask is an input like others: a mask that is obeyed comes in info"
+        names = {leaf["leaf"] for leaves in inputs.values() for leaf in leaves}
+        if not masked and (within := [name for name in sorted(names) if name.endswith(".action_mask")]):
+            masked = f"; {within[0]} is an input like others: a mask that is obeyed comes in info"
         settled = _settled(self._spec, bool(answer["continuous"]), inputs)
         text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}{settled}"
         if found[False] or found[True]:

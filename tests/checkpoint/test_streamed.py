@@ -225,6 +225,33 @@ def test_a_file_system_that_refuses_for_a_moment_is_asked_again(
         read(tmp_path, part)
 
 
+def test_rows_are_read_again_from_their_begin_where_the_file_system_refuses_for_a_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stale:
+        """A file that refuses after its first bytes, once."""
+
+        def __init__(self, file: Any) -> None:
+            self.file, self.reads = file, 0
+
+        def seek(self, offset: int) -> None:
+            self.file.seek(offset)
+
+        def readinto(self, into: memoryview) -> int:
+            self.reads += 1
+            if self.reads == 2:
+                raise OSError(116, "Stale file handle")
+            return int(self.file.readinto(into[:3] if self.reads == 1 else into))
+
+    part = written(tmp_path)
+    monkeypatch.setattr(parts, "READ_AGAIN_S", 0.0)
+    stored = StoredArrays(tmp_path, part.file, part.sha256)
+    rows = stored.rows("rows")
+    rows._file = Stale(rows._file)  # type: ignore[assignment]
+    np.testing.assert_array_equal(rows.all(), ROWS)
+    stored.close()
+
+
 def test_a_folder_that_is_not_there_is_an_error_of_parts(tmp_path: Path) -> None:
     with pytest.raises(PartError, match="No such file"):
         part_of(tmp_path / "no")

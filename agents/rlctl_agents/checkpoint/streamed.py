@@ -24,7 +24,6 @@ from rlctl_agents.checkpoint.parts import (
     Corrupt,
     NoRoom,
     Part,
-    PartError,
     StateError,
     persistently,
     refused,
@@ -230,15 +229,14 @@ class StoredRows:
             PartError: the file system refuses.
         """
         assert out.flags.c_contiguous, "what is read goes into the array itself"
-        left = out.reshape(-1).data
-        try:
-            self._file.seek(self._offset + first * self.shape[1])
-            while left:
-                if not (count := self._file.readinto(left)):
-                    raise Corrupt(f"{self._path} is cut short")
-                left = left[count:]
-        except OSError as error:
-            raise PartError(f"cannot read {self._path}: {error.strerror}") from error
+        persistently(self._path, lambda: self._read(self._offset + first * self.shape[1], out.reshape(-1).data))
+
+    def _read(self, offset: int, left: memoryview) -> None:
+        self._file.seek(offset)
+        while left:
+            if not (count := self._file.readinto(left)):
+                raise Corrupt(f"{self._path} is cut short")
+            left = left[count:]
 
     def all(self) -> NDArray[np.uint8]:
         """Copy of all rows."""

@@ -176,10 +176,10 @@ class RunningLoop:
         self._publish(is_finished=is_finished)
         self._draw_curves(last=True)
         try:
+            state.progress.requested = ""  # it is done, or cannot be: whatever comes next goes on
             if is_finished:
                 self._patiently(self._store)
             else:
-                state.progress.requested = ""  # the next manager goes on
                 self._store()
         except OSError:
             log.error("%s", coordinator.disk)
@@ -190,8 +190,6 @@ class RunningLoop:
         if is_finished:
             self._store_end(state.progress.met or "")
             self._curves.outcome = "finished"
-            state.progress.requested = ""
-            self._patiently(self._store)
             self._publish(is_finished=True)
             self._write_status()
 
@@ -199,6 +197,7 @@ class RunningLoop:
         """Store everything, and mark the run as failed. The status stays as of before wall time was reset."""
         self._draw_curves(last=True)
         self._write_status()
+        self._coordinator.state.progress.requested = ""
         self._patiently(self._store)
         self._store_end(why, failed=True)
         self._curves.outcome = "failed"

@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager.checkpoints.fencing_term import enter_pod, superseded
+from rlctl_agents.manager.checkpoints.fencing_term import begin_pod, enter_pod, superseded
 from rlctl_agents.manager.coordinator import ROUTES, Coordinator
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
@@ -75,9 +75,11 @@ def main(process: Process) -> None:
         raise UserFault("command line: a manager needs --volume, --addresses, --control and --live")
     layout = Layout(arguments.volume)
     layout.make()
-    if arguments.stay and superseded(layout.run, pod_file(process)):
-        stand_aside(process)
-        return
+    if arguments.stay:
+        begin_pod(layout.run, pod_file(process))
+        if superseded(layout.run, pod_file(process)):
+            stand_aside(process)
+            return
     with ExitStack() as stack:
         wire = open_wire(arguments)
         stack.callback(wire.close)
@@ -184,7 +186,7 @@ def running(
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
     term = coordinator.life.term
     if process.arguments.stay:
-        enter = partial(enter_pod, layout.run, pod_file(process), term)
+        enter = partial(enter_pod, layout.run, pod_file(process))
         patiently(enter, stop=process.stop, beat=process.pulse.beat)
     coordinator.members.lines = context.lines
     draw = partial(CurveWriter, layout.results / "tensorboard", term)

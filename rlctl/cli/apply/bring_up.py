@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Final
 
 from rlctl.cli.apply.applied import follow, nothing_done
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.prepare import Prepared, by_field
 from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
+from rlctl.spec.base import Role
 from rlctl.spec.cluster import IMAGE_OF
+
+MOST_MODULES: Final = 10_000
+"""Files below `code.path` that are looked at, at most, whether they are newer than what runs."""
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, RunState
@@ -45,35 +50,42 @@ def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial 
         raise
     if nothing_done(done):
         world.say(f"{prepared.plan.run}: unchanged")
-        say_newer_code(world, prepared)
     return done
 
 
 def say_newer_code(world: World, prepared: Prepared) -> None:
-    """Say which roles run with older code than there is below `code.path`.
+    """Say which roles of a run that was not changed run with older code than there is below `code.path`.
 
-    On one machine it is in no image, and an edit of it is no change of the spec.
+    On one machine it is in no image, and an edit of it is no change of the spec. It is a hint: what cannot be read, or
+    asked, is left out.
     """
     plan = prepared.plan
     if plan.target in ON_CLUSTERS or plan.code_path is None:
         return
-    newest, file = max(((path.stat().st_mtime, path) for path in modules(Path(plan.code_path))), default=(0.0, Path()))
-    older = {
-        process.role
-        for process in prepared.backend.processes(plan.run)
-        if IMAGE_OF[process.role] != "core" and process.started is not None and process.started.timestamp() < newest
-    }
+    newest, file = 0.0, ""
+    for path in islice(modules(plan.code_path), MOST_MODULES):
+        with suppress(OSError):  # an editor has just replaced it
+            newest, file = max((newest, file), (os.stat(path).st_mtime, path))
+    older = set[Role]()
+    with suppress(RlctlError):  # it ends just now
+        older = {
+            process.role
+            for process in prepared.backend.processes(plan.run)
+            if IMAGE_OF[process.role] != "core" and process.started is not None and process.started.timestamp() < newest
+        }
     if older:
         world.say(f"  {file} is newer than what runs; to bring it:")
         for role in sorted(older):
             world.say(f"    rlctl restart {role} --run {plan.run}")
 
 
-def modules(folder: Path) -> Iterator[Path]:
+def modules(folder: str) -> Iterator[str]:
     """Python files of a folder and those below it, without virtual environments and hidden folders."""
     for here, folders, files in os.walk(folder):
-        folders[:] = [name for name in folders if name[0] != "." and not Path(here, name, "pyvenv.cfg").exists()]
-        yield from (Path(here, name) for name in files if name.endswith(".py") and Path(here, name).is_file())
+        folders[:] = [
+            name for name in folders if name[0] != "." and not os.path.exists(os.path.join(here, name, "pyvenv.cfg"))
+        ]  # pathlib raises what it may not look at
+        yield from (os.path.join(here, name) for name in files if name.endswith(".py"))
 
 
 def undo(world: World, prepared: Prepared) -> str:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rlctl.cli.apply import trial
+from rlctl.cli.apply.applied import nothing_done
 from rlctl.cli.apply.attach import Interrupts, Outcome, attach
-from rlctl.cli.apply.bring_up import bring_up, undo
+from rlctl.cli.apply.bring_up import bring_up, say_newer_code, undo
 from rlctl.cli.apply.dry_run import DryRun, dry_run
 from rlctl.cli.apply.preflight import nothing_to_do, preflight
 from rlctl.cli.apply.ready import Hopeless, NotReady, RunFailed, why_not
@@ -100,6 +101,8 @@ def up(
                 raise Signalled(130, f"nothing of {run} was changed")
             prepared.backend.force_conflicts = force_conflicts
             done = UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
+            if nothing_done(done.applied) and not world.quiet:
+                say_newer_code(world, prepared)
         if wait or atomic:
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,

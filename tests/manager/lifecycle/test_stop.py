@@ -187,6 +187,13 @@ def test_a_run_that_was_asked_to_stop_stops_though_no_learner_comes_back(run: Ru
     assert run.manager.stop.phase != "running"
 
 
+def test_more_that_is_asked_of_a_run_that_was_asked_to_stop_comes_too_late_under_the_next_manager_too(run: Run) -> None:
+    run.manager.stop.finish("stopped on request")
+    run.start()
+    with pytest.raises(TooLate, match="when it has ended"):
+        run.manager.reload(spec(stop={"agent_steps": 9000}))
+
+
 @pytest.mark.parametrize("order", ["leave", "go_on"])
 def test_a_request_to_stop_that_was_taken_back_is_not_obeyed_later(run: Run, order: str) -> None:
     everybody(run)

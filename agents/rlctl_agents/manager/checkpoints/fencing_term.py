@@ -14,8 +14,8 @@ from pathlib import Path
 from rlctl_agents.manager.state_store import APART
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 
-POD = "pod_term"
-"""File in run/ with the first term of the newest pod."""
+POD = "pod"
+"""File in run/ with the number of the newest pod whose manager has taken a term."""
 
 log = logging.getLogger(__name__)
 
@@ -90,25 +90,39 @@ def superseded(folder: Path, own: Path) -> bool:
     Raises:
         OSError: the volume refuses.
     """
-    first = _number(own)
-    return first is not None and first < (_number(folder / POD) or 0)
+    number = _number(own)
+    return number is not None and number < (_number(folder / POD) or 0)
 
 
-def enter_pod(folder: Path, own: Path, term: int) -> None:
-    """Note, for `superseded`, which pod is the newest: that of the manager that has just taken a term.
+def begin_pod(folder: Path, own: Path) -> None:
+    """Number this pod at the start of its first process, above all pods whose managers have taken a term before.
 
     Args:
         folder: run/.
         own: file of this pod, which outlives its processes.
-        term: the manager's.
 
     Raises:
         OSError: the volume refuses.
     """
     if _number(own) is None:
-        _store(folder, term, POD)
-        with suppress(OSError):  # /tmp is full: the next process of this pod enters it as a new one
-            own.write_text(f"{term}\n")
+        number = max(_number(folder / "term") or 0, _number(folder / POD) or 0) + 1
+        with suppress(OSError):  # /tmp is full: this pod has no number, and supersedes none
+            own.write_text(f"{number}\n")
+
+
+def enter_pod(folder: Path, own: Path) -> None:
+    """Note that a manager in this pod has taken a term: processes of older pods do so no more.
+
+    Args:
+        folder: run/.
+        own: file of this pod, which outlives its processes.
+
+    Raises:
+        OSError: the volume refuses.
+    """
+    number = _number(own) or 0
+    if number > (_number(folder / POD) or 0):
+        _store(folder, number, POD)
 
 
 def _number(path: Path) -> int | None:

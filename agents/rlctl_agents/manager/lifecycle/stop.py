@@ -215,7 +215,8 @@ class RunStop:
         Raises:
             TooLate: they do, and processes were told to stop already, or the run was stopped on request.
         """
-        more = stop != before and self.how == "finish" and self._met(stop) is None
+        ending = self.how == "finish" or bool(self._state.progress.requested)
+        more = stop != before and ending and self._met(stop) is None
         if more and not (self._proof is not None and self.phase == "saving"):
             raise TooLate("the run is ending; run the same command again when it has ended")
         return more
@@ -246,12 +247,13 @@ class RunStop:
         except ValueError as error:
             self._fail(str(error))
             raise UserFault(str(error)) from error
+        if requested := self._state.progress.requested:  # of a manager that was killed before it had done so
+            if self._learners_known():
+                self.finish(requested)
+            return
         found = self._met(stop)
         if found is not None:
             self.finish(found.why, found)
-            return
-        if (requested := self._state.progress.requested) and self._learners_known():
-            self.finish(requested)
             return
         wall_s, learned = self._state.wall_s, self._state.progress.started
         fault = in_vain(stop, wall_s=wall_s, learned=learned, joined=joined)
@@ -356,5 +358,6 @@ class RunStop:
 
     def _fail(self, why: str) -> None:
         self._events.add("failed", why)
+        self._state.progress.requested = ""  # for the next up
         self._state.save_progress()
         self._state.save_members(self._members.store())

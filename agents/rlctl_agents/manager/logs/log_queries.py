@@ -57,10 +57,12 @@ class LogQueries:
         self._free = threading.BoundedSemaphore(self._at_once)
 
     def answer(self, asked: Mapping[str, str]) -> Response:
-        """Reply `{"lines": [...], "next": N, "page": ..., "lost": N}`; lines as their process wrote them, oldest first.
+        """Reply `{"lines": [...], "next": N, "page": ..., "lost": N, "boot": ...}`; lines as their process wrote them,
+        oldest first.
 
-        `after=N` gives the lines after the reply with `"next": N`; without it, the stored ones. A reply with a `page`
-        is incomplete: the same query with `page=...` continues it. A wrong query gets status 400, a failed search 503.
+        `after=N` gives the lines after the reply with `"next": N` of the same boot; without it, the stored ones. A
+        reply with a `page` is incomplete: the same query with `page=...` continues it. A wrong query gets status 400, a
+        failed search 503.
         """
         try:
             return self._memory(asked) if "after" in asked or self._store is None else self._kept(asked)
@@ -74,7 +76,7 @@ class LogQueries:
         role, index = _process(asked)
         lines, newest = self._lines.since(_count(asked, "after") or 0)
         wanted = [line for line in lines if _fits(line, role, index, LEVELS[least:])]
-        return Response.of({"lines": wanted, "next": newest, "page": "", "lost": self._lost})
+        return Response.of({"lines": wanted, "next": newest, "page": "", "lost": self._lost, "boot": self._boot})
 
     def _kept(self, asked: Mapping[str, str]) -> Response:
         assert self._store is not None
@@ -107,7 +109,8 @@ class LogQueries:
             raise ValueError(said)
         if code != 0:
             return Response.refusal(503, f"the logs could not be searched: {said}")
-        return Response(200, out.rstrip().removesuffix(b"}") + b',"next":%d,"lost":%d}\n' % (mark.number, self._lost))
+        more = b',"next":%d,"lost":%d,"boot":"%s"}\n' % (mark.number, self._lost, self._boot.encode())
+        return Response(200, out.rstrip().removesuffix(b"}") + more)
 
     @property
     def _lost(self) -> int:

@@ -114,6 +114,8 @@ class Learners:
             if base is None and RESUMED not in report.gauges:
                 self.know(ModelRef(policy, report.model.lineage, 0), 0)
             self.know(report.model, self.steps(policy))
+        elif base is not None:  # it reads that generation, or learns its first batch
+            self._progress.versions[policy] = base.ref.version
         if base is None or report.boot in self._said or report.gauges.get(RESUMING, 0.0) > 0:
             return None
         self._said.add(report.boot)

@@ -78,7 +78,7 @@ class _Reader:
     def __init__(self, api: Api, state: RunState, query: LogQuery, warn: Warn, clock: Callable[[], float]) -> None:
         self._api, self._state, self._query, self._warn, self._clock = api, state, query, warn, clock
         self._wanted = Filter(query)
-        self._next = 0
+        self._next, self._boot = 0, ""  # of the manager: number of its newest line that was read, and its boot
         self._answers = state.managed
         self._said: set[str] = set()
         self._seen: dict[bytes, None] = {}  # records that came from pods, newest last
@@ -159,8 +159,8 @@ class _Reader:
         self._answers = True
         if not isinstance(told, dict):
             told = {}
-        newest = int(told.get("next") or 0)
-        if newest < int(question.get("after", 0)):  # another boot of the manager: it counts from its own first line
+        newest, before, self._boot = int(told.get("next") or 0), self._boot, str(told.get("boot") or "")
+        if "after" in question and before not in ("", self._boot):  # another manager counts from its own first line
             return self._asked({**question, "after": "0"})
         self._next = newest if "page" not in question else self._next
         if lost := told.get("lost"):

@@ -210,9 +210,11 @@ class _Down:
             if self._record.readable and key not in self._record.inventory:
                 names = (*self._record.inventory, key)
                 self._record = writer.save(replace(self._record, inventory=names))
-            yield from writer.remove(key, self._uid)  # of a try before, which the inventory of an unreadable run lacks
-            writer.create(document)
-        _await_cleaned(self._session, key, str(document["spec"]["containers"][0]["command"][-1]))
+            live = self._api.get(key)  # of a try before, which the inventory of an unreadable run lacks
+            if live is None or (live.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
+                yield from writer.remove(key, self._uid)
+                live = writer.create(document)
+        _await_cleaned(self._session, key, str(live["spec"]["containers"][0]["command"][-1]))
         with self._locked() as writer:
             yield from writer.remove(key, self._uid)
             if self._record.readable:  # the revision, which shows how the volume is reached, goes before the record

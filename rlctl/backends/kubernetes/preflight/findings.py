@@ -212,6 +212,13 @@ def _pod_security(api: Api, run: Fleet) -> Iterator[Check]:
         yield Check("pod security", "ok", f"namespace {api.namespace} enforces {level}")
 
 
+_BASELINE_CAPABILITIES: Final = frozenset(
+    ("AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
+     "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT")
+)  # fmt: skip
+"""Those that the Pod Security level `baseline` lets a container add."""
+
+
 def _psa_faults(workload: Object) -> Iterator[tuple[str, bool]]:
     """Settings that a patch could add and the level `restricted` forbids; whether `baseline` forbids each too."""
     spec: dict[str, Any] = fleet.template(workload).get("spec") or {}
@@ -230,13 +237,16 @@ def _psa_faults(workload: Object) -> Iterator[tuple[str, bool]]:
             yield f"container {name} is privileged", True
         if own.get("allowPrivilegeEscalation") is not False:
             yield f"container {name} may escalate privileges", False
+        for added in (own.get("capabilities") or {}).get("add") or ():
+            if added != "NET_BIND_SERVICE":
+                yield f"container {name} adds the capability {added}", added not in _BASELINE_CAPABILITIES
         if "ALL" not in ((own.get("capabilities") or {}).get("drop") or ()):
             yield f"container {name} does not drop all capabilities", False
         if own.get("runAsNonRoot", pod.get("runAsNonRoot")) is not True:
             yield f"container {name} may run as root", False
         profile = (own.get("seccompProfile") or pod.get("seccompProfile") or {}).get("type")
         if profile not in ("RuntimeDefault", "Localhost"):
-            yield f"container {name} has no seccomp profile", False
+            yield f"container {name} has no seccomp profile", profile == "Unconfined"
         if any(port.get("hostPort") for port in each.get("ports") or ()):
             yield f"container {name} uses a host port", True
 

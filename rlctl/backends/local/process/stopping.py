@@ -45,7 +45,7 @@ def stop(supervisor: Supervisor, names: Iterable[str], grace_s: float = GRACE_S)
     groups = _pids(_live(supervisor, waiting))  # before SIGTERM: some end at once, and leave children behind
     supervisor.batch("stopProcess", [(name, False) for name in waiting])
     began, told, killed = time.monotonic(), time.monotonic(), list[str]()
-    patience = Waiting(grace_s + GRACE_S, supervisor.say)
+    patience = Waiting(grace_s + GRACE_S, supervisor.say, time.monotonic)  # suspended time counts for neither
     while True:
         live = _live(supervisor, waiting)
         for pid in groups - _pids(live):  # its children may have survived SIGTERM

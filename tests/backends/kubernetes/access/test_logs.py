@@ -51,7 +51,8 @@ class Manager:
             number = int(asked.get("page", "actor=x:0").rpartition(":")[2])
             last = number + 1 >= len(self.pages)
             body = {"lines": self.pages[number], "next": 100, "page": "" if last else f"actor=x:{number + 1}"}
-        text = json.dumps({**body, "lost": self.lost}).encode()
+        boot = "second" if "after" in asked and self.begun_anew else "first"
+        text = json.dumps({**body, "lost": self.lost, "boot": boot}).encode()
         far.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(text) + text)
 
 

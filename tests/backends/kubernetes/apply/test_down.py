@@ -318,6 +318,28 @@ def test_the_folder_of_an_unreadable_run_is_tried_again_after_a_cleaning_pod_tha
     assert lab.there() == {"PersistentVolumeClaim shared"}
 
 
+def test_a_cleaning_pod_that_is_still_at_work_is_waited_for(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
+    lab.up(storage={"claim": "shared"})
+    state = lab.of("ConfigMap", "pong-state")["data"]
+    state["state.json"] = state["state.json"][:-3]
+    key = Key("Pod", "pong-clean")
+
+    def stop() -> None:
+        if key in lab.api.objects:
+            raise KeyboardInterrupt
+
+    lab.api.on_tick = stop
+    with pytest.raises(KeyboardInterrupt):
+        lab.down(volumes=True)
+    uid = lab.api.objects[key]["metadata"]["uid"]
+    seen = set[str]()
+    lab.api.on_tick = lambda: seen.update([lab.api.objects[key]["metadata"]["uid"]] if key in lab.api.objects else [])
+    lab.down(volumes=True)
+    assert seen <= {uid}, "no second pod removes beside it"
+    assert lab.there() == {"PersistentVolumeClaim shared"}
+
+
 @pytest.mark.parametrize(
     ("phase", "said"),
     [

@@ -376,7 +376,8 @@ def test_a_patch_that_the_namespace_forbids_is_a_problem() -> None:
     ("level", "verdict", "text"),
     [
         ("baseline", "problem",
-         "namespace team-a enforces baseline, and would refuse actor: hostIPC; actor: volume roms of kind hostPath"),
+         "namespace team-a enforces baseline, and would refuse actor: hostIPC; actor: volume roms of kind hostPath;"
+         " actor: container actor adds the capability SYS_ADMIN"),
         ("privileged", "ok", "namespace team-a enforces privileged"),
     ],
 )  # fmt: skip
@@ -384,6 +385,8 @@ def test_what_a_level_below_restricted_admits_is_no_problem(level: str, verdict:
     def change(thing: Object) -> None:
         thing["spec"]["template"]["spec"] |= {"hostIPC": True, "securityContext": {"runAsNonRoot": False}}
         thing["spec"]["template"]["spec"]["volumes"] = [{"name": "roms", "hostPath": {"path": "/roms"}}]
+        added = {"capabilities": {"drop": ["ALL"], "add": ["SYS_ADMIN", "CHOWN"]}}
+        thing["spec"]["template"]["spec"]["containers"][0]["securityContext"] |= added
 
     api = room()
     api.answers[NAMESPACE] = {"metadata": {"labels": {"pod-security.kubernetes.io/enforce": level}}}
