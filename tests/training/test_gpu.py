@@ -145,6 +145,22 @@ def test_what_is_staged_is_what_is_learned_from_however_late_the_copy_is(device:
     assert len(addresses) == 1, "CUDA graphs read from one place"
 
 
+def test_a_copy_waits_for_work_that_still_reads_the_batch_before_it(device: torch.device) -> None:
+    staging = Staging(device, copies=True)
+    columns = staging.allocate(schema("pixels"), STREAMS)
+    filled(columns, 0)
+    staging.begin(columns)
+    batch, expected = staging.batch(columns), columns.fields["obs"].copy()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda._sleep(200_000_000)  # a tenth of a second of the stream that learns
+    kept = batch.fields["obs"].clone()  # queued alone, as what IMPALA and APPO keep of a batch
+    staging.release(columns)
+    filled(columns, 1)
+    staging.begin(columns)
+    np.testing.assert_array_equal(kept.cpu().numpy(), expected)
+
+
 def test_draws_of_a_replay_are_learned_from_as_they_were_drawn_while_the_next_one_is_copied(
     device: torch.device,
 ) -> None:

@@ -102,7 +102,9 @@ class OnPolicySource(BatchSource):
 
     def give_back(self, batch: Batch) -> None:
         at = next(number for number, (taken, _) in enumerate(self._taken) if taken is batch)
-        self._tell(partial(self._take_back, self._taken.pop(at)[1], self._weights()))
+        memory = self._taken.pop(at)[1]
+        self._staging.release(memory)
+        self._tell(partial(self._take_back, memory, self._weights()))
 
     def update_priorities(self, batch: Batch, priorities: Tensor) -> None:
         """Do nothing: no row is used twice."""

@@ -21,6 +21,7 @@ class _There:
 
     batch: Batch
     copied: torch.cuda.Event | None  # recorded after the copy
+    read: torch.cuda.Event | None  # recorded when all work that reads the batch was queued
     full: bool = False  # the device holds the contents of the host memory
 
 
@@ -50,7 +51,8 @@ class Staging:
             here = batch_of(memory)
             fields = {name: torch.empty_like(one, device=self._device) for name, one in here.fields.items()}
             there = Batch(fields, torch.empty_like(here.version, device=self._device), here.segment_fields)
-            memory.there = _There(there, torch.cuda.Event() if self._on_gpu else None)  # type: ignore[no-untyped-call]
+            copied, read = (torch.cuda.Event() if self._on_gpu else None for _ in range(2))  # type: ignore[no-untyped-call]
+            memory.there = _There(there, copied, read)
         return memory
 
     def begin(self, memory: BatchMemory) -> None:
@@ -60,6 +62,8 @@ class Staging:
             return
         assert isinstance(there, _There)
         here = batch_of(memory)
+        if self._stream is not None and there.read is not None:
+            self._stream.wait_event(there.read)
         with torch.cuda.stream(self._stream) if self._stream is not None else nullcontext():
             for name, one in here.fields.items():
                 there.batch.fields[name].copy_(one, non_blocking=True)
@@ -71,7 +75,7 @@ class Staging:
     def batch(self, memory: BatchMemory) -> Batch:
         """The batch on the network's device; the device waits for the copy, this thread does not.
 
-        The memory may be filled again once the update that reads the batch is done on the device.
+        The memory may be filled again once the copy is done, and be copied again after `release`.
         """
         there = memory.there
         here = batch_of(memory)
@@ -84,6 +88,12 @@ class Staging:
         if there.copied is not None:
             torch.cuda.current_stream(self._device).wait_event(there.copied)
         return there.batch._replace(delivery=here.books)
+
+    def release(self, memory: BatchMemory) -> None:
+        """Note that all work which reads the batch is queued on this thread's stream: the next copy waits for it."""
+        there = memory.there
+        if isinstance(there, _There) and there.read is not None:
+            there.read.record(torch.cuda.current_stream(self._device))
 
 
 def batch_of(memory: BatchMemory) -> Batch:

@@ -408,6 +408,7 @@ class ReplaySource(BatchSource):
     def give_back(self, batch: Batch) -> None:
         at = next(number for number, (taken, *_) in enumerate(self._taken) if taken is batch)
         memory = self._taken.pop(at)[1]
+        self._staging.release(memory)
         self._told.put(lambda: self._take_back(memory))
         self._woken.set()
 
