@@ -12,8 +12,6 @@ from rlctl.cli.apply.applied import follow, nothing_done
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.prepare import Prepared, by_field
 from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
-from rlctl.spec.base import Role
-from rlctl.spec.cluster import IMAGE_OF
 
 MOST_MODULES: Final = 10_000
 """Files below `code.path` that are looked at, at most, whether they are newer than what runs."""
@@ -21,6 +19,7 @@ MOST_MODULES: Final = 10_000
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, RunState
     from rlctl.cli.models.initial import Initial
+    from rlctl.spec.base import Role
 
 
 def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial | None = None) -> list[Applied]:
@@ -59,6 +58,8 @@ def say_newer_code(world: World, prepared: Prepared) -> None:
     On one machine it is in no image, and an edit of it is no change of the spec. It is a hint: what cannot be read, or
     asked, is left out.
     """
+    from rlctl.spec.cluster import IMAGE_OF
+
     plan = prepared.plan
     if plan.target in ON_CLUSTERS or plan.code_path is None:
         return
@@ -66,7 +67,7 @@ def say_newer_code(world: World, prepared: Prepared) -> None:
     for path in islice(modules(plan.code_path), MOST_MODULES):
         with suppress(OSError):  # an editor has just replaced it
             newest, file = max((newest, file), (os.stat(path).st_mtime, path))
-    older = set[Role]()
+    older: set[Role] = set()
     with suppress(RlctlError):  # it ends just now
         older = {
             process.role
