@@ -13,7 +13,7 @@ from pathlib import Path
 import msgspec
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager.checkpoints.fencing_term import begin_pod, enter_pod, superseded
+from rlctl_agents.manager.checkpoints.fencing_term import PodOrder
 from rlctl_agents.manager.coordinator import ROUTES, Coordinator
 from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.lifecycle.scale_down import Cluster, Release, workloads
@@ -76,8 +76,9 @@ def main(process: Process) -> None:
     layout = Layout(arguments.volume)
     layout.make()
     if arguments.stay:
-        begin_pod(layout.run, pod_file(process))
-        if superseded(layout.run, pod_file(process)):
+        pods = pods_of(process, layout)
+        pods.begin()
+        if pods.superseded():
             stand_aside(process)
             return
     with ExitStack() as stack:
@@ -131,9 +132,9 @@ def main(process: Process) -> None:
             end = finished.finished(layout)
 
 
-def pod_file(process: Process) -> Path:
-    """File that outlives the processes of this pod and goes with it: its /tmp is a volume of the pod."""
-    return Path(tempfile.gettempdir()) / f"rlctl-manager-{process.uid}"
+def pods_of(process: Process, layout: Layout) -> PodOrder:
+    """Order of the run's manager pods; this pod's file goes with it, for its /tmp is a volume of its own."""
+    return PodOrder(layout.run, Path(tempfile.gettempdir()) / f"rlctl-manager-{process.uid}")
 
 
 def stand_aside(process: Process) -> None:
@@ -186,8 +187,7 @@ def running(
         coordinator = patiently(make, stop=process.stop, beat=process.pulse.beat)
     term = coordinator.life.term
     if process.arguments.stay:
-        enter = partial(enter_pod, layout.run, pod_file(process))
-        patiently(enter, stop=process.stop, beat=process.pulse.beat)
+        patiently(pods_of(process, layout).enter, stop=process.stop, beat=process.pulse.beat)
     coordinator.members.lines = context.lines
     draw = partial(CurveWriter, layout.results / "tensorboard", term)
     tensorboard = patiently(draw, stop=process.stop, beat=process.pulse.beat)

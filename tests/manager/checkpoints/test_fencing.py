@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rlctl_agents.manager.checkpoints.fencing_term import begin_pod, enter_pod, next_term, superseded
+from rlctl_agents.manager.checkpoints.fencing_term import PodOrder, next_term
 
 
 class Pod:
@@ -18,12 +18,13 @@ class Pod:
         self.folder.mkdir(exist_ok=True)
 
     def start(self, *, rests: bool = False) -> bool:
-        begin_pod(self.folder, self.own)
-        if superseded(self.folder, self.own):
+        pods = PodOrder(self.folder, self.own)
+        pods.begin()
+        if pods.superseded():
             return False
         if not rests:
             next_term(self.folder, 0)
-            enter_pod(self.folder, self.own)
+            pods.enter()
         return True
 
 

@@ -80,49 +80,38 @@ def read_term(folder: Path) -> int:
     return int(data)
 
 
-def superseded(folder: Path, own: Path) -> bool:
-    """True if a manager in a newer pod has taken over.
+class PodOrder:
+    """Order of the manager's pods, each numbered at the start of its first process. Methods raise OSError where the
+    volume refuses.
 
     Args:
         folder: run/.
         own: file of this pod, which outlives its processes.
-
-    Raises:
-        OSError: the volume refuses.
     """
-    number = _number(own)
-    return number is not None and number < (_number(folder / POD) or 0)
 
+    def __init__(self, folder: Path, own: Path) -> None:
+        self._folder, self._own = folder, own
 
-def begin_pod(folder: Path, own: Path) -> None:
-    """Number this pod at the start of its first process, above all pods whose managers have taken a term before.
+    def begin(self) -> None:
+        """Number this pod, unless it is, above all pods whose managers have taken a term before."""
+        if _number(self._own) is None:
+            number = max(_number(self._folder / "term") or 0, self._newest()) + 1
+            with suppress(OSError):  # /tmp is full: this pod has no number, and supersedes none
+                self._own.write_text(f"{number}\n")
 
-    Args:
-        folder: run/.
-        own: file of this pod, which outlives its processes.
+    def superseded(self) -> bool:
+        """True if a manager in a newer pod has taken over."""
+        number = _number(self._own)
+        return number is not None and number < self._newest()
 
-    Raises:
-        OSError: the volume refuses.
-    """
-    if _number(own) is None:
-        number = max(_number(folder / "term") or 0, _number(folder / POD) or 0) + 1
-        with suppress(OSError):  # /tmp is full: this pod has no number, and supersedes none
-            own.write_text(f"{number}\n")
+    def enter(self) -> None:
+        """Note that a manager in this pod has taken a term: processes of older pods do so no more."""
+        number = _number(self._own) or 0
+        if number > self._newest():
+            _store(self._folder, number, POD)
 
-
-def enter_pod(folder: Path, own: Path) -> None:
-    """Note that a manager in this pod has taken a term: processes of older pods do so no more.
-
-    Args:
-        folder: run/.
-        own: file of this pod, which outlives its processes.
-
-    Raises:
-        OSError: the volume refuses.
-    """
-    number = _number(own) or 0
-    if number > (_number(folder / POD) or 0):
-        _store(folder, number, POD)
+    def _newest(self) -> int:
+        return _number(self._folder / POD) or 0
 
 
 def _number(path: Path) -> int | None:
