@@ -236,7 +236,8 @@ def code(algorithm: str, named: frozenset[Path] = frozenset(), *, bf16: bool = F
     digest = hashlib.sha256()
     for path in sorted(set(_sources(algorithm, named)) - (set() if bf16 else {AGENTS / PRECISION})):
         name = path.relative_to(AGENTS if path.is_relative_to(AGENTS) else REPOSITORY)
-        digest.update("{}\0{}\0".format(*_carried_from(str(name), file_digest(path))).encode())
+        known, before = _carried_from(str(name), file_digest(path))
+        digest.update(f"{known}\0{before}\0".encode() if before else b"")
     return digest.hexdigest()
 
 
@@ -246,7 +247,7 @@ def file_digest(path: Path) -> str:
 
 
 def _carried_from(name: str, digest: str) -> tuple[str, str]:
-    """Name and digest of a file before all changes that stored seeds outlive."""
+    """Name and digest of a file before all changes that stored seeds outlive; "": it was not there."""
     passed = {digest}
     while (earlier := carried().get((name, digest))) and earlier["before"] not in passed:
         name, digest = earlier.get("was", name), earlier["before"]

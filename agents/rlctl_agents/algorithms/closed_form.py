@@ -16,11 +16,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlctl_agents.algorithms.base import Tensors
+from rlctl_agents.models.dense import Linear, linear, product
 from rlctl_agents.models.distributions import ActionDistribution, Categorical, Gaussian
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.torso import Mlp, Torso
 
-MODULES = frozenset({Torso, Mlp, nn.Linear, nn.ModuleList, ActionDistribution, Categorical, Gaussian})
+MODULES = frozenset({Torso, Mlp, Linear, nn.ModuleList, ActionDistribution, Categorical, Gaussian})
 """Classes of modules that are computed here, not by their `forward`; a subclass could compute anything."""
 ACTIVATIONS = (torch.tanh, torch.relu)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -140,18 +141,18 @@ class _Layers:
         """The output, and the input of each layer."""
         weights, inputs = self.weights, [x]
         for at in range(0, len(weights) - 2, 2):
-            x = functional.linear(x, weights[at], weights[at + 1])
+            x = linear(x, weights[at], weights[at + 1])
             x = x.tanh_() if self._tanh else x.relu_()
             inputs.append(x)
-        return functional.linear(x, weights[-2], weights[-1]), inputs
+        return linear(x, weights[-2], weights[-1]), inputs
 
     def backward(self, grad: Tensor, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Gradients with respect to the weights, from the gradient with respect to the output."""
         found: list[Tensor] = []
         for at in reversed(range(len(inputs))):
-            found += [grad.sum(0), grad.t() @ inputs[at]]
+            found += [grad.sum(0), product(grad.t(), inputs[at])]
             if at:
-                grad = grad @ self.weights[2 * at]
+                grad = product(grad, self.weights[2 * at])
                 if self._tanh:
                     grad = torch.ops.aten.tanh_backward.default(grad, inputs[at])
                 else:

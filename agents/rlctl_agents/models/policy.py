@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rlctl.spec.schema import Network
+from rlctl_agents.models.dense import Linear, linear
 from rlctl_agents.models.distributions import ActionDistribution
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import ObservationMoments, ReturnMoments
@@ -33,8 +33,8 @@ class Recurrent(nn.Module, ABC):
 
     def __init__(self, inputs: int, width: int) -> None:
         super().__init__()
-        self.from_input = nn.Linear(inputs, self.gates * width)
-        self.from_hidden = nn.Linear(width, self.gates * width, bias=False)
+        self.from_input = Linear(inputs, self.gates * width)
+        self.from_hidden = Linear(width, self.gates * width, bias=False)
         for layer in (self.from_input, self.from_hidden):
             for gate in layer.weight.chunk(self.gates):
                 nn.init.orthogonal_(gate.data, 1.0)
@@ -81,7 +81,7 @@ class Lstm(Recurrent):
 
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         h, c = state
-        i, f, g, o = (gates + functional.linear(h, self.from_hidden.weight)).chunk(4, -1)
+        i, f, g, o = (gates + linear(h, self.from_hidden.weight)).chunk(4, -1)
         c = f.sigmoid() * c + i.sigmoid() * g.tanh()
         return o.sigmoid() * c.tanh(), c
 
@@ -98,7 +98,7 @@ class Gru(Recurrent):
     def cell(self, gates: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
         (h,) = state
         r, z, n = gates.chunk(3, -1)
-        of_r, of_z, of_n = functional.linear(h, self.from_hidden.weight).chunk(3, -1)
+        of_r, of_z, of_n = linear(h, self.from_hidden.weight).chunk(3, -1)
         new = (n + (r + of_r).sigmoid() * of_n).tanh()
         return (torch.lerp(new, h, (z + of_z).sigmoid()),)
 
@@ -130,8 +130,8 @@ class ActorCritic(nn.Module):
             self.core = CORES[network.core](features, network.width) if network.core != "none" else None
             self.value_torso = None if self._shared(network) else make_torso(spaces.obs, network)
             features = self.core.features if self.core else features
-            self.policy = orthogonal(nn.Linear(features, self.distribution.outputs), network.gains.policy)
-            self.value = nn.Linear(features, 1)
+            self.policy = orthogonal(Linear(features, self.distribution.outputs), network.gains.policy)
+            self.value = Linear(features, 1)
             orthogonal(self.value, network.gains.value)
         self.log_std = nn.Parameter(torch.zeros(self.distribution.free)) if self.distribution.free else None
         # a user's own network may embed codes: it sees bytes as they are

@@ -34,13 +34,19 @@ class Precision(NamedTuple):
 
 
 @cache
-def bf16_flag() -> str:
-    """Flag of this processor's bfloat16 hardware; "" if none is known."""
+def cpuinfo(name: str) -> str:
+    """What Linux says of this processor, by the name of the line; "" if it says nothing."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:
         return ""
-    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(name)), "")
+
+
+@cache
+def bf16_flag() -> str:
+    """Flag of this processor's bfloat16 hardware; "" if none is known."""
+    flags = cpuinfo("flags").split()
     return next((flag for flag in WITH_BF16 if flag in flags), "")
 
 

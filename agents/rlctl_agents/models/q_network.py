@@ -8,10 +8,10 @@ from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from rlctl.spec.schema import Network
 from rlctl_agents.models.actions import require_choices
+from rlctl_agents.models.dense import Linear, linear
 from rlctl_agents.models.inputs import ModelError
 from rlctl_agents.models.moments import ObservationMoments
 from rlctl_agents.models.policy import CORES, Recurrent
@@ -67,7 +67,7 @@ class NormalizedTorso(nn.Module):
         if self._layers:  # calls of modules cost as much as small layers
             (x,) = seen.values()
             for layer in self._layers:
-                x = self._activate(functional.linear(x, layer.weight, layer.bias))
+                x = self._activate(linear(x, layer.weight, layer.bias))
             return x
         features: Tensor = self.torso(seen) if self._bf16 is None else self._bf16(self.torso, seen)
         return features
@@ -96,8 +96,8 @@ class QNetwork(NormalizedTorso):
         super().__init__(spaces, network, seed=seed)
         with seeded(seed + 1):
             width = self._head_inputs(network, sum(sizes))
-            self.policy = orthogonal(nn.Linear(width, sum(sizes)), network.gains.policy)
-            self.value = orthogonal(nn.Linear(width, 1), network.gains.value) if dueling else None
+            self.policy = orthogonal(Linear(width, sum(sizes)), network.gains.policy)
+            self.value = orthogonal(Linear(width, 1), network.gains.value) if dueling else None
         of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))  # the choice of each option
         same = (of[:, None] == of).to(torch.float32)
         self.register_buffer("centring", torch.eye(len(of)) - same / same.sum(0), persistent=False)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rlctl.spec.schema import Network
+from rlctl_agents.models.dense import Linear
 from rlctl_agents.models.inputs import KERNEL, Image, ModelError, nets
 from rlctl_agents.types import by_name
 from rlctl_agents.types.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete, Space, leaf_array, leaves
@@ -45,7 +46,7 @@ class Mlp(nn.Module):
         super().__init__()
         hidden = network.hidden
         self.layers = nn.ModuleList(
-            orthogonal(nn.Linear(before, width), gain(network))
+            orthogonal(Linear(before, width), gain(network))
             for before, width in zip([inputs, *hidden], hidden, strict=False)
         )
         self.norms = nn.ModuleList(nn.LayerNorm(width) for width in hidden if network.layer_norm)
@@ -143,7 +144,7 @@ class Cnn(nn.Module):
         self.pixels = pixels
 
     def _finish(self, inputs: int, network: Network) -> None:
-        self.dense = orthogonal(nn.Linear(inputs, network.width), gain(network))
+        self.dense = orthogonal(Linear(inputs, network.width), gain(network))
         self.norm = nn.LayerNorm(network.width) if network.layer_norm else None
         self.features = network.width
         channels_last(self)
