@@ -32,6 +32,22 @@ def test_twin_critics_are_two_mlps(layer_norm: bool) -> None:
     assert not torch.allclose(q[0], q[1])
 
 
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("hidden", [[], [8], [8, 6, 7]])
+@pytest.mark.parametrize("options", [None, 3])
+def test_gradients_of_critics_are_those_of_the_layers(activation: str, hidden: list[int], options: int | None) -> None:
+    critics = TwinCritics(SPACES, Network(hidden=hidden, activation=activation), 2, options=options, seed=0)
+    x, action = torch.randn(5, 3, requires_grad=True), torch.rand(5, 2, requires_grad=True)
+    inputs = torch.cat([x, action], 1).expand(2, -1, -1)
+    for at, (weight, bias) in enumerate(zip(critics.weights, critics.biases, strict=True)):
+        inputs = torch.baddbmm(bias, inputs, weight)
+        if at < len(hidden):
+            inputs = inputs.relu() if activation == "relu" else inputs.tanh()
+    of = (x, action, *critics.parameters())
+    found, expected = (torch.autograd.grad(one.square().sum(), of) for one in (critics(x, action), inputs))
+    assert all(torch.allclose(one, other, atol=1e-5) for one, other in zip(found, expected, strict=True))
+
+
 def test_frozen_critics_pass_the_gradient_to_the_action_alone() -> None:
     critics = TwinCritics(SPACES, Network(hidden=[8]), 2, seed=0)
     action = torch.rand(5, 2, requires_grad=True)

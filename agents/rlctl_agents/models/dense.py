@@ -1,7 +1,7 @@
 """Products of dense layers, by the library that multiplies faster on this processor.
 
 torch leaves them to MKL, whose kernels for AVX-512 run on Intel's processors alone. On another one that has AVX-512,
-oneDNN, by which torch computes convolutions, takes half the time in the same precision (docs/decisions/0031).
+oneDNN, by which torch computes convolutions, takes half the time in the same precision (docs/decisions/0017).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _by_onednn(x: Tensor, weight: Tensor, outputs: int) -> bool:
         onednn_is_faster()
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == "cpu"
-        and not (torch.compiler.is_compiling() or torch.jit.is_tracing())  # a graph holds the operation of torch
+        and not torch.compiler.is_compiling()  # a graph holds the operation of torch
         and x.numel() * outputs >= WORTH
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
