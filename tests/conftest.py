@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from rlctl_agents.runtime import logs
 from tests.support import samples, slow
 from tests.support.home import Home
 
@@ -99,8 +100,18 @@ def short() -> Iterator[Path]:
 @pytest.fixture
 def quiet_again() -> Iterator[None]:
     """The log of the test's own process is as it was before."""
-    root = logging.getLogger()
-    handlers, level, hook = list(root.handlers), root.level, threading.excepthook
+    root, ours = logging.getLogger(), logging.getLogger(logs.PACKAGE)
+    handlers, level, hook, disabled = (
+        list(root.handlers),
+        root.level,
+        threading.excepthook,
+        logging.root.manager.disable,
+    )
     yield
     root.handlers[:], root.level, threading.excepthook = handlers, level, hook
+    ours.handlers[:], ours.level, ours.propagate = [], logging.NOTSET, True
+    for name, logger in logging.root.manager.loggerDict.items():
+        if isinstance(logger, logging.Logger) and name.startswith(logs.PACKAGE):
+            logger.manager = logging.root.manager
+    logging.disable(disabled)
     logging.captureWarnings(False)

@@ -6,12 +6,15 @@ import http.client
 import io
 import json
 import logging
+import logging.config
 import os
 import socket
 import stat
+import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +114,44 @@ def test_recent_lines_are_bounded_and_taken_once() -> None:
     recent.handle(logging.LogRecord("x", logging.INFO, "f", 1, "e" * 90, (), None))
     assert recent.take() == ["e" * 90]
     assert recent.take() == []
+
+
+TO_STDERR = {"handlers": {"c": {"class": "logging.StreamHandler"}}, "root": {"handlers": ["c"], "level": "CRITICAL"}}
+
+
+@pytest.mark.parametrize(
+    "disturb",
+    [
+        lambda: logging.disable(logging.CRITICAL),
+        lambda: logging.config.dictConfig({"version": 1}),
+        lambda: logging.config.dictConfig({"version": 1, **TO_STDERR}),
+        lambda: logging.config.dictConfig({"version": 1, "disable_existing_loggers": False, **TO_STDERR}),
+        lambda: logging.basicConfig(force=True),
+        lambda: logging.getLogger().setLevel(logging.CRITICAL),
+        lambda: logging.getLogger().handlers.clear(),
+    ],
+    ids=["disable", "dictConfig", "root", "root, others kept", "basicConfig", "level", "handlers"],
+)
+def test_what_a_users_code_does_to_logging_hides_no_last_words(disturb: Callable[[], None]) -> None:
+    stream = io.StringIO()
+    ours = logging.getLogger("rlctl_agents.runtime.process")
+    recent = logs.set_up(logs.Identity("r", "actor", "actor/3", "b"), stream=stream)
+    disturb()
+    ours.info("played")  # may be lost
+    logs.hold()
+    ours.error("the door is locked")
+    assert log_lines(stream)[-1]["msg"] == "the door is locked"
+    assert "the door is locked" in recent.take()[-1]
+
+
+def test_records_go_out_when_standard_output_is_sent_elsewhere() -> None:
+    code = (
+        "import logging, os; from rlctl_agents.runtime import logs; "
+        "logs.set_up(logs.Identity('r', 'actor', 'actor/3', 'b')); os.close(1); os.open(os.devnull, os.O_WRONLY); "
+        "logging.getLogger('rlctl_agents.x').error('the door is locked')"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(told)["msg"] == "the door is locked"
 
 
 def test_a_thread_that_ends_by_an_exception_says_so() -> None:

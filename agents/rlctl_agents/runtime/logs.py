@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import threading
 import time
@@ -25,7 +26,10 @@ LINES, CHARACTERS = 2000, 8 << 20
 """Lines of other processes that a manager remembers, and their characters together, at most."""
 LINE_CHARACTERS = 16 * 1024
 """Longest message; the rest is cut, so that readers of the log get it as one line."""
+PACKAGE = __name__.partition(".")[0]
 
+_UNDISTURBED = logging.Manager(logging.root)
+"""Manager of this package's loggers, which `logging.disable` does not know."""
 
 T = TypeVar("T")
 
@@ -196,20 +200,34 @@ def set_up(identity: Identity, *, stream: TextIO | None = None) -> RecentLines:
 
     Warnings of Python and exceptions that end a thread become records too.
     """
-    formatter, repeats = JsonFormatter(identity), RepeatFilter()
-    out, recent = logging.StreamHandler(stream or sys.stdout), RecentLines()
-    root = logging.getLogger()
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-    for handler in (out, recent):
+    formatter = JsonFormatter(identity)
+    out, recent = logging.StreamHandler(stream or _stdout()), RecentLines()
+    handlers: list[logging.Handler] = [out, recent]
+    for handler in handlers:
         handler.setFormatter(formatter)
-        root.addHandler(handler)
-    out.addFilter(repeats)
-    recent.addFilter(RepeatFilter())
-    root.setLevel(logging.INFO)
+        handler.addFilter(RepeatFilter())
+    for logger in (logging.getLogger(), logging.getLogger(PACKAGE)):
+        logger.handlers[:] = handlers
+        logger.setLevel(logging.INFO)
+    logging.getLogger(PACKAGE).propagate = False
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end
+    hold()
     return recent
+
+
+def hold() -> None:
+    """Let this package's records go out whatever the user's code has done to logging: `logging.disable`, and loggers
+    that `logging.config` disables. Handlers of the root logger are the user's to change."""
+    logging.disable(logging.root.manager.disable)  # forgets which loggers were disabled by it
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] == PACKAGE:
+            logger.manager, logger.disabled = _UNDISTURBED, False
+
+
+def _stdout() -> TextIO:
+    """Standard output as it is now, which a user's code may close or send elsewhere."""
+    return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", closefd=True)
 
 
 def _log_thread_end(ended: threading.ExceptHookArgs) -> None:

@@ -13,6 +13,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
+from rlctl_agents.runtime import logs
 from rlctl_agents.runtime.process import IMAGE, NODE, Process
 from rlctl_agents.runtime.profiling import Profiler
 from rlctl_agents.types.control import (
@@ -222,6 +223,7 @@ class ManagerSession:
         """
         process, snapshot = self._process, self.snapshot()  # first: it brings gauges of the metrics up to date
         metrics = process.metrics.values()
+        logs.hold()
         self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
         report = Report(
             role=process.role,

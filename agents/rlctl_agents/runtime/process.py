@@ -244,10 +244,12 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s
                 signals.asked.wait(linger_s)
         return DONE
     except (UserFault, SpecError) as fault:
+        logs.hold()
         log.error("%s", fault)
         _say_why(process)
         return USERS_FAULT
     except Exception as error:
+        logs.hold()
         if isinstance(error, process.explained):
             log.error("%s: %s", type(error).__name__, error, extra={"exc": users_traceback(error)})
         else:
