@@ -54,7 +54,8 @@ def reward_number(value: Any) -> float:
     """Convert a reward of one step.
 
     Raises:
-        TypeError, ValueError: it is not a number; text is refused, though Python could read it.
+        TypeError, ValueError, OverflowError: it is not a number, or none that a float holds; text is refused, though
+            Python could read it.
     """
     if isinstance(value, str | bytes):
         raise TypeError(value)
@@ -64,7 +65,7 @@ def reward_number(value: Any) -> float:
 def scalars_fault(answer: Any) -> str:
     """Fault of one step's reward, or else of its flags terminated and truncated, that could not be stored."""
     _, reward, terminated, truncated, _ = answer
-    with suppress(TypeError, ValueError):
+    with suppress(TypeError, ValueError, OverflowError):
         reward_number(reward)
         got = f"terminated {reprlib.repr(terminated)} and truncated {reprlib.repr(truncated)}"
         return f"step returned {got}; Gymnasium wants one truth each: return True or False"

@@ -68,6 +68,10 @@ def number_word(number: float | np.floating[Any]) -> str:
     return "NaN" if np.isnan(number) else "infinite"
 
 
+LARGEST = {"NaN": "", "infinite": "; larger ones than 3.4e+38, the most of float32, count as infinite"}
+"""What to say besides, by `number_word`."""
+
+
 class Env(Protocol):
     """A vector of environments of one kind. A slot is one seat of one environment: `env * seats + seat`.
 

@@ -18,7 +18,16 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.answers import raised, reward_number, scalars_fault, truth, values_fault
-from rlctl_agents.envs.base import Env, EnvError, EnvRefused, RenderMode, Wrapping, chosen_seeds, number_word
+from rlctl_agents.envs.base import (
+    LARGEST,
+    Env,
+    EnvError,
+    EnvRefused,
+    RenderMode,
+    Wrapping,
+    chosen_seeds,
+    number_word,
+)
 from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
 from rlctl_agents.envs.masks import MaskError, each_choice_has_one, flattened
@@ -195,14 +204,14 @@ class _Vector(ABC):
     def _checked(self, decisions: Decisions) -> Decisions:
         if not np.isfinite(decisions.reward).all():
             row = int(np.isfinite(decisions.reward).argmin())
-            what = f"step returned {number_word(decisions.reward[row])} reward"
-            raise self._fault(what, int(decisions.slot[row]))
+            word = number_word(decisions.reward[row])
+            raise self._fault(f"step returned {word} reward{LARGEST[word]}", int(decisions.slot[row]))
         for name in self._float_leaves:
             array: NDArray[np.float32] = decisions.obs[name]  # type: ignore[assignment]
             if not np.isfinite(array).all():
                 where = np.argwhere(~np.isfinite(array))[0]
-                number, index = number_word(array[tuple(where)]), int(decisions.slot[where[0]])
-                raise self._fault(f"{self._verb(index)} returned {number} in observation {name}", index)
+                word, index = number_word(array[tuple(where)]), int(decisions.slot[where[0]])
+                raise self._fault(f"{self._verb(index)} returned {word} in observation {name}{LARGEST[word]}", index)
         for leaf, ours in self._finite_sets:
             whole: NDArray[Any] = decisions.obs[leaf.name]
             odd = outside(ours, whole)
@@ -466,7 +475,7 @@ class Singles(_Vector):
                         obs, earned, over, cut, self._infos[index] = answer
                         terminated[index], truncated[index] = truth(over), truth(cut)
                         reward[index] = reward_number(earned)
-                    except (TypeError, ValueError) as error:
+                    except (TypeError, ValueError, OverflowError) as error:
                         self._must_hold("step", answer, index)
                         raise self._fault(scalars_fault(answer), index) from error
                 self._write(index, obs)
