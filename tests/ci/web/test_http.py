@@ -166,6 +166,11 @@ def test_another_host_or_origin_is_refused_on_every_method(http: TestClient, met
     assert http.request(method, path, headers={"sec-fetch-site": "cross-site"}).status_code == 403
 
 
+def test_a_request_with_two_lengths_is_refused_and_its_connection_closed(http: TestClient) -> None:
+    answer = http.post("/hooks/github/pole", headers={"content-length": "5", "transfer-encoding": "chunked"})
+    assert (answer.status_code, answer.headers["connection"]) == (400, "close")
+
+
 CHANGES = [
     "/api/v1/builds", "/api/v1/builds/1/cancel", "/api/v1/builds/1/retry", "/api/v1/projects/pole/pause",
     "/api/v1/projects/pole/resume", "/api/v1/projects/pole/rollback", "/builds/1/cancel", "/projects/pole/pause",

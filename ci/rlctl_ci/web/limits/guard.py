@@ -132,6 +132,8 @@ class Guard:
         named = [value for name, value in headers if name == b"host"]
         if len(named) != 1 or named[0].decode("latin-1").lower() not in self._hosts:
             return 421, "not a host of ours; see `hosts:`"
+        if {b"content-length", b"transfer-encoding"} <= {name for name, _ in headers}:
+            return 400, "its length is given twice"  # a proxy may have read another one: RFC 9112, 6.1
         for name, value in headers:
             if name == b"origin":
                 scheme, _, host = value.decode("latin-1").lower().partition("://")
@@ -188,7 +190,7 @@ async def _answer(send: Send, status: int, text: str) -> None:
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"content-length", str(len(body)).encode())]
     if status in (429, 503):
         headers.append((b"retry-after", b"10"))
-    if status in (408, 413, 429, 503):
+    if status in (400, 408, 413, 429, 503):
         headers.append((b"connection", b"close"))  # the rest of what it sends is not read
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
