@@ -107,7 +107,7 @@ def test_what_was_not_stored_stays_a_problem_although_something_else_could_be(en
     ended.manager.store()  # the ledger need not be durable
     (problem,) = (one for one in status(ended)["problems"] if "volume" in one["text"])
     assert problem["text"] == f"the volume is full: {ended.layout.results}/progress.json.1"
-    assert problem["next"] == "df -h"
+    assert problem["next"] == "df -h; df -i"
     volume.error = 0
     ended.manager.store()
     assert StateStore(ended.layout.results).progress.evaluation is not None

@@ -274,7 +274,7 @@ class RunningLoop:
         members.rates.hear(coordinator.life.boot, counters)
         self._status = self._builder.build(finished=is_finished)
         if context.store is not None and context.store.failure:
-            self._status["problems"].insert(0, {"text": context.store.failure, "next": "df -h"})
+            self._status["problems"].insert(0, {"text": context.store.failure, "next": "df -h; df -i"})
         self._status["problems"] += self._curves.problems
         checkpoints, policies = coordinator.checkpoints, coordinator.learners.policies
         generations = [to_plain(one) for policy in policies for one in checkpoints.manifests.of(policy)]

@@ -54,7 +54,7 @@ def _continues(last: Applied, applied: Applied) -> bool:
 def _say(world: World, group: list[Applied]) -> None:
     if group:
         first, last = group[0], group[-1]
-        objects = first.object if len(group) == 1 else f"{first.object} to {last.object.rpartition('/')[2]}"
+        objects = first.object if len(group) == 1 else f"{first.object} to {last.object}"
         world.say(f"{first.what} {objects}" + (f": {first.why}" if first.why else ""))
 
 

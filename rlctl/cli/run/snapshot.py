@@ -33,6 +33,12 @@ PATIENCE_S = 2.5
 AWAY_S: Final = 300.0
 """Seconds without an answer of the target after which a command stops waiting for a run; the run goes on."""
 _SOUND = ("starting", "running")
+_TABLES = (
+    "verdict", "throughput", "totals", "lag", "replay", "train_return", "train_info", "evaluation", "evaluations",
+    "models", "stop", "policies", "members", "roles", "cpu_s",
+)  # fmt: skip
+_LISTS = {"history": list, "recordings": Mapping, "problems": Mapping}
+"""Lists, and what they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,6 +297,8 @@ def _take(backend: Backend, state: RunState | None, now: datetime) -> Snapshot |
             status = backend.stored_status(run)
         except BackendUnreachable as error:  # where a manager runs, it writes it anew
             torn = "" if state.phase == "running" else str(error)
+        if status is not None and not _of_its_form(status):
+            status, torn = None, "" if state.phase == "running" else f"the status of run {run} is not one of rlctl's"
         if status is not None and state.phase == "running" and not _of_this_life(status, processes):
             status = {**status, "phase": "starting", "problems": [], "roles": {}}
     told = _with_the_missing(complete(status, state), state, () if unseen else processes)
@@ -325,6 +333,15 @@ def _processes(backend: Backend, state: RunState) -> tuple[tuple[Process, ...], 
             return tuple(Process(role, 0, "unknown", count=count) for role, count in counted), error
         wanted = [(role, index) for role in ROLES for index in range(state.replicas.get(role, 0))]
         return tuple(Process(role, index, "unknown") for role, index in wanted), error
+
+
+def _of_its_form(stored: Mapping[str, Any]) -> bool:
+    """Whether the parts of a stored status are tables and lists where readers expect these."""
+    tables = (stored.get(name) for name in _TABLES)
+    lists = ((stored.get(name), kind) for name, kind in _LISTS.items())
+    return all(one is None or isinstance(one, Mapping) for one in tables) and all(
+        one is None or (isinstance(one, list) and all(isinstance(each, kind) for each in one)) for one, kind in lists
+    )
 
 
 def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> bool:

@@ -126,7 +126,9 @@ def process_named(text: str) -> tuple[str, int | None]:
         there = f"{pod[1]}/{pod[2]}" if text.endswith(f"{pod[1]}-{pod[2]}") else pod[1]
         raise UsageError(f"{text!r} is a pod, not ROLE or ROLE/INDEX", hint=f"rlctl logs {there}")
     if role not in ROLE_NAMES or (slash and not (index.isascii() and index.isdigit())):
-        raise UsageError(f"{text!r} is not ROLE or ROLE/INDEX", hint=f"roles: {', '.join(ROLE_NAMES)}")
+        raise UsageError(
+            f"{text!r} is not ROLE or ROLE/INDEX", hint=f"roles: {', '.join(ROLE_NAMES)}; --run RUN names a run"
+        )
     return role, int(index) if slash else None
 
 

@@ -67,6 +67,17 @@ def test_a_torn_status_of_a_run_that_is_over_is_a_problem_and_no_row_of_zeros(
     assert "next: rlctl logs manager --run pole" in shown
 
 
+@pytest.mark.parametrize("stored", [{"totals": 5}, {"policies": []}, {"problems": "x"}, {"history": [1]}])
+def test_a_status_of_another_form_of_a_run_that_is_over_is_a_problem(
+    rlctl: Rlctl, monkeypatch: pytest.MonkeyPatch, stored: dict[str, object]
+) -> None:
+    rlctl.up()
+    rlctl("down", "pole")
+    monkeypatch.setattr(rlctl.backend, "stored_status", lambda run: stored)
+    shown = rlctl("status").out
+    assert "problem: figures of this run are missing, not 0: the status of run pole is not one of rlctl's" in shown
+
+
 def test_figures_of_the_actors_that_are_older_than_those_of_the_learner_are_not_shown(rlctl: Rlctl) -> None:
     rlctl.up()
     early = {

@@ -25,7 +25,7 @@ MET = "evaluation mean 487.3 >= 475 over 100 episodes"
 def test_a_new_run_is_created_and_detached_ends_0(rlctl: Rlctl) -> None:
     result = rlctl("up", rlctl.spec, "-d")
     assert result.code == 0
-    assert "created actor/0 to 1" in result.err
+    assert "created actor/0 to actor/1" in result.err
     assert "rlctl status pole" in result.err
     assert result.out == ""
 

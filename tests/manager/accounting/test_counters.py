@@ -336,7 +336,7 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
         ({"nonfinite": 1}, "1 optimizer step was left out because", "rlctl logs learner --level WARNING"),
         ({"stale_share": 0.18}, "18 % of the rows are too old", "rlctl status -o json"),
         ({"ledger_faults": ["actor/3 counts rows backwards"]}, "does not balance: actor/3", "rlctl logs manager"),
-        ({"rejected_per_s": {("modelpool", "disk"): 0.1}}, "modelpool cannot keep models: the volume", "df -h"),
+        ({"rejected_per_s": {("modelpool", "disk"): 0.1}}, "modelpool cannot keep models: the volume", "df -h; df -i"),
         ({"rejected_per_s": {("modelpool", "lineage"): 2.0}}, "modelpool rejects messages (lineage): 2", "rlctl logs"),
         ({"late_generation": (12, 75.0)}, "generation 12 was ordered 75 s ago", "rlctl logs learner"),
         (
@@ -350,7 +350,7 @@ def test_a_batch_that_the_actors_are_still_making_is_no_problem_until_it_takes_t
             "rlctl logs replay",
         ),
         ({"damaged": ["generation-000002.json"]}, "generation-000002.json is damaged", "rlctl logs manager"),
-        ({"disk": "cannot store x: No space left on device"}, "No space left on device", "df -h"),
+        ({"disk": "cannot store x: No space left on device"}, "No space left on device", "df -h; df -i"),
         ({"disk": "cannot remove x: Is a directory"}, "Is a directory", "rlctl logs manager --level ERROR"),
         ({"unusable": [7]}, "generation 7 cannot be used", "rlctl logs learner"),
         ({"lost": "x: torn", "now_s": 5}, "x: torn", "rlctl logs manager"),
@@ -379,7 +379,7 @@ def test_a_problem_is_told_in_words_with_the_next_command(change: dict[str, obje
     (problem,) = find(replace(FINE, **change), "r")  # type: ignore[arg-type]
     assert text in problem["text"]
     assert problem["next"].startswith(command)
-    assert problem["next"].endswith(" --run r") or command == "df -h"
+    assert problem["next"].endswith(" --run r") or command == "df -h; df -i"
 
 
 def test_nothing_is_wrong_with_a_run_that_learns() -> None:

@@ -90,7 +90,7 @@ def find(facts: Facts, run: str) -> list[dict[str, str]]:
 def _disk(facts: Facts) -> Iterable[tuple[str, str]]:
     if facts.disk:
         room = any(words in facts.disk for words in NO_ROOM)
-        yield facts.disk, "df -h" if room else "rlctl logs manager --level ERROR"
+        yield facts.disk, "df -h; df -i" if room else "rlctl logs manager --level ERROR"
     if facts.unsaved:
         yield facts.unsaved, "rlctl logs learner"
     for name in facts.damaged:
@@ -213,7 +213,7 @@ def _books(facts: Facts) -> Iterable[tuple[str, str]]:
         yield f"the ledger does not balance: {fault}", "rlctl logs manager --level WARNING"
     for (role, reason), per_s in sorted(facts.rejected_per_s.items()):
         if per_s > 0 and reason == "disk":
-            yield f"{role} cannot keep models: the volume takes nothing", "df -h"
+            yield f"{role} cannot keep models: the volume takes nothing", "df -h; df -i"
         elif reason == "term" and facts.now_s < ABSENT_S:
             continue  # messages in flight when this manager took over
         elif per_s > 0 and not (reason == "values" and facts.quarantined):  # a quarantined sender asks again and again

@@ -97,7 +97,7 @@ class Curves:
     def problems(self) -> list[dict[str, str]]:
         """Present failures of curves and trackers, for the status."""
         full = self._tensorboard.failure
-        found = [{"text": full, "next": "df -h"}] if full else []
+        found = [{"text": full, "next": "df -h; df -i"}] if full else []
         return [*found, *({"text": one.problem, "next": "rlctl logs manager"} for one in self._trackers if one.problem)]
 
 
