@@ -280,13 +280,15 @@ class _Twins(torch.autograd.Function):
         weights = ctx.saved_tensors[2 * depth - 1 :]
         of_inputs, trained = ctx.needs_input_grad[0], any(ctx.needs_input_grad[2:])
         by_inputs: Tensor | None = None
-        by_weights, by_biases = ([[None, None] for _ in weights] for _ in range(2))
+        by_weights: list[list[Tensor]] = [[] for _ in weights]  # of each layer
+        by_biases: list[list[Tensor]] = [[] for _ in weights]
         for k in range(2):
             by = grad[k]
             for at in reversed(range(depth)):
                 x = kept[k * (depth - 1) + at - 1] if at else inputs
                 if trained:
-                    by_weights[at][k], by_biases[at][k] = product(x.t(), by), by.sum(0, keepdim=True)
+                    by_weights[at].append(product(x.t(), by))
+                    by_biases[at].append(by.sum(0, keepdim=True))
                 if at or of_inputs:
                     by = product(by, weights[at][k].t())
                 if at and ctx.tanh:

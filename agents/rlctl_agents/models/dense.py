@@ -22,7 +22,8 @@ WORTH = 1 << 20
 @cache
 def onednn_is_faster() -> bool:
     """True on a processor with AVX-512 that is not Intel's."""
-    there = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    has_onednn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    there = has_onednn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
     return there and wide and cpuinfo("vendor_id") not in ("", "GenuineIntel")
 
