@@ -176,7 +176,7 @@ def test_two_seats_in_turn_see_their_own_rewards_and_legal_moves() -> None:
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ("reward", "step returned infinite reward .*seed 12, step 2"),
+        ("reward", "step returned infinite reward; .*seed 12, step 2"),
         ("obs", r"observation obs holds \[nan.*seed 12, step 2"),
         ("no disk", "step raised OSError: no disk .*seed 11, step 2"),
     ],

@@ -113,12 +113,6 @@ TALKS = {
     ("evaluator", "modelpool"): {7100, 7101},
     ("actor", "learner"): {7102},
 }
-TALKS_REPLAY = {
-    **{pair: ports for pair, ports in TALKS.items() if pair != ("actor", "learner")},
-    ("replay", "manager"): {7100},
-    ("actor", "replay"): {7102},
-    ("learner", "replay"): {7100},
-}
 TALKS_EXPOSED = {
     **TALKS,
     ("proxy-status", "manager"): {7180},
@@ -149,10 +143,7 @@ def _passes(policies: list[dict[str, Any]], way: str, own: Labels, peer: Labels 
     return False
 
 
-@pytest.mark.parametrize(
-    ("more", "wanted"),
-    [({}, TALKS), ({"algorithm": {"name": "apex_dqn"}}, TALKS_REPLAY), ({"kubernetes": EXPOSED}, TALKS_EXPOSED)],
-)
+@pytest.mark.parametrize(("more", "wanted"), [({}, TALKS), ({"kubernetes": EXPOSED}, TALKS_EXPOSED)])
 def test_network_policies_let_through_exactly_what_the_roles_have_to_say(
     more: dict[str, Any], wanted: dict[tuple[str, str], set[int]]
 ) -> None:
