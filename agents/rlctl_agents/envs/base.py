@@ -63,13 +63,11 @@ def chosen_seeds(given: Sequence[int] | None, before: Sequence[int]) -> list[int
     return list(before if given is None else given)
 
 
-def number_word(number: float | np.floating[Any]) -> str:
-    """Word for a number that is not finite: NaN or infinite."""
-    return "NaN" if np.isnan(number) else "infinite"
-
-
-LARGEST = {"NaN": "", "infinite": "; larger ones than 3.4e+38, the most of float32, count as infinite"}
-"""What to say besides, by `number_word`."""
+def not_finite(number: float | np.floating[Any], place: str) -> str:
+    """A number that is not finite and its place, in words: "NaN reward"."""
+    if np.isnan(number):
+        return f"NaN {place}"
+    return f"infinite {place}; larger ones than 3.4e+38, the most of float32, count as infinite"
 
 
 class Env(Protocol):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rlctl_agents.envs.base import LARGEST, Env, EnvError, number_word
+from rlctl_agents.envs.base import Env, EnvError, not_finite
 from rlctl_agents.envs.frames import Frames
 from rlctl_agents.envs.masks import each_choice_has_one
 from rlctl_agents.envs.order import Order
@@ -56,8 +56,7 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
             return f"{name} must be bool [{count}], got {_looks(flag)}", 0
     if not np.isfinite(decisions.reward).all():
         index = int((~np.isfinite(decisions.reward)).argmax())
-        word = number_word(decisions.reward[index])
-        return f"step returned {word} reward{LARGEST[word]}", int(slot[index]) // spaces.seats
+        return f"step returned {not_finite(decisions.reward[index], 'reward')}", int(slot[index]) // spaces.seats
     ended = decisions.terminated | decisions.truncated
     for number in decisions.info or ():
         if number not in slot[ended]:

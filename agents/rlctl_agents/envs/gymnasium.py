@@ -18,16 +18,7 @@ from gymnasium.wrappers import TimeLimit
 from numpy.typing import NDArray
 
 from rlctl_agents.envs.answers import raised, reward_number, scalars_fault, truth, values_fault
-from rlctl_agents.envs.base import (
-    LARGEST,
-    Env,
-    EnvError,
-    EnvRefused,
-    RenderMode,
-    Wrapping,
-    chosen_seeds,
-    number_word,
-)
+from rlctl_agents.envs.base import Env, EnvError, EnvRefused, RenderMode, Wrapping, chosen_seeds, not_finite
 from rlctl_agents.envs.check import outside
 from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
 from rlctl_agents.envs.masks import MaskError, each_choice_has_one, flattened
@@ -204,14 +195,14 @@ class _Vector(ABC):
     def _checked(self, decisions: Decisions) -> Decisions:
         if not np.isfinite(decisions.reward).all():
             row = int(np.isfinite(decisions.reward).argmin())
-            word = number_word(decisions.reward[row])
-            raise self._fault(f"step returned {word} reward{LARGEST[word]}", int(decisions.slot[row]))
+            what = f"step returned {not_finite(decisions.reward[row], 'reward')}"
+            raise self._fault(what, int(decisions.slot[row]))
         for name in self._float_leaves:
             array: NDArray[np.float32] = decisions.obs[name]  # type: ignore[assignment]
             if not np.isfinite(array).all():
                 where = np.argwhere(~np.isfinite(array))[0]
-                word, index = number_word(array[tuple(where)]), int(decisions.slot[where[0]])
-                raise self._fault(f"{self._verb(index)} returned {word} in observation {name}{LARGEST[word]}", index)
+                index, what = int(decisions.slot[where[0]]), not_finite(array[tuple(where)], f"in observation {name}")
+                raise self._fault(f"{self._verb(index)} returned {what}", index)
         for leaf, ours in self._finite_sets:
             whole: NDArray[Any] = decisions.obs[leaf.name]
             odd = outside(ours, whole)

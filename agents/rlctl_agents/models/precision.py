@@ -35,7 +35,7 @@ class Precision(NamedTuple):
 
 @cache
 def cpuinfo(name: str) -> str:
-    """What Linux says of this processor, by the name of the line; "" if it says nothing."""
+    """A field of the first processor in /proc/cpuinfo; "" without it."""
     try:
         lines = CPUINFO.read_text().splitlines()
     except OSError:

@@ -229,7 +229,7 @@ def _stdout() -> TextIO:
     """Standard output as it is now, which a user's code may close or send elsewhere."""
     if sys.stdout is not sys.__stdout__:
         return sys.stdout
-    return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8", closefd=True)
+    return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
 
 
 def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
