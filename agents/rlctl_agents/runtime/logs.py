@@ -227,9 +227,9 @@ def hold() -> None:
 
 def _stdout() -> TextIO:
     """Standard output as it is now, which a user's code may close or send elsewhere."""
-    if sys.stdout is not sys.__stdout__:
+    if sys.__stdout__ is None or sys.stdout is not sys.__stdout__:
         return sys.stdout
-    return open(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
+    return open(os.dup(sys.__stdout__.fileno()), "w", encoding="utf-8")
 
 
 def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
