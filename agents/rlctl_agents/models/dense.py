@@ -51,10 +51,10 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
 
 def _by_onednn(x: Tensor, weight: Tensor, outputs: int) -> bool:
     return (
-        onednn_is_faster()
+        not torch.compiler.is_compiling()  # first: a graph holds torch's operation alone
+        and onednn_is_faster()
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == "cpu"
-        and not torch.compiler.is_compiling()  # a graph holds the operation of torch
         and x.numel() * outputs >= WORTH
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
