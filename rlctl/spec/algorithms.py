@@ -12,6 +12,8 @@ from rlctl.spec.words import CLASS_PATH
 
 ENTROPY_COEF: Final = 0.01
 """Default weight of the entropy, where every action is one of finitely many."""
+MOST_DRAWN = 1 << 20
+"""Most rows of one draw from a replay: a shard answers no request for more."""
 
 
 class Schedule(Model):
@@ -179,7 +181,7 @@ class Impala(OffPolicy):
     """Agent steps of one batch, over all learners: a multiple of unroll_length. With the preset atari 160."""
     value_batches: Annotated[Literal["auto"] | Annotated[int, Field(ge=0, le=1_000)], restart("learner")] = "auto"
     """After each batch a pass over so many moves the value alone: the newest, and others drawn from the buffer. 0: no
-    pass. auto: 8 where value and policy have a torso each, as a plain mlp has, else 0."""
+    pass. auto: 8 where value and policy have a torso each, as a plain mlp has, else 0; at most buffer_batches + 1."""
     value_minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 160
     """Agent steps of an optimizer step of that pass, over all learners."""
     buffer_batches: Annotated[int, Field(ge=0, le=100_000), restart("learner")] = 80
@@ -343,9 +345,9 @@ class Replayed(BuiltIn):
     needs_replay: ClassVar[bool] = True
     network: ClassVar[Mapping[str, Any]] = {"hidden": [128, 128], "activation": "relu"}
 
-    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 1024
+    batch_size: Annotated[int, Field(ge=1, le=MOST_DRAWN), restart("learner")] = 1024
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
-    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 128
+    minibatch_size: Annotated[int, Field(ge=1, le=MOST_DRAWN), restart("learner")] = 128
     """Rows of one optimizer step, over all learners."""
     unroll_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "actor", "evaluator", "replay")] = 16
     """Steps of a segment, as an actor sends it. Part of the experience schema, which an evaluator announces as well."""
@@ -458,7 +460,7 @@ class ApexDqn(Ladder):
     """
 
     name: Annotated[Literal["apex_dqn"], new_run("learner", "actor", "evaluator", "replay")] = "apex_dqn"
-    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 512
+    batch_size: Annotated[int, Field(ge=1, le=MOST_DRAWN), restart("learner")] = 512
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
 
 
@@ -481,10 +483,10 @@ class R2d2(Ladder):
     multiple of unroll_length."""
     sequence_length: Annotated[int, Field(ge=1, le=10_000), restart("learner", "replay")] = 80
     """Rows of a sequence that are learned from: a multiple of unroll_length."""
-    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2560
+    batch_size: Annotated[int, Field(ge=1, le=MOST_DRAWN), restart("learner")] = 2560
     """Rows of one draw that are learned from, over all learners: sequences x sequence_length, a multiple of
     minibatch_size. A version is a draw learned from."""
-    minibatch_size: Annotated[int, Field(ge=1), restart("learner")] = 2560
+    minibatch_size: Annotated[int, Field(ge=1, le=MOST_DRAWN), restart("learner")] = 2560
     """Rows of one optimizer step, over all learners: a multiple of sequence_length."""
     n_step: Annotated[int, Field(ge=1, le=100), restart("learner", "replay")] = 5
     """Rewards of a return before it bootstraps; fewer where the episode or the sequence ends."""
@@ -520,7 +522,7 @@ class Continuous(Replayed):
 
     network: ClassVar[Mapping[str, Any]] = {"hidden": [256, 256], "activation": "relu"}
 
-    batch_size: Annotated[int, Field(ge=1), restart("learner")] = 2048
+    batch_size: Annotated[int, Field(ge=1, le=MOST_DRAWN), restart("learner")] = 2048
     """Rows of one draw, over all learners: a multiple of minibatch_size. A version is a draw learned from."""
     minibatch_size: Annotated[int, Field(ge=1), restart("learner", "replay")] = 256
     """Rows of one optimizer step, over all learners."""

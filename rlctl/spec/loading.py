@@ -217,13 +217,13 @@ def _make_whole(value: Any, path: Keys, values: Any) -> None:
 
 
 def _validate(tree: Tree) -> list[Fault]:
-    """Validation errors of pydantic, apart from keys that are missing because they could not be read."""
+    """Validation errors, apart from keys that are missing because they could not be read."""
+    found = list(messages.words_of_yaml_1_1(tree.texts))
     try:
         Spec.model_validate(tree.value, strict=True)
     except ValidationError as error:
-        found = messages.faults(error, tree.value, tree.texts)
-        return [fault for fault in found if not _covers(tree.broken, fault.path)]
-    return []
+        found += messages.faults(error, tree.value, tree.texts)
+    return [fault for fault in found if not _covers(tree.broken, fault.path)]
 
 
 def _covers(faulty: set[Keys], path: Keys) -> bool:

@@ -25,6 +25,8 @@ MAX_KEY: Final = 500
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml the same events, ten times slower
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
+YES_NO: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""Words of YAML 1.1 that are text in YAML 1.2 -> what is written today."""
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
@@ -59,7 +61,7 @@ class Tree:
 
     value: Any = None
     places: dict[Path, Location] = field(default_factory=dict)  # of the key, or of a list's entry
-    texts: dict[Path, str] = field(default_factory=dict)  # plain scalars that are not text, as written: 007
+    texts: dict[Path, str] = field(default_factory=dict)  # plain scalars as written that are not text, or no: 007, yes
     broken: set[Path] = field(default_factory=set)  # missing from `value`, because of a problem
     problems: list[Problem] = field(default_factory=list)
 
@@ -249,7 +251,7 @@ class _Reader:
         except ValueError as error:
             self._report(path, str(error), event)
             return _NOTHING
-        if not isinstance(value, str):
+        if not isinstance(value, str) or value.lower() in YES_NO:
             self._tree.texts[path] = event.value
         return value
 

@@ -99,9 +99,15 @@ def test_an_evaluation_counts_the_steps_without_any_end() -> None:
     env, metrics = make_env("Clock", 2, length=9), Metrics()
     table = Table.of_seats(env.spaces, 2, [[0]])
     player = NetworkPolicy(Impala(settings(), Network(hidden=[8]), env.spaces, seed=3), table.slots[0], seed=1, rows=8)
-    left = itertools.count()
-    play(env, [1, 2], table, [player], 8, metrics=metrics, keep_going=lambda: next(left) < 7)
-    assert metrics.values().gauges["steps_without_end"] == 7
+    seen: list[float] = []
+
+    def going() -> bool:
+        seen.append(metrics.values().gauges.get("steps_without_end", 0))
+        return len(seen) < 8
+
+    play(env, [1, 2], table, [player], 8, metrics=metrics, keep_going=going)
+    assert seen == [*range(8)]
+    assert metrics.values().gauges["steps_without_end"] == 0, "it was withdrawn"
     play(env, [1, 2], table, [player], 2, metrics=metrics, keep_going=lambda: True)
     assert metrics.values().gauges["steps_without_end"] == 0
 

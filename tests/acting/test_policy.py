@@ -10,7 +10,7 @@ import torch
 
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.policy import Chosen, Policy, Table
-from rlctl_agents.acting.policy_player import NetworkPolicy
+from rlctl_agents.acting.policy_player import NetworkPolicy, as_tensor
 from rlctl_agents.acting.rollout import Rollout, SeatedPolicy
 from rlctl_agents.algorithms.base import Act, ActInputs
 from rlctl_agents.algorithms.impala import Impala
@@ -75,6 +75,20 @@ def conforms(policy: Policy, env: Env) -> None:
 def test_a_network_is_a_policy(name: str) -> None:
     env = make_env(name, 3)
     conforms(network(env), env)
+
+
+@pytest.mark.parametrize("how", ["whole", "strided", "by columns", "mirrored", "packed", "read-only"])
+def test_any_array_becomes_a_tensor_without_a_copy_where_torch_has_such(how: str) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    packed = np.zeros(3, [("flag", "u1"), ("number", "f4")])
+    given = {
+        "whole": rows, "strided": rows[:, ::2], "by columns": rows.T, "mirrored": rows[:, ::-1],
+        "packed": packed["number"], "read-only": rows.copy(),
+    }[how]  # fmt: skip
+    given.flags.writeable = how != "read-only"
+    tensor = as_tensor(given)
+    assert np.array_equal(tensor.numpy(), given)
+    assert np.shares_memory(tensor.numpy(), given) is (how in ("whole", "strided", "by columns"))
 
 
 @pytest.mark.parametrize("name", ["Turns", "Duel"])

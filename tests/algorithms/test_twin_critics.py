@@ -28,11 +28,14 @@ RICH = Spaces(
 SMALL = {"batch_size": 32, "minibatch_size": 8, "unroll_length": 5, "gamma": 0.9, "n_step": 2}
 
 
-def made(name: str, spaces: Spaces = PLAIN, **settings: Any) -> tuple[TwinCriticsAlgorithm, Memory]:
+def made(
+    name: str, spaces: Spaces = PLAIN, torso: str = "auto", **settings: Any
+) -> tuple[TwinCriticsAlgorithm, Memory]:
     kind = find(name)
     assert issubclass(kind, TwinCriticsAlgorithm)
     config = kind.settings.model_validate({**SMALL, **settings})
-    model = Network.model_validate({**kind.settings.network, "hidden": [8], "gains": {"policy": 1.0}})
+    network = {**kind.settings.network, "torso": torso, "hidden": [8], "gains": {"policy": 1.0}}
+    model = Network.model_validate(network)
     one = kind(config, model, spaces, seed=3)
     schema = kind.schema(config, model, spaces)
     player = Player(one, schema, Anything(4, 1, spaces), seed=2)
@@ -97,6 +100,20 @@ def test_the_temperature_rises_where_the_entropy_is_too_low() -> None:
         assert (one.temperature.log.item() > 0) is rises
         assert {"td_error", "q", "target", "policy_loss", "entropy", "alpha"} <= stats.keys()
     assert made("sac")[0].target_entropy == -2.0  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("torso", ["Frozen", "AllFrozen"])
+@pytest.mark.parametrize("name", ["sac", "td3"])
+def test_what_is_frozen_of_a_torso_stays_and_the_rest_learns(name: str, torso: str) -> None:
+    one, memory = made(name, torso=f"tests.acting.owned_nets:{torso}")
+    trainer = Trainer(one, policy="main", lineage=1, device=CPU)
+    was = {key: value.detach().clone() for key, value in one.net.named_parameters()}
+    for _ in range(2):
+        trainer.update(drawn(memory))
+    same = {key for key, value in one.net.named_parameters() if torch.equal(value, was[key])}
+    bias = set() if torso == "Frozen" else {"torso.layer.bias"}
+    spare = {"torso.spare.weight", "torso.spare.bias"} if torso == "Frozen" else set()
+    assert same == {"torso.layer.weight"} | bias | spare
 
 
 def test_td3s_target_has_clipped_noise_and_keeps_to_the_bounds() -> None:

@@ -107,6 +107,22 @@ class Lost(Same):
         return *answer, info
 
 
+class Odd(Same):
+    """Flags and last observations that NumPy would convert to something else."""
+
+    def __init__(self, num_envs: int, how: str) -> None:
+        super().__init__(num_envs)
+        self.how = how
+
+    def step(self, actions: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(actions)
+        if self.how == "flag":
+            terminated = np.full(self.num_envs, np.nan)
+        elif "final_obs" in info:
+            info["final_obs"] = np.zeros((self.num_envs, 2), np.float32)
+        return obs, reward, terminated, truncated, info
+
+
 class SameMasked(Same):
     single = Masked
 
@@ -234,6 +250,20 @@ def test_a_function_with_an_argument_num_envs_gives_a_vector() -> None:
         envs.make(f"{HERE}:vector_of", envs=2, seeds=[0, 1], kwargs={"many": 1})
     with pytest.raises(EnvRefused, match="of 2 environments, got Uneven"):
         envs.make(f"{HERE}:single_of", envs=2, seeds=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ("flag", "step returned terminated nan, not a bool"),
+        ("last", r'info\["final_obs"\] holds obs as float32 \[2\], and its space float32 \[1\]'),
+    ],
+)
+def test_flags_and_last_observations_of_another_kind_are_refused(how: str, words: str) -> None:
+    env = envs.make(f"{HERE}:Odd", envs=2, seeds=[0, 1], kwargs={"how": how})
+    env.reset()
+    with pytest.raises(EnvError, match=words):
+        drive(env, 3)
 
 
 def test_an_end_without_its_observation_or_a_vector_without_a_mode_is_refused() -> None:

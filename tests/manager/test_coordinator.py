@@ -229,4 +229,9 @@ def test_a_manager_that_was_frozen_and_overtaken_commits_nothing(run: Run) -> No
 def test_lines_of_processes_without_a_volume_are_remembered(run: Run) -> None:
     everybody(run)
     run.report("actor", ACTOR, log=['{"msg": "one"}', '{"msg": "two"}'])
-    assert run.manager.members.lines.since(1) == (['{"msg": "two"}'], 2)
+    lines = run.manager.members.lines
+    assert lines.since(1) == (['{"msg": "two"}'], 2)
+    run.report("actor", ACTOR, log=['{"msg": "two"}', '{"msg": "three"}'], log_from=1)  # sent before the reply came
+    assert lines.since(2) == (['{"msg": "three"}'], 3)
+    run.report("actor", ACTOR, log=['{"msg": "nine"}'], log_from=8)  # five that were dropped on the way
+    assert lines.since(3) == (['{"msg": "nine"}'], 4)

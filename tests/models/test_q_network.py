@@ -63,16 +63,18 @@ def test_random_actions_are_legal_and_even(space: Space, masked: bool) -> None:
     assert torch.equal(highest[0], choices.sizes - 1)
 
 
-def test_dueling_is_value_plus_advantages_around_their_mean() -> None:
-    spaces = Spaces(Box((3,), "float32"), MultiDiscrete((2, 3)))
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 3), (4,)], ids=str)
+def test_dueling_is_value_plus_advantages_around_their_mean(sizes: tuple[int, ...]) -> None:
+    spaces = Spaces(Box((3,), "float32"), MultiDiscrete(sizes))
     net = QNetwork(spaces, Network(hidden=[8]), dueling=True, seed=0)
     seen = {"obs": torch.randn(5, 3)}
     features = net.features(seen)
     assert net.value is not None
     a, v = net.policy(features), net.value(features).squeeze(1)
     q, choices = net(seen), Choices(spaces.action)
-    for action in product(range(2), range(3)):
-        centred = a[:, action[0]] - a[:, :2].mean(1) + a[:, 2 + action[1]] - a[:, 2:].mean(1)
+    of_each = a.split(sizes, 1)
+    for action in product(*map(range, sizes)):
+        centred = sum(one[:, at] - one.mean(1) for one, at in zip(of_each, action, strict=True))
         assert torch.allclose(choices.of(q, torch.tensor([action] * 5)), v + centred, atol=1e-6)
 
 

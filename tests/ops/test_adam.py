@@ -54,3 +54,14 @@ def test_a_group_that_is_held_stays() -> None:
     learn(net, optimizer, 1)
     moved = [not torch.equal(one, now) for one, now in zip(was, net.parameters(), strict=True)]
     assert moved == [False, False, True, True]
+
+
+def test_what_is_frozen_stays_also_from_a_later_step_on() -> None:
+    ours, theirs = layers(), layers()
+    optimizer, other = SmallAdam(groups(ours), eps=1e-8), torch.optim.Adam(groups(theirs), eps=1e-8, fused=True)
+    for net, one in ((ours, optimizer), (theirs, other)):
+        learn(net, one, 3)
+        net[0].weight.requires_grad_(False)
+        learn(net, one, 3)
+    for mine, its in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(mine, its)

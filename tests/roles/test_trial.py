@@ -40,6 +40,11 @@ DOZEN = {"actor": {"envs": 12}}
             {"obs": ("float32 [3]", "tests.acting.owned_nets:Sound")},
         ),
         (
+            {"model": {"torso": "tests.acting.owned_nets:Frozen"}, "algorithm": {"name": "sac"}},
+            {"obs": ("float32 [3]", "tests.acting.owned_nets:Frozen")},
+        ),
+        ({"algorithm": {"name": "impala", "value_batches": 4}}, {"obs": ("float32 [3]", "mlp")}),
+        (
             {"id": "tests.acting.owned:Several"},
             {
                 "obs.camera": ("uint8 [84, 84, 3]", "nature_cnn"),
@@ -103,14 +108,9 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         ({"model": {"torso": "tests.acting.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
         ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
         (
-            {"model": {"torso": "tests.acting.owned_nets:Frozen"}, "algorithm": {"name": "sac"}},
-            TORSO,
-            "sac trains every parameter of a torso, and layer.weight, spare.weight, spare.bias get no gradient",
-        ),
-        (
-            {"model": {"torso": "tests.acting.owned_nets:AllFrozen"}, "algorithm": {"name": "sac"}},
-            TORSO,
-            "sac trains every parameter of a torso, and layer.weight, layer.bias get no gradient",
+            {"algorithm": {"name": "impala", "value_batches": 4}, "id": "tests.acting.owned:Several"},
+            ("policies", "main", "algorithm", "value_batches"),
+            "is for a value that shares no torso with the policy, got 4: say auto or 0, or model.share: false",
         ),
         ({"algorithm": {"name": "tests.acting.owned_nets:Sound"}}, ALGORITHM, "must be a class derived from"),
         ({"algorithm": {"name": "tests.acting.owned_nets:Failing"}}, ALGORITHM, "RuntimeError: half done"),

@@ -119,6 +119,24 @@ def test_accounts_are_told_when_they_change_and_to_a_new_manager_all_of_them(
         member.close()
 
 
+def test_log_lines_are_told_until_a_manager_that_knows_us_has_them(folder: Path, wire: Wire, process: Process) -> None:
+    with Manager(folder) as manager:
+        member = joined(process, wire)
+        wait_until(lambda: bool(manager.reports), "a report")
+        manager.known = False
+        before = len(manager.reports)
+        process.recent._lines.add(["one", "two"])
+        wait_until(lambda: len(manager.reports) > before + 1, "the lines")
+        manager.known = True
+        wait_until(lambda: bool(manager.reports) and not manager.reports[-1].log, "that they are known")
+        process.recent._lines.add(["three"])
+        member.close()
+        told = [(one.log_from, one.log) for one in manager.reports if one.log]
+        first = told[0][0]
+        assert told[0] == (first, ["one", "two"])
+        assert told[-1] == (first + 2, ["three"])
+
+
 def test_orders_are_followed_as_they_change(folder: Path, wire: Wire, process: Process) -> None:
     with Manager(folder) as manager:
         member = joined(process, wire)

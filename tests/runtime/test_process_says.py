@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import logging.config
+import math
 import os
 import socket
 import stat
@@ -62,10 +63,10 @@ def test_a_log_line_is_one_json_object_with_its_traceback() -> None:
     try:
         raise ValueError("two\nlines")
     except ValueError:
-        logging.getLogger("x").exception("it %s", "broke", extra={"kv": {"step": 7}})
+        logging.getLogger("x").exception("it %s", "broke", extra={"kv": {"step": 7, "loss": math.nan}})
     (line,) = log_lines(stream)
     assert line["msg"] == "it broke"
-    assert line["kv"] == {"step": 7}
+    assert line["kv"] == {"step": 7, "loss": "nan"}, "JSON has no such number"
     assert "ValueError: two\nlines" in line["exc"]
     assert line["ts"].endswith("Z")
     assert len(line["ts"]) == len("2026-11-21T03:54:09.123456Z")

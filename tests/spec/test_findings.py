@@ -77,6 +77,18 @@ def test_more_than_the_machine_has_is_a_finding_with_the_sum(lint: Lint) -> None
             "algorithm: {name: apex_dqn, prioritized: false, priority_beta: 1}",
             "4:49: algorithm.priority_beta: has no effect with `prioritized: false`",
         ),
+        (
+            "algorithm: {name: ppo, rmsprop_decay: 0.9}",
+            "4:24: algorithm.rmsprop_decay: has no effect with `optimizer: adam`",
+        ),
+        (
+            "algorithm: {optimizer: rmsprop, adam_beta2: 0.9}",
+            "4:33: algorithm.adam_beta2: has no effect with `optimizer: rmsprop`",
+        ),
+        (
+            "algorithm: {value_batches: 0, buffer_batches: 9}",
+            "4:31: algorithm.buffer_batches: has no effect with `value_batches: 0`",
+        ),
         ("roles: {learner: {gpu: 3}}", "4:19: roles.learner.gpu: a learner uses one GPU, the other 2 stay idle"),
         (
             "algorithm: {lr_schedule: {agent_steps: 400}}",

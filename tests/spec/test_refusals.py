@@ -201,6 +201,11 @@ TOP = "run: a\nenv: {id: CartPole-v1}\nstop: {agent_steps: 1000}\n"
         ),
         ("sync: yes", "4:1: sync: must be true or false, got 'yes'; write true"),
         ("sync: Off", "4:1: sync: must be true or false, got 'Off'; write false"),
+        (
+            "algorithm: {name: json:loads, params: {deep: {flag: No}}}",
+            "4:47: algorithm.params.deep.flag: No is text here, not a boolean; write false, or the text in quotes:"
+            " 'No'",
+        ),
         ("sync: 1", "4:1: sync: must be true or false, got 1"),
         ("storage: {path: 5}", "4:11: storage.path: must be text, got 5; put it in quotes: '5'"),
         ("storage: {path: 0012}", "4:11: storage.path: must be text, got 0012; put it in quotes: '0012'"),

@@ -64,7 +64,8 @@ class EpisodeFigures:
             self._merge(slice(2, None), self._counts[over[counted]] / length[counted, None])
 
     def acted(self, slot: NDArray[np.int64], action: Arrays) -> None:
-        """Count the actions of these slots; an action where an episode has just ended does not count.
+        """Count the actions of these slots; an action where an episode has just ended does not count. After a lost life
+        it does: the game goes on.
 
         Args:
             slot: [K] ascending.

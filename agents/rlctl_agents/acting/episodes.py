@@ -88,6 +88,7 @@ def play(
             if left == 0:
                 break
         if not keep_going():
+            metrics.set(ENDLESS, 0)
             return None
         acting = of_env[~ended & ~done[of_env]]
         np.add.at(length, acting, 1)

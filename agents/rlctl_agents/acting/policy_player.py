@@ -118,8 +118,10 @@ class NetworkPolicy(Policy):
 
 
 def as_tensor(array: NDArray[Any]) -> Tensor:
-    """A tensor on the array's memory; a read-only array is copied, torch has no read-only tensors."""
-    return torch.from_numpy(array if array.flags.writeable else array.copy())
+    """A tensor on the array's memory; a copy where torch has no such tensors: read-only, mirrored (`array[::-1]`), or a
+    field of a packed structure."""
+    known = array.flags.forc or all(step >= 0 and step % array.itemsize == 0 for step in array.strides)
+    return torch.from_numpy(array if known and array.flags.writeable else array.copy())
 
 
 def stream_ids(index: int, slots: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -53,10 +53,11 @@ class Impala(ActorCriticAlgorithm):
         self.additive = type(self).loss is Impala.loss and not self.config.advantage_norm
         own, asked = self.net.value_torso is not None, self.config.value_batches
         ours = type(self).loss is Impala.loss and type(self).minibatches is Impala.minibatches
-        self._batches = (VALUE_BATCHES if own and ours else 0) if asked == "auto" else asked
+        most = min(VALUE_BATCHES, self.config.buffer_batches + 1)
+        self._batches = (most if own and ours else 0) if asked == "auto" else asked
         if self._batches and not own:
             raise AlgorithmError(
-                f"algorithm.value_batches is for a value that shares no torso with the policy, got {self._batches}: "
+                f"value_batches is for a value that shares no torso with the policy, got {self._batches}: "
                 "say auto or 0, or model.share: false"
             )
         self._value_steps = max(1, self._batches * self.config.batch_size // self.config.value_minibatch_size)

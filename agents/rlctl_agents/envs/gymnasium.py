@@ -295,8 +295,7 @@ class Batched(_Vector):
             raise self._fault(raised("step", self._vector, error), 0) from error
         self._must_hold("step", answer, 0)
         value, reward, ended, cut, self._info = answer
-        terminated = self._column("terminated", ended).astype(np.bool_, copy=False)
-        truncated = self._column("truncated", cut).astype(np.bool_, copy=False)
+        terminated, truncated = self._flags("terminated", ended), self._flags("truncated", cut)
         if self._legal is not None:
             self._write_masks(self._slot, terminated | truncated)
         elif self._steps == 1:
@@ -341,6 +340,15 @@ class Batched(_Vector):
                 0,
             )
         return column
+
+    def _flags(self, name: str, values: Any) -> Flags:
+        """One flag per environment, [envs] bool or 0 and 1; NaN and other numbers are true to NumPy and are refused."""
+        column = self._column(name, values)
+        flags = column.astype(np.bool_, copy=False)
+        odd = column != flags
+        if odd.any():
+            raise self._fault(f"step returned {name} {column[odd][0]}, not a bool", int(odd.argmax()))
+        return flags
 
 
 class Resetting(Batched):
@@ -393,8 +401,11 @@ class Resetting(Batched):
         for index in ended.tolist():
             try:
                 for leaf in self._obs.leaves:
-                    value = leaf.pick(last[index]) if one_by_one else leaf.pick(last)[index]  # type: ignore[index]
-                    whole[leaf.name][index] = leaf.observed(np.asarray(value)[None])[0]
+                    value = np.asarray(leaf.pick(last[index]) if one_by_one else leaf.pick(last)[index])  # type: ignore[index]
+                    if value.shape != leaf.raw or not leaf.holds(value):
+                        got, space = f"{value.dtype} {list(value.shape)}", f"{leaf.dtype} {list(leaf.raw)}"
+                        raise self._fault(f'info["final_obs"] holds {leaf.name} as {got}, and its space {space}', index)
+                    whole[leaf.name][index] = leaf.observed(value[None])[0]
             except (KeyError, IndexError, TypeError, ValueError) as error:
                 raise self._fault(
                     'step ended an episode without its observation in info["final_obs"]', index

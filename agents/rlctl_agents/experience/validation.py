@@ -28,8 +28,9 @@ class ValueCheck:
     """Check of the values of a block against schema and spaces.
 
     - Floats are finite, in every field.
-    - Actions and observations of a Discrete, MultiDiscrete or MultiBinary lie in their space, in every part of a Dict
-      or Tuple; where decisions carry masks, each choice of a valid row's action is legal, unless none of it is.
+    - Actions, last actions and observations of a Discrete, MultiDiscrete or MultiBinary lie in their space, in every
+      part of a Dict or Tuple; where decisions carry masks, each choice of a valid row's action is legal, unless none of
+      it is.
     - `log_prob` is at most 0 where every part of the action is discrete; a density has no such limit.
     - `version` is not negative and not above the block's.
     - The row after an end is not valid and has no end itself, and the row after that is `first`.
@@ -43,7 +44,7 @@ class ValueCheck:
         self._checks = [
             (field.name, check)
             for field in schema.fields
-            if (check := _check_of(field, parts.get(field.name), discrete=discrete)) is not None
+            if (check := _check_of(field, parts.get(_part(field.name)), discrete=discrete)) is not None
         ]
         names = {field.name for field in schema.fields}
         self._masked = list(_choices(spaces)) if {"legal", "valid"} <= names else []
@@ -67,6 +68,11 @@ class ValueCheck:
             if fault := _illegal(chosen, fields["legal"][:-1, :, options], fields["valid"]):
                 return f"{name} {fault}"
         return _out_of_order(fields) if self._flagged else ""
+
+
+def _part(field: str) -> str:
+    """Name of the part of observation or action that a field holds."""
+    return field.removeprefix("last_") if field.startswith("last_action") else field
 
 
 def _check_of(field: Field, leaf: Leaf | None, *, discrete: bool) -> _Check | None:

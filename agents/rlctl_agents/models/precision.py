@@ -76,8 +76,9 @@ class Bf16:
     """Computation of torsos in bfloat16, with cached copies of weights for acting. The torsos and their weights stay as
     they are.
 
-    There is no copy for a torso that is trained, nor on a GPU: fused optimizers and kernels over lists of tensors write
-    to weights without torch counting it, so that a copy would become stale unnoticed.
+    There is no copy for a torso that is trained, nor on a GPU: fused optimizers, and there kernels over lists of
+    tensors, write to weights without torch counting it, so that a copy would become stale unnoticed. On a CPU torch
+    counts what is written to lists tensor by tensor, as target networks are (tested).
     """
 
     def __init__(self) -> None:

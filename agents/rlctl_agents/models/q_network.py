@@ -89,8 +89,6 @@ class QNetwork(NormalizedTorso):
     equation 9, for one choice.
     """
 
-    centring: Tensor  # [options, options] subtracts from each option the mean of its choice
-
     def __init__(self, spaces: Spaces, network: Network, *, dueling: bool, seed: int) -> None:
         sizes = require_choices(spaces.action)
         super().__init__(spaces, network, seed=seed)
@@ -98,10 +96,7 @@ class QNetwork(NormalizedTorso):
             width = self._head_inputs(network, sum(sizes))
             self.policy = orthogonal(Linear(width, sum(sizes)), network.gains.policy)
             self.value = orthogonal(Linear(width, 1), network.gains.value) if dueling else None
-        of = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))  # the choice of each option
-        same = (of[:, None] == of).to(torch.float32)
-        self.register_buffer("centring", torch.eye(len(of)) - same / same.sum(0), persistent=False)
-        self._choices = len(sizes)
+        self._sizes = sizes
 
     def forward(self, seen: dict[str, Tensor]) -> Tensor:
         """Observations from `seen`, [N, ...] each -> [N, options]."""
@@ -113,7 +108,14 @@ class QNetwork(NormalizedTorso):
         if self.value is None:
             return outputs
         value: Tensor = self.value(features)
-        return outputs @ self.centring + value / self._choices
+        return self._centred(outputs) + value / len(self._sizes)
+
+    def _centred(self, outputs: Tensor) -> Tensor:
+        """Subtract from each option, [N, options], the mean of its choice."""
+        if len(set(self._sizes)) == 1:
+            table = outputs.view(outputs.shape[0], len(self._sizes), self._sizes[0])
+            return (table - table.mean(2, keepdim=True)).flatten(1)
+        return torch.cat([one - one.mean(1, keepdim=True) for one in torch.split(outputs, list(self._sizes), 1)], 1)
 
     def _head_inputs(self, network: Network, options: int) -> int:
         """Width of the heads' inputs; a subclass may make layers before the heads here."""

@@ -17,11 +17,17 @@ class _Lists(NamedTuple):
     squares: list[Tensor]
     step: Tensor  # one for all of them
 
+    def trained(self) -> _Lists:
+        """Those that have a gradient."""
+        having = [row for row in zip(*self[:3], strict=True) if row[0].grad is not None]
+        return _Lists(*map(list, zip(*having, strict=True)), step=self.step)  # type: ignore[misc, arg-type]
+
 
 class SmallAdam(torch.optim.Adam):
     """torch's fused Adam with the same state, but without hooks of steps.
 
-    A parameter group is left out of a step while its key `held` is true, or if it has no gradients.
+    A parameter group is left out of a step while its key `held` is true, and so is a parameter without a gradient, as a
+    frozen one. Steps are counted by group.
 
     Source: Kingma and Ba 2015, arXiv:1412.6980.
     """
@@ -38,6 +44,8 @@ class SmallAdam(torch.optim.Adam):
             grads = [one.grad for one in of.parameters if one.grad is not None]
             if not grads or group.get("held"):
                 continue
+            if len(grads) < len(of.parameters):
+                of = of.trained()
             of.step.add_(1.0)
             beta1, beta2 = group["betas"]
             steps = [of.step] * len(grads)

@@ -72,7 +72,7 @@ class LoadedPolicy:
             state: returned by the decision before, for as many observations; None: an episode begins.
             first: [K] bool, True where an episode begins: the state is ignored there.
             greedy: the most likely action; False: a sampled one.
-            legal: [n] or [K, n] bool, the legal options of all choices, where the environment has masks; of one
+            legal: [n] or [K, n] bool, the legal options of all choices, needed where the environment has masks; of one
                 observation also in the form that the environment gives.
             reward: after the decision before, one or [K], for a policy that looks at it, as those of r2d2 do.
 
@@ -81,9 +81,11 @@ class LoadedPolicy:
 
         Raises:
             ValueError: the observation is not of the space or not finite, the state is of another number of
-                observations, `legal` is missing where the environment has masks, or `reward` is missing where the
-                policy looks at it, or is not as many finite numbers.
+                observations, `legal` is missing where the environment has masks, `greedy` is not a bool, or `reward`
+                is missing where the policy looks at it, or is not as many finite numbers.
         """
+        if not isinstance(greedy, (bool, np.bool_)):
+            raise ValueError(f"greedy is {greedy!r}, not True or False")
         arrays, many = self._arrays(obs)
         count = len(next(iter(arrays.values())))
         begun = np.full(count, state is None)

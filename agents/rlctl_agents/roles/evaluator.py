@@ -113,9 +113,10 @@ class Evaluator:
             self._pool.close()
 
     def _play(self, match: Match, quota: Quota) -> EpisodeResults | None:
-        if self._process.spec.evaluation.envs is None and quota.episodes < self.env.envs:
+        wanted = self._process.spec.evaluation.envs or min(ENVS, quota.episodes)
+        if wanted != self.env.envs:
             self.env.close()
-            self.env = self._recorded(make_env(self._process.spec, quota.episodes, training=False))
+            self.env = self._recorded(make_env(self._process.spec, wanted, training=False))
         env, seats = self.env, [(seat, ref) for seat, ref in sorted(match.seats.items())]
         torch.manual_seed(match.seed)  # what a network draws does not depend on what was played before
         table = Table.of_seats(env.spaces, env.envs, [[seat] for seat, _ in seats])

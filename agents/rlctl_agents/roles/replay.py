@@ -40,10 +40,12 @@ QUEUE_BYTES = 1 << 26
 REMEMBERED_BYTES = 1 << 27
 """Bytes of draws kept for resending, over all learners: a new draw for a lost one would count as sampled, too."""
 LEAST_BUDGET, MOST_BUDGET = 256, 8192
-"""Rows that may be on their way, whatever their size, and a block of each actor in any case: it holds the credit for a
-block while it makes it. Where inserting waits for learners, no more is granted while LEAST_BUDGET rows wait: what waits
-was chosen by weights that are old by then."""
+"""Rows that may be on their way, fewer where they come to more than QUEUE_BYTES, and a block of each actor in any case:
+it holds the credit for a block while it makes it. Where inserting waits for learners, no more is granted while
+LEAST_BUDGET rows wait: what waits was chosen by weights that are old by then."""
 
+SCHEMA_S = 0.5
+"""Timeout of the question which experience the run has by now: learners wait meanwhile."""
 QUIET_S, LEAVES_S = 0.5, 3.0
 """Time without a draw, and in all, before a shard that was told to stop answers no more."""
 
@@ -97,15 +99,17 @@ def main(process: Process) -> None:
             process.metrics.set(RESUMING, 0.0)
             process.metrics.set(UNREADABLE, float(found.unreadable))
         row_bytes = max(1, needs // capacity)
+        most_rows = max(1, QUEUE_BYTES // row_bytes)
+        budget_rows = min(LEAST_BUDGET if ratio else MOST_BUDGET, most_rows)
         receiver = ExperienceReceiver(
             wire,
             lease.bind["experience"],
             run=process.uid,
             boot=process.boot,
             schema=schema,
-            budget_rows=LEAST_BUDGET if ratio else max(LEAST_BUDGET, min(MOST_BUDGET, QUEUE_BYTES // row_bytes)),
-            queue_rows=LEAST_BUDGET if ratio else 0,
-            most_rows=QUEUE_BYTES // row_bytes,
+            budget_rows=budget_rows,
+            queue_rows=budget_rows if ratio else 0,
+            most_rows=most_rows,
             term=lease.term,
             leased_since_s=lease.leased_since_s,
             check=ValueCheck(spaces, schema),
@@ -134,7 +138,7 @@ def main(process: Process) -> None:
         if folder is not None:
             saver = ShardSaver(
                 shared, folder, policy=policy, index=lease.index, boot=process.boot,
-                tell=lambda part: session.call(part, Reply, deadline_s=TELL_S),
+                tell=lambda part, going: session.call(part, Reply, deadline_s=TELL_S, keep_waiting=going),
                 count=lambda seconds, size: count_saved(process.metrics, seconds, size),
             )  # fmt: skip
             stack.callback(saver.close)
@@ -155,7 +159,7 @@ def main(process: Process) -> None:
             refusals.count()
             if receiver.rejected.get("schema", 0) > misfits and throttle.due("schema"):
                 misfits = receiver.rejected["schema"]
-                if (now := session.agreed_experience()) is not None and now.schema != schema:
+                if (now := session.agreed_experience(SCHEMA_S)) is not None and now.schema != schema:
                     # the spec has changed, and this shard had joined before the last actor of the old spec was gone
                     raise RuntimeError("actors send segments of another form by now: this shard begins anew")
             if saver is not None:

@@ -31,11 +31,11 @@ import msgspec
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
 from rlctl_agents.models.actions import require_bounds, require_bounds_or_choices, require_choices
-from rlctl_agents.models.inputs import ModelError, continuous, described, nets, require_distribution
+from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types import by_name
 from rlctl_agents.types.by_name import NoModule
-from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
+from rlctl_agents.types.spaces import Spaces, leaves
 
 ALONE_S = 60
 """Time after which a trial ends by itself: an `rlctl` that was killed cannot end it."""
@@ -131,6 +131,9 @@ def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
             if initial and len(found.faults) == faults:
                 with found.telling(*path[:-1]):
                     _fits(spec, initial, name, spaces, found)
+        if policy["algorithm"].get("value_batches", 0) not in (0, "auto") and len(found.faults) == faults:
+            with found.telling("policies", name, "algorithm", "value_batches"):
+                _made(spec, name, spaces)  # whether its value shares a torso depends on the observations
     if spaces is not None and spec["replay"] is not None and not found.faults:  # a class of the user's can be made
         found.shard_bytes = _shard_bytes(spec, spaces)
     return found
@@ -243,9 +246,7 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
     chosen = Spec.model_validate(spec).policy(name)
     if ":" in torso and spaces is not None:
         with found.telling("policies", name, "model", "torso"):
-            made = make_torso(spaces.obs, chosen.model)
-            if chosen.algorithm.needs_replay:
-                _require_gradients(made, spaces, algorithm)
+            make_torso(spaces.obs, chosen.model)
     with found.telling("policies", name, "algorithm", "class" if derived else "name"):
         kind = algorithms.class_of(chosen.algorithm)
         if ":" in algorithm and kind.source == ReplayedAlgorithm.source:
@@ -258,43 +259,22 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
 
 
-def _require_gradients(torso: Any, spaces: Spaces, algorithm: str) -> None:
-    """Require that a pass uses every parameter of a torso and that all are trained: the optimizer of algorithms with a
-    replay steps all of them at once.
-
-    Raises:
-        ModelError: some are frozen or unused.
-    """
-    import torch
-
-    from rlctl_agents.models.torso import hold_still
-
-    arrays = {name: leaf_array(leaf) for name, leaf in leaves(spaces.obs, "obs")}
-    zeros = {name: torch.zeros((1, *shape), dtype=getattr(torch, dtype)) for name, (dtype, shape) in arrays.items()}
-    hold_still(torso)
-    features = torso(zeros)
-    if features.requires_grad:  # else all of it is frozen
-        features.sum().backward()
-    without = [name for name, weight in torso.named_parameters() if weight.grad is None]
-    if without:
-        named = ", ".join(without[:5]) + (f" and {len(without) - 5} more" if len(without) > 5 else "")
-        raise ModelError(
-            f"{algorithm} trains every parameter of a torso, and {named} get no gradient, being frozen or not used in"
-            " forward; keep what is not trained in buffers, remove what is not used, or take ppo, appo or impala"
-        )
-
-
 def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
     """Add a fault for every array that does not fit the network, of the policy that the run begins with."""
     from rlctl.spec.problems.initial import misfits
-    from rlctl.spec.schema import Spec
-    from rlctl_agents import algorithms
     from rlctl_agents.policies.initial import arrays_of
 
-    chosen = Spec.model_validate(spec).policy(name)
-    made = algorithms.class_of(chosen.algorithm)(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
-    different = misfits(initial["arrays"], arrays_of(made), spec["init"]["parts"], initial["of"])
+    different = misfits(initial["arrays"], arrays_of(_made(spec, name, spaces)), spec["init"]["parts"], initial["of"])
     found.faults += [Fault(tuple(map(str, fault.path)), fault.message) for fault in different]
+
+
+def _made(spec: dict[str, Any], name: str, spaces: Spaces) -> Any:
+    """The algorithm of a policy, with its networks, as a learner makes it."""
+    from rlctl.spec.schema import Spec
+    from rlctl_agents import algorithms
+
+    chosen = Spec.model_validate(spec).policy(name)
+    return algorithms.class_of(chosen.algorithm)(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
 
 
 def _in_words(error: BaseException, path: tuple[str, ...]) -> str:

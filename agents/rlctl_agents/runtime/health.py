@@ -9,6 +9,7 @@ restarting it would not help. Ready: it can do its part of the run now.
 | modelpool | it holds the current version of every policy that it knows, and at least one |
 | learner | it steps with the others, or waits until those of another spec or image have left |
 | actor, evaluator | it has joined and holds weights |
+| replay | it has joined and holds its rows: those of a generation are read before |
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import sys
 import threading
@@ -70,7 +71,7 @@ class JsonFormatter(logging.Formatter):
             "id": who.id,
             "boot": who.boot,
             "msg": _cut(record.getMessage()),
-            "kv": dict(getattr(record, "kv", {})),
+            "kv": {name: _as_json(value) for name, value in getattr(record, "kv", {}).items()},
         }
         if record.exc_info:
             line["exc"] = _cut(self.formatException(record.exc_info))
@@ -78,6 +79,11 @@ class JsonFormatter(logging.Formatter):
             line["exc"] = _cut(text)
         text = json.dumps(line, default=str, ensure_ascii=False)
         return text.encode(errors="replace").decode()  # a file name that is not UTF-8 has half characters
+
+
+def _as_json(value: Any) -> Any:
+    """The value, or its name where JSON has no such number: "nan", "inf", "-inf"."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _cut(text: str) -> str:

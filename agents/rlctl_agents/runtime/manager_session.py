@@ -113,6 +113,7 @@ class ManagerSession:
         self._closing, self._mute = threading.Event(), False
         self._thread: threading.Thread | None = None
         self._unsaid: list[str] = []
+        self._unsaid_from = 0  # number of the first among the lines of this boot
         self._left_out = False  # figures of reports, and it was said
         self._refused = ""  # why the manager refused the last hello
         self._told: dict[str, Account] = {}  # accounts that the manager of `term` has received
@@ -161,23 +162,25 @@ class ManagerSession:
         self._thread = threading.Thread(target=self._run, name="reports", daemon=True)
         self._thread.start()
 
-    def call(self, request: Struct, reply: type[T], *, deadline_s: float) -> T:
+    def call(
+        self, request: Struct, reply: type[T], *, deadline_s: float, keep_waiting: Callable[[], bool] = lambda: True
+    ) -> T:
         """Send the manager another request, over a connection of its own. From any thread.
 
         Raises:
-            TimeoutError: no reply in time.
+            TimeoutError: no reply in time, or `keep_waiting` has returned False.
             RemoteError: the manager refuses.
         """
         with closing(self.line()) as client:
-            return client.call(request, reply, deadline_s=deadline_s)[0]
+            return client.call(request, reply, deadline_s=deadline_s, keep_waiting=keep_waiting)[0]
 
-    def agreed_experience(self) -> Experience | None:
-        """The experience of the run by now; None where the manager does not reply.
+    def agreed_experience(self, deadline_s: float = HELLO_S) -> Experience | None:
+        """The experience of the run by now; None where the manager does not reply in time.
 
         From any thread; it is asked for by another hello, which changes nothing.
         """
         try:
-            return self.call(self._make_hello(), Lease, deadline_s=HELLO_S).experience
+            return self.call(self._make_hello(), Lease, deadline_s=deadline_s).experience
         except (TimeoutError, RemoteError):
             return None
 
@@ -200,6 +203,7 @@ class ManagerSession:
     def close(self) -> None:
         """Stop reporting, after one last report."""
         self._closing.set()
+        self._profiler.close()
         if self._thread is not None:
             self._thread.join(LAST_REPORT_S + 2.0)
             if not self._mute:
@@ -224,7 +228,9 @@ class ManagerSession:
         process, snapshot = self._process, self.snapshot()  # first: it brings gauges of the metrics up to date
         metrics = process.metrics.values()
         logs.hold()
-        self._unsaid = [*self._unsaid, *process.recent.take()][-LOG_LINES:]
+        unsaid = [*self._unsaid, *process.recent.take()]
+        self._unsaid = unsaid[-LOG_LINES:]
+        self._unsaid_from += len(unsaid) - len(self._unsaid)
         report = Report(
             role=process.role,
             boot=process.boot,
@@ -239,6 +245,7 @@ class ManagerSession:
             model=snapshot.model,
             figures=snapshot.figures,
             log=self._unsaid,
+            log_from=self._unsaid_from,
         )
         process.reported = report
         try:
@@ -248,7 +255,9 @@ class ManagerSession:
         except RemoteError as error:
             log.warning("the manager refuses our report: %s", error)
             return
-        self._unsaid = []
+        if orders.known:  # else the manager may not have looked at the lines
+            self._unsaid_from += len(self._unsaid)
+            self._unsaid = []
         self._told = snapshot.accounts if orders.known and orders.term == report.term else {}
         if not orders.known:
             self._hello_again()
@@ -285,7 +294,7 @@ class ManagerSession:
         self.heard.set()
 
     def _send_profile(self, sampled: Sampled) -> None:
-        said = self.call(sampled, Reply, deadline_s=PROFILE_S)
+        said = self.call(sampled, Reply, deadline_s=PROFILE_S, keep_waiting=lambda: not self._closing.is_set())
         if not said.ok:
             log.warning("the manager does not take the profile: %s", said.why)
 

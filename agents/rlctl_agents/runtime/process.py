@@ -265,7 +265,8 @@ def _say_why(process: Process) -> None:
     arguments, report = process.arguments, process.reported
     if not arguments.off_host or report is None:
         return
-    last = msgspec.structs.replace(report, gauges={**report.gauges, STOPPING: 1.0}, log=process.recent.take())
+    lines = [*report.log, *process.recent.take()]  # the manager skips those that it has
+    last = msgspec.structs.replace(report, gauges={**report.gauges, STOPPING: 1.0}, log=lines)
     try:
         last_words(arguments, process.boot, last)
     except Exception as error:

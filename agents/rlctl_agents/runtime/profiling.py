@@ -20,6 +20,8 @@ from rlctl_agents.wire.rpc.client import RemoteError
 NAME = "profile"
 ANSWER_S = 30.0
 """Time to send a profile, after the period that is sampled."""
+CLOSE_S = 1.0
+"""Time for one that is being sent to be given up."""
 AGAIN_S = 1.0
 """Time between two attempts to send it."""
 
@@ -40,6 +42,7 @@ class Profiler:
     ) -> None:
         self._role, self._boot, self._stop, self._clock = role, boot, stop, clock
         self._newest = ""
+        self._thread: threading.Thread | None = None
 
     def obey(self, order: Sampling, tell: Callable[[Sampled], object]) -> None:
         """Start a profile, unless this order has come before: each reply brings it until the manager has the profile.
@@ -51,7 +54,13 @@ class Profiler:
         if order.id == self._newest:
             return
         self._newest = order.id
-        threading.Thread(target=self._run, args=(order, tell), name=NAME, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, args=(order, tell), name=NAME, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Wait until a profile is sent or given up; one that is still sampled is left alone."""
+        if self._thread is not None:
+            self._thread.join(CLOSE_S)
 
     def _run(self, order: Sampling, tell: Callable[[Sampled], object]) -> None:
         log.info("profiling for %g s", order.seconds)

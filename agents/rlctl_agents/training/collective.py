@@ -88,7 +88,7 @@ class Collective:
     def wrapped(self, module: nn.Module, *, find_unused: bool) -> DistributedDataParallel:
         """Wrap a module so that its gradients are the mean over all members as soon as `backward` has returned.
 
-        Every member's weights become those of rank 0: broadcast them before, by `share`.
+        Every member's weights become those of rank 0: broadcast them before, by `broadcast`.
 
         Args:
             find_unused: True if some parameters have no gradient in some batches.

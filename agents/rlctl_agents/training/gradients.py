@@ -101,7 +101,8 @@ def _agreed(names: list[str], collective: Collective) -> list[str]:
     Args:
         names: of this learner's loss; none without a batch.
     """
-    said = "\n".join(names).encode()[:NAMES_BYTES]
+    while len(said := "\n".join(names).encode()) > NAMES_BYTES:
+        names = names[:-1]
     table = torch.zeros(1 + NAMES_BYTES, dtype=torch.int64)
     table[0] = len(said) > 0
     table[1 : 1 + len(said)] = torch.tensor(list(said), dtype=torch.int64)
@@ -144,7 +145,8 @@ def _numbers(losses: Sequence[Loss], names: Sequence[str]) -> list[float]:
     if not losses:
         return [0.0] * (2 + METRICS)
     # [micro-batches, 2 + names]
-    seen = [[loss.rows, loss.total, *(loss.metrics[name] for name in names)] for loss in losses]
+    none = losses[0].rows.new_zeros(())  # in place of a metric that a loss of the user's own has in some steps only
+    seen = [[loss.rows, loss.total, *(loss.metrics.get(name, none) for name in names)] for loss in losses]
     table = torch.stack([one.detach().double().reshape(()) for row in seen for one in row]).view(len(losses), -1)
     rows, total, *metrics = torch.cat([table[:, :2], table[:, 2:] * table[:, :1]], 1).sum(0).tolist()
     return [rows, total, *metrics, *[0.0] * (METRICS - len(metrics))]

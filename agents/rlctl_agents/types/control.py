@@ -160,7 +160,9 @@ class Report(msgspec.Struct):
     figures: Annotated[list[Moments], msgspec.Meta(max_length=2 + MAX_SHARES)] = []
     """actor: moments of the figures of its episodes since boot, in the order of `figure_names`."""
     log: Annotated[list[str], msgspec.Meta(max_length=10_000)] = []
-    """Log lines (JSON) since the last report: the process itself may have no volume."""
+    """Log lines (JSON) that no reply has confirmed yet: the process itself may have no volume."""
+    log_from: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Number of the first of them among the lines of this boot: a report that came late holds lines twice."""
 
 
 class Sampling(msgspec.Struct, frozen=True):

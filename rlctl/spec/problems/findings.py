@@ -11,7 +11,7 @@ from typing import Final
 
 from rlctl.errors import Problem
 from rlctl.spec import fields
-from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, BuiltIn, QLearning, R2d2, Replayed, Sac, Td3
+from rlctl.spec.algorithms import ActorCritic, AnyAlgorithm, BuiltIn, Impala, QLearning, R2d2, Replayed, Sac, Td3
 from rlctl.spec.machine import Machine
 from rlctl.spec.problems.messages import Fault
 from rlctl.spec.roles import manager_mib, modelpool_mib
@@ -217,6 +217,14 @@ def _unread(policy: Policy) -> Iterator[Fault]:
                 fixed = number(algorithm.temperature)
                 message = f"has no effect with temperature {fixed}; say `temperature: auto`"
                 yield Fault(("algorithm", name), message)
+    if isinstance(algorithm, ActorCritic):
+        of_others = ("adam_beta1", "adam_beta2") if algorithm.optimizer == "rmsprop" else ("rmsprop_decay",)
+        unread = dict.fromkeys(of_others, f"optimizer: {algorithm.optimizer}")
+        if isinstance(algorithm, Impala) and algorithm.value_batches == 0:
+            unread |= dict.fromkeys(("value_minibatch_size", "buffer_batches"), "value_batches: 0")
+        for name, why in unread.items():
+            if getattr(algorithm, name) != type(algorithm).model_fields[name].default:
+                yield Fault(("algorithm", name), f"has no effect with `{why}`")
     if isinstance(algorithm, Replayed) and not algorithm.prioritized:
         for name, field in type(algorithm).model_fields.items():
             if name.startswith("priority_") and getattr(algorithm, name) != field.default:

@@ -16,6 +16,7 @@ from rlctl.spec.cluster import OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.problems import other_words
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
 from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, Path, closest, dotted, either, number, show
+from rlctl.spec.yaml import YES_NO
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
@@ -41,7 +42,7 @@ _EXAMPLES: Final[Mapping[Path, str]] = {
     ("code",): "`code: {path: .}`",
 }
 _OF_A_TYPE: Final = {"bool_type": ["true", "false"], "float_type": ["a number"]}
-_YES_NO: Final = {"yes": "true", "on": "true", "y": "true", "no": "false", "off": "false", "n": "false"}
+_YES_NO: Final = {**YES_NO, "y": "true", "n": "false"}
 _KIN: Final[Mapping[str, str]] = {
     **dict.fromkeys(("ppo2", "trpo", "ppg", "mappo"), "ppo"),
     **dict.fromkeys(("a2c", "a3c", "reinforce", "vtrace", "actorcritic"), "impala"),
@@ -68,7 +69,7 @@ def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Pat
     Args:
         error: of validating `values` against Spec.
         values: the plain data.
-        texts: numbers, booleans and nulls as the user wrote them.
+        texts: numbers, booleans and nulls as the user wrote them, and `yes`, `no`, `on`, `off`.
     """
     by_path: dict[Path, list[ErrorDetails]] = {}
     for detail in error.errors(include_url=False)[:MAX_PROBLEMS]:
@@ -77,6 +78,19 @@ def faults(error: ValidationError, values: Mapping[str, Any], texts: Mapping[Pat
     if error.error_count() > MAX_PROBLEMS:
         found.append(Fault((), f"has {error.error_count()} problems; the first {MAX_PROBLEMS} are listed"))
     return found
+
+
+def words_of_yaml_1_1(texts: Mapping[Path, str]) -> Iterator[Fault]:
+    """Faults of arguments to a user's code that are `yes`, `no`, `on` or `off` without quotes: `no` would be text, and
+    true for Python.
+
+    Args:
+        texts: as in `faults`.
+    """
+    for path, text in texts.items():
+        meant = YES_NO.get(text.lower())
+        if meant and not {"kwargs", "params"}.isdisjoint(path):
+            yield Fault(path, f"{text} is text here, not a boolean; write {meant}, or the text in quotes: '{text}'")
 
 
 def in_words(detail: ErrorDetails, text: str | None = None) -> str:

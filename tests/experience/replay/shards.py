@@ -93,11 +93,12 @@ class Place:
         *,
         deadline_s: float,
         attempt_s: float = 1.0,
+        keep_waiting: Callable[[], bool] = lambda: True,
     ) -> tuple[Drawn, list[memoryview]]:
         """As an `RpcClient` does it, over a server that answers in the same thread."""
         if self.kill_at_draw and request.count:
             self.kill_at_draw, self.alive = False, False
-        if not self.alive:
+        if not self.alive or not keep_waiting():
             raise TimeoutError(f"no answer within {deadline_s} s")
         read = msgspec.msgpack.decode(msgspec.msgpack.encode(request), type=Draw)
         self.heard.append(read)

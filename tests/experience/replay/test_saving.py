@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlctl_agents.checkpoint import streamed
-from rlctl_agents.checkpoint.parts import generation_of
+from rlctl_agents.checkpoint.parts import PartError, generation_of
 from rlctl_agents.experience.replay.messages import Draw, Drawn
 from rlctl_agents.experience.replay.ring import as_bytes
 from rlctl_agents.experience.replay.saving import ShardSaver, restore_newest
@@ -36,7 +36,7 @@ class Manager:
         self.answer: Reply | Exception = Reply(True)
         self.seconds: list[tuple[float, int]] = []
 
-    def tell(self, told: Contribute) -> Reply:
+    def tell(self, told: Contribute, going: Callable[[], bool]) -> Reply:
         self.told.append(told)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -98,10 +98,10 @@ def test_an_order_is_obeyed_once_and_the_newest_after_one_that_is_being_written(
     one, go_on, began = saver(place, tmp_path, manager), threading.Event(), threading.Event()
     tell = manager.tell
 
-    def slowly(told: Contribute) -> Reply:
+    def slowly(told: Contribute, going: Callable[[], bool]) -> Reply:
         began.set()
         assert go_on.wait(10.0)
-        return tell(told)
+        return tell(told, going)
 
     one._tell = slowly
     one.obey(0, 1)
@@ -226,6 +226,22 @@ def test_what_came_before_a_read_error_of_a_second_part_is_drawn_like_any_other_
     assert now.rows > before.rows
     assert now.inserted == before.inserted, "the part counts as a whole or not at all"
     assert now.size == np.count_nonzero(drawable) == np.count_nonzero(place.shard._tree.mass)
+
+
+def test_a_part_that_failed_midway_is_not_followed_by_an_older_one_of_the_same_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations = [saved(tmp_path, number, fed(0)) for number in (2, 1)]
+    place, tried = Place(0), list[str]()
+
+    def restore(folder: Path, file: str, sha256: str) -> int:
+        tried.append(file)
+        place.feed(40)
+        raise PartError("stale file handle")
+
+    monkeypatch.setattr(place.shared, "restore", restore)
+    assert restore_newest(place.shared, tmp_path, generations, index=0, shards=1) == (40, 1)
+    assert tried == [generations[0].parts["replay0"]]
 
 
 def test_parts_of_other_experience_are_left_and_the_shard_begins_empty(

@@ -190,7 +190,7 @@ def test_threads_that_insert_and_draw_at_full_speed_change_nothing_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "PIECE_BYTES", 2000)
-    monkeypatch.setattr(module, "MOST_PIECES", 10**6)
+    monkeypatch.setattr(module, "WAITING_BYTES", 10**9)
     world = World(3, 4, 300)
     change, lock, stop, turns = changes(world), threading.Lock(), threading.Event(), [0]
     for _ in range(300):
@@ -231,12 +231,18 @@ def test_the_next_one_is_of_its_own_instant(tmp_path: Path) -> None:
         [ShardSnapshot(world.shard, threading.Lock()) for _ in range(2)]
 
 
+def few(monkeypatch: pytest.MonkeyPatch, shard: Shard) -> None:
+    """Chunks of one column, of which one is copied at once, and four may wait."""
+    column = sum(as_bytes(one).shape[1] for one in shard.by_column.values())
+    for name, most in (("PIECE_BYTES", 1), ("AT_ONCE_BYTES", 1), ("WAITING_BYTES", 4 * column)):
+        monkeypatch.setattr(module, name, most)
+
+
 def test_insertions_that_the_disk_cannot_keep_up_with_do_not_wait_the_part_is_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PIECE_BYTES", 1)
-    monkeypatch.setattr(module, "MOST_PIECES", 4)
     world = World(3, 4, 40)
+    few(monkeypatch, world.shard)
     change = changes(world)
     for _ in range(40):
         change()
@@ -255,8 +261,8 @@ def test_insertions_that_the_disk_cannot_keep_up_with_do_not_wait_the_part_is_gi
 def test_whatever_ends_a_part_leaves_no_file_and_the_shard_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PIECE_BYTES", 1)
     world = World(3, 4, 9)
+    few(monkeypatch, world.shard)
     change = changes(world)
     for _ in range(20):
         change()

@@ -17,6 +17,8 @@ from rlctl_agents.wire.rpc.client import RemoteError
 LAST_S = 5.0
 """Longest wait, in seconds, for the part that is being written when the process is asked to stop: it has ten seconds,
 and draws are answered for three of them."""
+GIVES_UP_S = 1.0
+"""Time for a report to be given up, before the sockets are closed."""
 TELL_S, TRIES = 10.0, 6
 """Timeout, in seconds, of a report of a part to the manager, and number of tries: the manager holds the generation for
 minutes."""
@@ -30,7 +32,7 @@ class ShardSaver:
     Args:
         folder: folder of checkpoints, on the volume.
         policy, index, boot: of the shard.
-        tell: reports the outcome of a part to the manager.
+        tell: reports the outcome of a part to the manager; its second argument turns False once there is no time left.
         count: records the seconds and the bytes of a part in the metrics.
     """
 
@@ -42,13 +44,14 @@ class ShardSaver:
         policy: str,
         index: int,
         boot: str,
-        tell: Callable[[Contribute], Reply],
+        tell: Callable[[Contribute, Callable[[], bool]], Reply],
         count: Callable[[float, int], None],
     ) -> None:
         self._shared, self._folder, self._policy, self._index = shared, folder, policy, index
         self._boot, self._tell, self._count = boot, tell, count
         self._taken = 0  # the newest order that was taken up
         self._thread: threading.Thread | None = None
+        self._given_up = threading.Event()
 
     def obey(self, number: int, term: int) -> None:
         """Begin the part of a generation, if it is a new one and none is being written.
@@ -78,12 +81,14 @@ class ShardSaver:
         told = Contribute(self._boot, term, number, file, sha256, fault)
         for _ in range(TRIES):
             try:
-                said = self._tell(told)
+                said = self._tell(told, lambda: not self._given_up.is_set())
                 break
             except TimeoutError as error:
                 log.error("the manager did not hear of the part of generation %d: %s", number, error)
             except RemoteError as error:
                 log.error("the manager refuses the part of generation %d: %s", number, error)
+                return
+            if self._given_up.is_set():
                 return
         else:
             return
@@ -94,9 +99,11 @@ class ShardSaver:
         log.info("saved its part of generation %d%s", number, "" if said.ok else f": {said.why}", extra={"kv": kv})
 
     def close(self) -> None:
-        """Wait for the part that is being written."""
+        """Wait for the part that is being written, and for its report, as long as there is time."""
         if self._thread is not None:
             self._thread.join(LAST_S)
+            self._given_up.set()
+            self._thread.join(GIVES_UP_S)
 
 
 class Restored(NamedTuple):
@@ -125,10 +132,15 @@ def restore_newest(
             break  # there was no shard of this number: its earlier rows were dropped
         wanted = wanted or {part for part in shared_out if _shard_of(part) % shards == index}
         for part in sorted(wanted & generation.parts.keys() - left):
+            before = shared.rows
             try:
                 rows = shared.restore(folder, generation.parts[part], generation.sha256[part])
             except (PartError, StateError, ValueError, KeyError) as error:
                 unreadable += 1
+                if shared.rows > before:  # a read error midway; an older part holds the same rows again
+                    left.add(part)
+                    log.error("%s of generation %d was restored in part: %s", part, generation.number, error)
+                    continue
                 log.error("%s of generation %d cannot be used, trying an older one: %s", part, generation.number, error)
                 continue
             left.add(part)

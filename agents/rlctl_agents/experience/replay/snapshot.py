@@ -19,11 +19,11 @@ from rlctl_agents.types.experience import Arrays
 
 PIECE_BYTES = 1 << 22
 """Bytes of a chunk of columns, which is copied at once."""
-AT_ONCE = 4
-"""Chunks that are copied under one hold of the lock, while nothing is inserted or drawn: some milliseconds. For each
-hold the writer waits until a draw is over, and draws of images follow each other closely."""
-MOST_PIECES = 32
-"""Most chunks that wait for the disk: half of the memory that a shard has beside its arrays."""
+AT_ONCE_BYTES = 1 << 24
+"""Bytes that are copied under one hold of the lock, while nothing is inserted or drawn: some milliseconds, one chunk in
+any case. For each hold the writer waits until a draw is over, and draws of images follow each other closely."""
+WAITING_BYTES = 1 << 27
+"""Most bytes of chunks that wait for the disk, a third of the memory that a shard has beside its arrays."""
 
 
 class ShardSnapshot:
@@ -44,6 +44,9 @@ class ShardSnapshot:
         self._filled = shard.filled // shard.schema.unroll_length
         column_bytes = sum(one.shape[1] for one in self._columns.values())
         self._piece = max(1, PIECE_BYTES // max(column_bytes, 1))
+        piece_bytes = max(1, self._piece * column_bytes)
+        self._at_once = max(1, AT_ONCE_BYTES // piece_bytes)
+        self._most = max(1, WAITING_BYTES // piece_bytes)
         self._left = np.ones(-(-self._filled // self._piece), np.bool_)
         self._copied: deque[tuple[int, dict[str, bytes]]] = deque()
         self._given_up = False
@@ -64,11 +67,11 @@ class ShardSnapshot:
             part = StreamedPart(folder, name, sizes, self._plain)
             for one, array in small.items():
                 part.put(one, 0, array.tobytes())
-            for piece in range(0, self._left.size, AT_ONCE):
+            for piece in range(0, self._left.size, self._at_once):
                 with self._lock:
                     if self._given_up:
                         raise PartError(f"{name}: rows are overwritten faster than they can be written")
-                    for each in range(piece, min(piece + AT_ONCE, self._left.size)):
+                    for each in range(piece, min(piece + self._at_once, self._left.size)):
                         self._copy(each)
                 while self._copied:
                     first, found = self._copied.popleft()
@@ -85,7 +88,7 @@ class ShardSnapshot:
 
     def _save(self, columns: NDArray[np.int64]) -> None:
         for piece in np.unique(columns[columns < self._filled] // self._piece).tolist():
-            if self._left[piece] and len(self._copied) >= MOST_PIECES:
+            if self._left[piece] and len(self._copied) >= self._most:
                 self._given_up, self._shard.before_overwriting = True, None
                 return
             self._copy(piece)

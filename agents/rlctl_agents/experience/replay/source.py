@@ -135,6 +135,11 @@ class Shards:
         self._beside = beside or ThreadPoolExecutor(4, "silent")
         self._throttle = LogThrottle()
         self._clock = clock
+        self._stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Give up the requests that wait for a reply, and all later ones; from any thread."""
+        self._stopping.set()
 
     def look(self) -> list[Answer]:
         """Connect to new shards, close those that are no longer named, and poll silent ones.
@@ -178,6 +183,7 @@ class Shards:
 
     def _ask(self, index: int, shard: RemoteShard, count: int, may_insert: int) -> Answer | None:
         told, shard.changes = shard.changes, []
+        told = list(told)  # the thread that draws may still append to it
         arrays = {
             name: np.concatenate([one[name] for one in told]) if told else np.zeros(0, dtype) for name, dtype in CHANGES
         }
@@ -189,6 +195,7 @@ class Shards:
                 to_buffers(arrays, list(arrays)) if size else (),
                 deadline_s=ANSWER_S + more_s,
                 attempt_s=1.0 + more_s,
+                keep_waiting=lambda: not self._stopping.is_set(),
             )
         except (TimeoutError, RemoteError) as error:
             self.leave_out(index, shard, error)
@@ -202,7 +209,8 @@ class Shards:
 
     def leave_out(self, index: int, shard: RemoteShard, why: Exception) -> None:
         """Draw nothing from a shard until it replies again."""
-        if shard.standing is not None or self._throttle.due(f"shard {index}"):
+        told = shard.standing is not None or self._throttle.due(f"shard {index}")
+        if told and not self._stopping.is_set():
             log.warning("replay shard %d does not answer, its rows are left out: %s", index, why)
         shard.standing, shard.silent_until = None, self._clock() + AGAIN_S
 
@@ -421,8 +429,7 @@ class ReplaySource(BatchSource):
 
     @property
     def waiting_rows(self) -> int:
-        """Units that may be drawn."""
-        return sum(one.size for one in self._drawer.shards.live.values())
+        return self._ready.qsize() * self._units * self._drawer.schema.unroll_length
 
     def waits_for(self) -> str:
         live = self._drawer.shards.live
@@ -444,6 +451,7 @@ class ReplaySource(BatchSource):
 
     def close(self) -> None:
         self._stop.set()
+        self._drawer.shards.stop()
         self._woken.set()
         if self._thread.ident is not None:
             self._thread.join(ANSWER_S + 2.0)

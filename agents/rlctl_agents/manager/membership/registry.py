@@ -169,12 +169,14 @@ class Members:
             quarantined = {sender: why for sender, why in after.items() if sender not in before}
             if "lag_versions" in report.histograms:
                 self.lag.hear(boot, report.histograms["lag_versions"])
-        self.lines.add(report.log, report.role)
+        known_lines = self.seen[boot].log_from if boot in self.seen else 0
+        self.lines.add(report.log[max(0, known_lines - report.log_from) :], report.role)
         learns, model = report.role == "learner", report.model  # only learners average
         if learns:
             self._groups[boot] = group_of(report) or 0
         self.seen[boot] = msgspec.structs.replace(
-            report, log=[], accounts={}, sent={}, counters=counters, gauges=_bounded(report.gauges),
+            report, log=[], log_from=report.log_from + len(report.log), accounts={}, sent={}, counters=counters,
+            gauges=_bounded(report.gauges),
             histograms=_bounded(report.histograms) if learns else {},
             averages=_bounded(report.averages) if learns else {},
             model=model if model is None or len(model.policy) <= LONGEST_NAME else None,

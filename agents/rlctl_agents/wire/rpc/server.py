@@ -74,8 +74,8 @@ class RpcServer:
             more.
 
     A reply is kept until the client's next request, so a repeated request is not carried out twice, unless the replies
-    to 65,536 other clients, or too many bytes of them, came between: requests state totals and wanted states, never
-    increments. Larger replies are not kept: their handlers must be reads.
+    to 65,536 other clients, or too many bytes of them, came between: requests state totals and wanted states, but for
+    draws from a replay and notes. Larger replies are not kept: their handlers must be reads.
 
     Raises:
         ValueError: an address that is not allowed.
