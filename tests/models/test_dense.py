@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from rlctl_agents.models import dense, precision
-from rlctl_agents.models.dense import Linear, linear, product
+from rlctl_agents.models.dense import FUSED, Linear, linear, product, tanh_linear
 
 ROWS, INPUTS, OUTPUTS = 96, 130, 100
 """More than WORTH multiplications, and no multiples of what a vector register holds."""
@@ -51,6 +51,17 @@ def test_a_layer_is_torchs(by_onednn: list[tuple[int, ...]], shape: tuple[int, .
     found, expected = (torch.autograd.grad(one, given, slope) for one in (ours, theirs))
     assert all(torch.allclose(one, other, atol=1e-3) for one, other in zip(found, expected, strict=True))
     assert by_onednn == [(ROWS, INPUTS), (ROWS, OUTPUTS), (INPUTS, ROWS)]
+
+
+@pytest.mark.parametrize("there", [True, False])
+@pytest.mark.parametrize("rows", [FUSED // OUTPUTS + 1, 3])
+def test_a_layer_and_its_tanh_are_torchs_whichever_library_computes_both(
+    monkeypatch: pytest.MonkeyPatch, rows: int, there: bool
+) -> None:
+    monkeypatch.setattr(dense, "has_onednn", lambda: there and hasattr(torch.ops.mkldnn, "_linear_pointwise"))
+    x, weight, bias = (one.detach() for one in tensors(rows))
+    small = weight / 10  # else every output is 1 or -1
+    assert torch.allclose(tanh_linear(x, small, bias), functional.linear(x, small, bias).tanh(), atol=2e-6)
 
 
 def test_gradients_of_any_layout_are_right(by_onednn: list[tuple[int, ...]]) -> None:

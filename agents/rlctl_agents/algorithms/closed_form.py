@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from rlctl_agents.algorithms.base import Tensors
-from rlctl_agents.models.dense import Linear, linear, product
+from rlctl_agents.models.dense import Linear, linear, product, tanh_linear
 from rlctl_agents.models.distributions import ActionDistribution, Categorical, Gaussian
 from rlctl_agents.models.policy import ActorCritic
 from rlctl_agents.models.torso import Mlp, Torso
@@ -141,8 +141,8 @@ class _Layers:
         """The output, and the input of each layer."""
         weights, inputs = self.weights, [x]
         for at in range(0, len(weights) - 2, 2):
-            x = linear(x, weights[at], weights[at + 1])
-            x = x.tanh_() if self._tanh else x.relu_()
+            layer = weights[at : at + 2]
+            x = tanh_linear(x, *layer) if self._tanh else linear(x, *layer).relu_()
             inputs.append(x)
         return linear(x, weights[-2], weights[-1]), inputs
 

@@ -19,13 +19,23 @@ WORTH = 1 << 20
 """Least multiplications of a product that oneDNN computes: it takes ten microseconds to begin with one."""
 
 
+FUSED = 1 << 13
+"""Least outputs whose tanh oneDNN computes with their product: torch's own takes two nanoseconds each."""
+
+
+@cache
+def has_onednn() -> bool:
+    """True where torch has oneDNN's layers, and the processor has at least AVX2."""
+    available = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
+    there = available and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+    return there and torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")
+
+
 @cache
 def onednn_is_faster() -> bool:
     """True on a processor with AVX-512 that is not Intel's."""
-    has_onednn = bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]
-    there = has_onednn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     wide = torch.backends.cpu.get_cpu_capability() == "AVX512"
-    return there and wide and cpuinfo("vendor_id") not in ("", "GenuineIntel")
+    return has_onednn() and wide and cpuinfo("vendor_id") not in ("", "GenuineIntel")
 
 
 class Linear(nn.Linear):
@@ -44,18 +54,29 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return outputs if x.ndim == 2 else outputs.view(*x.shape[:-1], -1)
 
 
+def tanh_linear(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`tanh(linear(x, weight, bias))` of a matrix, without gradient."""
+    if x.shape[0] * weight.shape[0] >= FUSED and _plain(x, weight) and has_onednn():
+        found: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "tanh", [], "")
+        return found
+    return linear(x, weight, bias).tanh_()
+
+
 def product(x: Tensor, weight: Tensor) -> Tensor:
     """`x @ weight` of matrices, without gradient."""
     return _onednn(x, weight) if _by_onednn(x, weight, weight.shape[1]) else x @ weight
 
 
 def _by_onednn(x: Tensor, weight: Tensor, outputs: int) -> bool:
+    return _plain(x, weight) and onednn_is_faster() and x.numel() * outputs >= WORTH
+
+
+def _plain(x: Tensor, weight: Tensor) -> bool:
+    """True for numbers in fp32 of a CPU, outside of graphs and of functions of functions."""
     return (
         not torch.compiler.is_compiling()  # first: a graph holds torch's operation alone
-        and onednn_is_faster()
         and x.dtype is weight.dtype is torch.float32
         and x.device.type == "cpu"
-        and x.numel() * outputs >= WORTH
         and not torch.is_autocast_enabled("cpu")
         and not torch._C._are_functorch_transforms_active()
     )
