@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from rlctl.images.builders.base import Ended
 from rlctl_ci.builders.source import Contents, Part
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.build_attempt import Job
-from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.errors import BuildStopped, Transient
 from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL
 from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 
@@ -63,6 +64,8 @@ def read(job: Job, source: Path, part: Part) -> Contents:
     except BuildStopped as error:
         said = f"its spec, .dockerignore and files take more than {limits.time_s:g} s to be read"
         raise BuildStopped(error.code, said, hint="limits.time_s in ci.yaml") from error
+    if ended.code in (128 + signal.SIGTERM, 128 + signal.SIGINT):  # as all of this service is where its machine stops
+        raise Transient("ended", "the reading of the commit was ended from outside")
     told = Answer.model_validate_json(answer.read_bytes()) if ended.code == 0 else Answer(stopped=_why(ended))
     if told.contents is None:
         assert told.stopped is not None

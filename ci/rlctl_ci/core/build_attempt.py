@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from rlctl_ci.store.records import Artifact, Build, Deploy
 
 LOCK_POLL_S: Final = 0.5
 LOCK_LOOKS: Final = 60
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Say = Callable[[str], object]
 Stop = Callable[[], None]
@@ -170,6 +172,7 @@ class BuildAttempt:
         Raises:
             LostLease: another worker holds the lease, or the service shuts down; nothing was recorded.
             Busy: the database cannot be written.
+            OSError: the disk is full; the build is as it was.
         """
         with LeaseHeartbeat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as heartbeat:
             heartbeat.look()
@@ -197,6 +200,8 @@ class BuildAttempt:
                 code = error.code if isinstance(error, BuildStopped) else error.reason
                 self._end_early(job, heartbeat, "failed", _with_hint(error), code)
             except Exception as error:  # a bug must not leave the build hanging
+                if isinstance(error, OSError) and error.errno in NO_ROOM:
+                    raise
                 say(f"error: {type(error).__name__}: {error}")
                 self._end_early(job, heartbeat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
 

@@ -183,7 +183,7 @@ class Service:
     def _take_back(self, deploy: Deploy) -> int:
         try:
             build, project = self.reading.build(deploy.build), self._project(deploy.project, deploy)
-            log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(deploy.project, project))
+            log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker_now(deploy.project, project))
             log(deploy.note)
             job = Job(build, project, self.folder / "work", log, self._check_running)
             revision = self.work_of(project, self.owner).deployer.undo(job, deploy)
@@ -247,6 +247,17 @@ class Service:
             hidden += passwords(project.registry_auth)
         return Masker(hidden)
 
+    def masker_now(self, name: str, project: Project) -> Masker:
+        """The masker of a project, for what goes on later where that fails.
+
+        Raises:
+            Transient: its secrets cannot be read.
+        """
+        try:
+            return self.masker(name, project)
+        except (RlctlError, OSError) as error:
+            raise Transient("secrets", f"the secrets of {name} cannot be read: {_in_words(error)}") from error
+
     def hidden(self, name: str, text: str) -> str:
         """Text that can be stored and shown: not too long, without the secrets of a project."""
         return self.hiding(name)(text)
@@ -258,7 +269,7 @@ class Service:
             return lambda text: plain(text)[:MAX_NOTE]  # no longer configured: it has no secrets
         try:
             masker = self.masker(name, project)
-        except RlctlError:  # secrets that cannot be read cannot be hidden
+        except (RlctlError, OSError):  # secrets that cannot be read cannot be hidden
             return lambda _: MASK
         return lambda text: masker(plain(text))[:MAX_NOTE]
 
@@ -301,7 +312,14 @@ class Service:
 
     def _attempt(self, build: Build, project: Project) -> None:
         folder = self.folder / "work" / f"{build.id}-{build.attempts}"
-        log = Log(self.log(build.id), project.limits.log_mib << 20, self.masker(build.project, project))
+        try:
+            masker = self.masker_now(build.project, project)
+        except Transient as error:  # says nothing about the commit
+            _say(f"build {build.id}", error)
+            with suppress(LostLease):
+                self.queue.retry_later(build.id, build.lease_owner, error.message, spent=False)
+            return
+        log = Log(self.log(build.id), project.limits.log_mib << 20, masker)
         try:
             folder.mkdir(mode=0o700, parents=True)
             log(f"attempt {build.attempts}: {build.project} {build.branch} {build.sha}")

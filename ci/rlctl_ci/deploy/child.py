@@ -86,6 +86,8 @@ class Child:
             raise PartlyApplied(error.message) from error
         if "error" in answer:
             raise _error(answer["error"])
+        if "result" not in answer and ended.code > 128:  # as everything of this service is where its machine stops
+            raise Transient("ended", f"the deployment was ended by signal {ended.code - 128}; another attempt goes on")
         if "result" not in answer:
             raise PartlyApplied(f"the deployment ended without an answer (exit {ended.code})")
         return answer["result"]

@@ -265,6 +265,8 @@ class RunDeployment:
         found = self._changes(state, spec)
         if not any(one.startswith("trackers.mlflow.uri=") for one in self.project.sets):
             push_rights.refuse_trackers(spec, state.spec)
+        if not any(one.startswith("storage.size=") for one in self.project.sets):
+            push_rights.refuse_growth(spec, state.spec)
         for change in {change.path: change for change in found}.values():
             self.say(f"{change.action}: {change.why}")
         place = self.backend.place(state.run, spec.storage.path)
@@ -294,6 +296,11 @@ class RunDeployment:
             # where the code lies in the checkout says nothing: the image holds it, and its digest tells changes
             before = (state.spec.get("code") or {}).get("path") or "."
             update["code"] = spec.code.model_copy(update={"path": before})
+        elif spec.code is not None and spec.target == "local":
+            raise BuildStopped(
+                "spec", "the code of the commit lies in a folder of this build, which is removed after it",
+                hint="another builder than none, or a spec without `code`",
+            )  # fmt: skip
         where = (state.spec.get("storage") or {}).get("path")
         update["storage"] = spec.storage.model_copy(update={"path": where})
         return spec.model_copy(update=update), base

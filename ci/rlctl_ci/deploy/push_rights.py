@@ -18,6 +18,7 @@ from rlctl.spec import yaml
 from rlctl.spec.cluster import IMAGE_OF
 from rlctl.spec.names import WORKLOADS
 from rlctl.spec.schema import Spec
+from rlctl.spec.units import mebibytes
 from rlctl_ci.core.errors import BuildStopped
 
 _OURS: Final = "templates/"
@@ -68,6 +69,21 @@ def refuse_trackers(spec: Spec, before: Mapping[str, Any]) -> None:
     if spec.target == "kubernetes" and now is not None and now.uri != was:
         raise BuildStopped(
             "rights", f"a push may not change this: trackers.mlflow.uri: {now.uri}",
+            hint="a person may: rlctl up, or `sets:` of ci.yaml",
+        )  # fmt: skip
+
+
+def refuse_growth(spec: Spec, before: Mapping[str, Any]) -> None:
+    """Refuse a larger volume: it cannot be made smaller again, and a rollback keeps it.
+
+    Raises:
+        BuildStopped: the commit asks for more than a person has.
+    """
+    was, now = (before.get("storage") or {}).get("size"), spec.storage.size
+    own = spec.target == "kubernetes" and spec.storage.claim is None
+    if own and was and mebibytes(now) > mebibytes(was):
+        raise BuildStopped(
+            "rights", f"a push may not change this: storage.size: {now}, {was} as a person has set it",
             hint="a person may: rlctl up, or `sets:` of ci.yaml",
         )  # fmt: skip
 

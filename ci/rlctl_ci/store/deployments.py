@@ -133,7 +133,7 @@ class Deployments(Rows):
 
         Args:
             revision: revision of the run now; None: the rollback failed, and may be asked for again.
-            refused: nothing was changed, and the pin is removed.
+            refused: nothing was changed, and the pin is removed, unless the commit had failed before.
         """
         with self.database.write() as db:
             row = self._row(db, build)
@@ -141,7 +141,7 @@ class Deployments(Rows):
             self._deployed(db, build, before if revision is None else "rolled_back", revision, note)
             if revision is not None and allowed(row["state"], "rolled_back"):
                 self._move(db, row, "rolled_back", note)
-            if refused:
+            if refused and before == "verified":
                 db.execute(
                     "DELETE FROM pins WHERE project = ? AND ref = ? AND sha = ?",
                     (row["project"], row["ref"], row["sha"]),

@@ -163,6 +163,8 @@ class Api:
     def _build(self, request: Request) -> Build:
         try:
             return self.reading.build(request.path_params["number"])
+        except Busy:  # the database, not the build
+            raise
         except CiError as error:
             raise RequestRefused(404, "there is no such build") from error
 

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 
 from rlctl_ci.core import logs
-from rlctl_ci.core.errors import CiError
+from rlctl_ci.core.errors import Busy, CiError
 from rlctl_ci.core.service import Service
 from rlctl_ci.core.states import ACTIVE, WAITING
 from rlctl_ci.store.people import Scope
@@ -124,6 +124,8 @@ class Pages:
     def _found(self, request: Request) -> Build:
         try:
             return self.reading.build(request.path_params["number"])
+        except Busy:  # the database, not the build
+            raise
         except CiError as error:
             raise RequestRefused(404, error.message) from error
 

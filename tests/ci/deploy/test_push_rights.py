@@ -14,7 +14,7 @@ from rlctl.render import cluster_documents
 from rlctl.render.engine import templates
 from rlctl.spec.schema import Spec
 from rlctl_ci.core.errors import BuildStopped
-from rlctl_ci.deploy.push_rights import refuse, refuse_trackers
+from rlctl_ci.deploy.push_rights import refuse, refuse_growth, refuse_trackers
 
 POD = "spec: {template: {spec: %s}}"
 OURS = "spec: {template: {spec: {containers: [{name: actor, %s}]}}}"
@@ -243,3 +243,16 @@ def test_a_commit_sends_the_managers_figures_nowhere_else() -> None:
     for known in (before, spec(None).model_dump(mode="json")):
         with pytest.raises(BuildStopped, match=r"a push may not change this: trackers\.mlflow\.uri: https://else"):
             refuse_trackers(spec(there), known)
+
+
+def test_a_commit_makes_no_volume_larger_which_a_rollback_could_not_undo() -> None:
+    def spec(size: str, **storage: str) -> Spec:
+        values = {"run": "pole", "target": "kubernetes", "env": {"id": "CartPole-v1"}}
+        return Spec.model_validate({**values, "storage": {"size": size, **storage}})
+
+    before = spec("50Gi").model_dump(mode="json")
+    for same in ("50Gi", "51200Mi", "10Gi"):
+        refuse_growth(spec(same), before)
+    refuse_growth(spec("50Ti", claim="ours"), before)
+    with pytest.raises(BuildStopped, match=r"a push may not change this: storage\.size: 50Ti, 50Gi as a person"):
+        refuse_growth(spec("50Ti"), before)

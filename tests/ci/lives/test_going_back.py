@@ -170,6 +170,22 @@ def test_a_rollback_that_is_refused_pins_nothing(service: Service, outside: Outs
     assert service.reading.pins() == {}
 
 
+def test_a_rollback_that_is_refused_leaves_the_pin_of_a_commit_that_had_failed(
+    service: Service, outside: Outside
+) -> None:
+    deployed(service, outside, 1)
+    outside.bad.add(sha(2))
+    outside.faults["undo"] = [TimedOut("not ready")] * 2
+    outside.faults["undo"] += [BuildStopped("ended", "run pole is stopped by now, and stays so")]
+    deployed(service, outside, 2)
+    assert service.reading.build(2).state == "failed"
+    pins = service.reading.pins()
+    assert len(pins) == 1
+    with pytest.raises(BuildStopped):
+        service.roll_back("pole", "ana")
+    assert service.reading.pins().keys() == pins.keys()
+
+
 def test_a_rollback_that_the_end_of_the_service_interrupts_is_gone_on_with(
     service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch
 ) -> None:

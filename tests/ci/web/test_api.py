@@ -292,11 +292,31 @@ def test_reasons_and_notes_hide_the_secrets_of_their_project(service: Service, h
         assert SECRET not in text
 
 
-def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(service: Service, http: TestClient) -> None:
+@pytest.mark.parametrize("how", ["missing", "not ours"])
+def test_reasons_are_hidden_whole_while_the_secrets_cannot_be_read(
+    service: Service, http: TestClient, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    def masker(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
     hook(http)
     service.queue.cancel(1, "because")
-    service.config.projects["pole"].secret_file.unlink()
+    if how == "missing":
+        service.config.projects["pole"].secret_file.unlink()
+    else:
+        monkeypatch.setattr(service, "masker", masker)
     assert http.get("/api/v1/builds/1").json()["reason"] == "***"
+
+
+def test_a_build_whose_secrets_cannot_be_read_waits_and_its_attempt_does_not_count(
+    service: Service, http: TestClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hook(http)
+    service.config.projects["pole"].secret_file.unlink()
+    assert service.one()
+    build = service.reading.build(1)
+    assert (build.state, build.attempts) == ("queued", 0)
+    assert "the secrets of pole cannot be read" in capsys.readouterr().out
 
 
 def test_secrets_are_read_once_for_a_list_however_many_rows_it_has(
