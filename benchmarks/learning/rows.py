@@ -255,10 +255,15 @@ def _carried_from(name: str, digest: str) -> tuple[str, str]:
     return name, digest
 
 
-@lru_cache(1)
 def carried() -> dict[tuple[str, str], dict[str, str]]:
-    """(file below AGENTS, its digest after a change) -> that entry of CARRIED."""
-    return {(one["file"], one["after"]): one for one in tomllib.loads(CARRIED.read_text())["change"]}
+    """(file below AGENTS, its digest after a change) -> that entry of CARRIED, as it is now: code that is changed and
+    carried while a seed is trained is not another code."""
+    return _entries(CARRIED, CARRIED.stat().st_mtime_ns)
+
+
+@lru_cache(1)
+def _entries(path: Path, _changed_ns: int) -> dict[tuple[str, str], dict[str, str]]:
+    return {(one["file"], one["after"]): one for one in tomllib.loads(path.read_text())["change"]}
 
 
 def _sources(algorithm: str, named: frozenset[Path]) -> Iterator[Path]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -37,7 +36,8 @@ def train(
         tell: told the folder of the run before it begins.
         gpu: name of the one that the learner computes on; "": none. The results do not depend on it, but for the
             order of sums and the precision that images are computed in.
-        keep: folder for the folder of the run: one that is ended early stays there, and goes on with the next call.
+        keep: folder for the folder of the run: one that is ended early stays there, and goes on with the next call; one
+            that failed stays under another name.
 
     Raises:
         RuntimeError: the run failed or makes no progress, its last model was not evaluated, or the code that learns
@@ -81,7 +81,7 @@ def _made(row: Row, seed: int, fingerprint: str, keep: Path | None) -> Iterator[
             with product.kept(folder, row.of_seed(seed), fingerprint) as found:
                 yield found
         except Failed:
-            shutil.rmtree(folder)
+            folder.rename(folder.with_name(f"{folder.name}-failed-{round(time.time())}"))
             raise
     else:
         with product.made(row.of_seed(seed)) as run:
