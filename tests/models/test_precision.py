@@ -99,6 +99,20 @@ def test_acting_follows_weights_that_are_written() -> None:
     assert torch.equal(acted(made, obs), acted(other, obs))
 
 
+@pytest.mark.parametrize("write", [torch._foreach_copy_, lambda own, given: torch._foreach_lerp_(own, given, 0.5)])
+def test_acting_follows_weights_that_are_written_as_a_list_as_those_of_targets_are(
+    write: Callable[[list[Tensor], list[Tensor]], None],
+) -> None:
+    made, other, obs = net("bf16"), net("bf16", seed=1), images(2)
+    before = acted(made, obs)
+    with torch.no_grad():
+        write(list(made.parameters()), list(other.parameters()))
+    fresh = net("bf16")
+    fresh.load_state_dict(made.state_dict())
+    assert not torch.equal(acted(made, obs), before)
+    assert torch.equal(acted(made, obs), acted(fresh, obs))
+
+
 def by_torch(made: ActorCritic) -> torch.optim.Optimizer:
     return torch.optim.Adam(made.parameters(), lr=0.01, fused=True)
 
