@@ -12,6 +12,8 @@ Path = tuple[str | int, ...]
 CLASS_PATH: Final = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """Pattern of `package.module:Class`."""
 
+YES_NO: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
+"""Words of YAML 1.1 that are text in YAML 1.2 -> what is written today."""
 MAX_PROBLEMS: Final = 1000
 """Problems reported for one file, at most: more do not help a person, and the file may not be trusted."""
 

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from rlctl.errors import Problem
-from rlctl.spec.words import MAX_PROBLEMS, Path, dotted, show
+from rlctl.spec.words import MAX_PROBLEMS, YES_NO, Path, dotted, show
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 32
@@ -25,8 +25,6 @@ MAX_KEY: Final = 500
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # without libyaml the same events, ten times slower
 _NULL = frozenset({"", "~", "null", "Null", "NULL"})
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
-YES_NO: Final = {"yes": "true", "on": "true", "no": "false", "off": "false"}
-"""Words of YAML 1.1 that are text in YAML 1.2 -> what is written today."""
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +15,7 @@ from rlctl_ci.builders.source import Contents, Part
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL
+from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL, STOP_SIGNALS
 from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 
 READING_MIB: Final = 512
@@ -64,7 +63,7 @@ def read(job: Job, source: Path, part: Part) -> Contents:
     except BuildStopped as error:
         said = f"its spec, .dockerignore and files take more than {limits.time_s:g} s to be read"
         raise BuildStopped(error.code, said, hint="limits.time_s in ci.yaml") from error
-    if ended.code in (128 + signal.SIGTERM, 128 + signal.SIGINT):  # as all of this service is where its machine stops
+    if ended.code - 128 in STOP_SIGNALS:  # as all of this service is where its machine stops
         raise Transient("ended", "the reading of the commit was ended from outside")
     told = Answer.model_validate_json(answer.read_bytes()) if ended.code == 0 else Answer(stopped=_why(ended))
     if told.contents is None:

@@ -30,6 +30,8 @@ FILE_SIGNAL: Final = int(signal.SIGXFSZ)
 """Signal that ends a process that writes a file of more than FILE_BYTES."""
 PROCESSOR_SIGNAL: Final = int(signal.SIGXCPU)
 """Signal that ends a process after CPU_S seconds of processor time."""
+STOP_SIGNALS: Final = (int(signal.SIGTERM), int(signal.SIGINT))
+"""Signals by which a machine that stops, or a person, ends a process."""
 _SET_PARENT_DEATH_SIGNAL: Final = 1
 _SET_CHILD_SUBREAPER: Final = 36
 

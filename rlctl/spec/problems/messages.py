@@ -15,8 +15,7 @@ from rlctl.spec.algorithms import BUILT, Algorithm
 from rlctl.spec.cluster import OBJECT_NAME, QUEUE_NAME
 from rlctl.spec.problems import other_words
 from rlctl.spec.schema import POLICY_NAME, RUN_NAME, Spec
-from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, Path, closest, dotted, either, number, show
-from rlctl.spec.yaml import YES_NO
+from rlctl.spec.words import CLASS_PATH, MAX_PROBLEMS, YES_NO, Path, closest, dotted, either, number, show
 
 _PATTERNS: Final = {
     CLASS_PATH: "package.module:Class",
