@@ -74,6 +74,9 @@ def main(words: list[str]) -> int:
     except OSError as error:
         say(f"tables and plots are not written: {error}")
         failed = failed or 1
+    except KeyboardInterrupt:
+        say("ended early; tables and plots are not all written: --tables writes them")
+        failed = 130
     return failed
 
 
