@@ -67,6 +67,17 @@ class Algorithm(Model):
         """
         return (max(2, self.max_lag_versions) if self.max_lag_versions else 1) * self.batch_size
 
+    def actors_at_once(self, envs: int) -> int | None:
+        """Number of actors whose experience a batch holds, where a batch is of the newest version alone, as PPO's: more
+        actors wait. None: any number may play.
+
+        Args:
+            envs: environments of an actor.
+        """
+        if self.max_lag_versions or self.needs_replay:
+            return None
+        return self.batch_size // (envs * self.unroll_length)
+
     @property
     def own_class(self) -> str | None:
         """Class of the user's own, `package.module:Class`; None: a built-in one."""

@@ -67,6 +67,20 @@ class Masked(gymnasium.Env[Any, Any]):
         return np.full(1, self.now, np.float32), 1.0, self.now == 4, False, {"action_mask": self.mask}
 
 
+class ByMethod(Masked):
+    """Tells its mask as sb3-contrib's environments do; there is none to tell once an episode has ended."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return super().reset(seed=seed)[0], {}
+
+    def step(self, action: Any) -> Step:
+        return *super().step(action)[:4], {}
+
+    def action_masks(self) -> Any:
+        assert self.now < 4
+        return self.mask
+
+
 class Pair(SyncVectorEnv):
     """A vector that keeps masks as Gymnasium's vectors do."""
 
@@ -106,7 +120,7 @@ def test_a_game_that_ended_without_a_legal_action_rests_while_others_go_on() -> 
     assert decisions.terminated.tolist() == [False, True]
 
 
-@pytest.mark.parametrize("name", ["Masked", "Pair"])
+@pytest.mark.parametrize("name", ["Masked", "ByMethod", "Pair"])
 @pytest.mark.parametrize("kind", SPACES)
 def test_masks_of_several_choices_are_those_of_the_actions_that_are_chosen(kind: str, name: str) -> None:
     env = envs.make(f"{HERE}:{name}", envs=2, seeds=[0, 1], kwargs={"kind": kind})

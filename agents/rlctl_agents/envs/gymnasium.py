@@ -24,7 +24,7 @@ from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
 from rlctl_agents.envs.masks import MaskError, each_choice_has_one, flattened
 from rlctl_agents.envs.names import missing
 from rlctl_agents.envs.registered import unknown
-from rlctl_agents.envs.wrapping import LIFE, around
+from rlctl_agents.envs.wrapping import LIFE, MASK, around
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.figures import info_numbers
 from rlctl_agents.types.spaces import Box, Spaces, choices, leaves
@@ -33,8 +33,6 @@ Flags = NDArray[np.bool_]
 PLAIN = Wrapping()
 FRAMES_PER_S = 30.0
 """Frames per second of rendering for a simulator that does not state them."""
-MASK = "action_mask"
-"""Key in `info` of the mask of legal actions, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
 
 
 def make(

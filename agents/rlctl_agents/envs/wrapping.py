@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -14,7 +14,10 @@ from rlctl_agents.envs.names import attribute, missing
 
 LIFE = "_life_lost"
 """Key in `info` that marks an episode's end as the loss of a life alone."""
-
+MASK = "action_mask"
+"""Key in `info` of the mask of legal actions, as Gymnasium and PettingZoo name it; see `masks.flattened`."""
+MASKS = "action_masks"
+"""Method of an environment, or of a wrapper, that returns that mask, as sb3-contrib has it."""
 
 _ARRAYS = ("RescaleAction", "RescaleObservation")
 """Wrappers of Gymnasium whose bounds for each entry are arrays; other sequences are tuples there."""
@@ -34,6 +37,8 @@ def around(env: Any, wrapping: Wrapping) -> Any:
         env = Lives(env)
     if wrapping.grayscale or wrapping.resize is not None:
         env = Screen(env, wrapping.grayscale, wrapping.resize)
+    if env.has_wrapper_attr(MASKS) and callable(masks := env.get_wrapper_attr(MASKS)):
+        env = Masked(env, masks)
     return env
 
 
@@ -83,6 +88,24 @@ class Repeated(gymnasium.Wrapper[Any, Any, Any, Any]):
             if terminated or truncated:
                 break
         return obs, total, terminated, truncated, info
+
+
+class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Legal actions by the environment's method `action_masks()`: what it returns is put into `info`, unless that has a
+    mask already, or the episode has ended.
+    """
+
+    def __init__(self, env: Any, masks: Callable[[], Any]) -> None:
+        super().__init__(env)
+        self._masks = masks
+
+    def reset(self, **given: Any) -> Any:
+        obs, info = self.env.reset(**given)
+        return obs, {MASK: self._masks(), **info}
+
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = self.env.step(action)
+        return obs, reward, terminated, truncated, info if terminated or truncated else {MASK: self._masks(), **info}
 
 
 class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -80,6 +80,8 @@ BASE_ROWS = "base_rows"
 """Gauge of a learner that took no other's weights: rows of the ledger in the generation that it resumed from."""
 SEEDED = "seeded"
 """Gauge of a learner: 1 when it resumed from another learner's state, not from a generation."""
+PROCESS_NAME = "RLCTL_PROCESS"
+"""Environment variable with the name of this process, for the user's own code: `actor-3`, or the name of its pod."""
 STARVED = "starved"
 """Gauge of a learner: 1 while the others go on without it, because no actor sends it segments."""
 STATE_GAUGES = frozenset(
@@ -235,6 +237,7 @@ def run_role(arguments: Sequence[str], main: Callable[[Process], None], linger_s
         log.error("%s", fault)
         return USERS_FAULT
     try:
+        os.environ[PROCESS_NAME] = parsed.name
         allow_many_files()
         with Signals(process.stop, parsed.grace) as signals, _probed(process):
             log.info("started", extra={"kv": {"pid": os.getpid(), "name": parsed.name}})

@@ -44,6 +44,7 @@ class Prepared(Rendered):
     state: RunState | None  # None: it would be a new run
     changes: list[Change]  # from what was applied last; empty for a new run
     remains: bool  # the run has no record any more, but its folder exists
+    unknown: Sequence[str] = ()  # folders of runs of this name that nothing records, beside which a new one begins
 
     @property
     def refused(self) -> list[Change]:
@@ -132,7 +133,13 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
         state=state,
         changes=[] if state is None else changes(stored_spec(state), spec),
         remains=state is None and place.layout.root.exists(),
+        unknown=[] if state is not None else _unknown(place.layout.root, spec.run),
     )
+
+
+def _unknown(root: Path, run: str) -> list[str]:
+    found = root.parent.glob(f"{run}-{'[0-9a-f]' * 8}")
+    return sorted(str(path) for path in found if path != root and (path / "run").is_dir())
 
 
 def _make_room(run: str, target: str) -> str:

@@ -154,6 +154,7 @@ class _RunToRemove:
     target: str
     storage: str
     way_out: str = ""  # remedy where its record cannot be read
+    refills: bool = False  # the rows of its replay are in no generation
 
 
 def _find(world: World, name: str | None, target: str | None) -> _RunToRemove | None:
@@ -171,7 +172,8 @@ def _find(world: World, name: str | None, target: str | None) -> _RunToRemove | 
         backend = backend_of(world, error.run, target)
         return _RunToRemove(backend, error.run, backend.name, error.storage, error.hint)
     if state is not None:
-        return _RunToRemove(backend, state.run, state.target, state.storage)
+        refills = bool(state.replicas.get("replay")) and (state.spec.get("replay") or {}).get("checkpoint") != "full"
+        return _RunToRemove(backend, state.run, state.target, state.storage, refills=refills)
     if name is not None and backend.name not in ON_CLUSTERS:
         root = backend.place(name, None).layout.root
         if root.exists():  # its record is lost, or was never written
@@ -221,4 +223,6 @@ def _say_end(world: World, meant: _RunToRemove, *, idle: bool, volumes: bool) ->
         world.say(f"{meant.run} is stopped")
     world.say(f"  stays         {meant.storage}")
     world.say(f"  go on         {meant.way_out or 'rlctl up SPEC, from the newest generation'}")
+    if meant.refills:
+        world.say("                its replay is filled anew first: replay.checkpoint: full would have kept it")
     world.say(f"  remove it     rlctl down {meant.run} --volumes")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -92,6 +92,8 @@ def up(
                 say_notes(world, prepared)
                 refuse(prepared)
                 run = prepared.plan.run
+                for folder in prepared.unknown:
+                    world.say(f"note: {folder} is of an earlier run {run} that the index does not know: {_BEGINS}")
                 if nothing_to_do(prepared):
                     return _already_finished(world, prepared)
                 if prepared.spec.target in ON_CLUSTERS:
@@ -123,6 +125,9 @@ def up(
         except Signalled as gone:
             raise Signalled(gone.exit_code, f"left {run}; it goes on\n{_come_back(run)}") from None
         return _end(world, done, outcome)
+
+
+_BEGINS: Final = "this is a new one, and begins at step 0 (docs/operations.md tells how to move a run)"
 
 
 def _already_finished(world: World, prepared: Prepared) -> int:

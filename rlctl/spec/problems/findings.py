@@ -194,8 +194,8 @@ def _learning(spec: Spec, policy: Policy) -> Iterator[Fault]:
             f" {lag} updates old is dropped; raise this or batch_size, or lower envs"
         )
         yield Fault(("max_lag_versions",), message)
-    at_once = algorithm.batch_size // block
-    if not lag and not spec.sync and not algorithm.needs_replay and actors > at_once:
+    at_once = algorithm.actors_at_once(spec.roles.actor.envs)
+    if at_once is not None and not spec.sync and actors > at_once:
         message = (
             f"holds {at_once} blocks of envs x unroll_length = {spec.roles.actor.envs} x {algorithm.unroll_length}"
             f" steps, so {at_once} of {actors} actors play at a time and the others wait: {actors * block} keeps all of"

@@ -23,6 +23,12 @@ def test_down_keeps_the_data_and_says_how_to_remove_it(rlctl: Rlctl) -> None:
     assert state.phase == "stopped"
 
 
+@pytest.mark.parametrize(("kept", "told"), [("none", True), ("full", False)])
+def test_down_says_when_the_rows_of_a_replay_are_not_kept(rlctl: Rlctl, kept: str, told: bool) -> None:
+    rlctl.up("--set", "algorithm.name=dqn", "--set", f"replay.checkpoint={kept}")
+    assert ("its replay is filled anew" in rlctl("down").err) is told
+
+
 def test_down_of_an_absent_run_is_no_error(rlctl: Rlctl) -> None:
     assert rlctl("down").code == 0
     assert rlctl("down", "nobody").code == 0

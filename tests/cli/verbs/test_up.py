@@ -30,6 +30,17 @@ def test_a_new_run_is_created_and_detached_ends_0(rlctl: Rlctl) -> None:
     assert result.out == ""
 
 
+def test_a_new_run_beside_the_folder_of_one_that_nothing_records_says_so(rlctl: Rlctl, tmp_path: Path) -> None:
+    moved, other = tmp_path / "runs" / "pole-0123abcd", tmp_path / "runs" / "pole-2-0123abcd"
+    for folder in (moved, other):
+        (folder / "run").mkdir(parents=True)
+    words = ("up", rlctl.spec, "-d", "--set", f"storage.path={tmp_path}")
+    told = rlctl(*words).err
+    assert f"note: {moved} is of an earlier run pole that the index does not know" in told
+    assert str(other) not in told
+    assert "note:" not in rlctl(*words).err
+
+
 def test_the_second_up_says_unchanged_and_writes_nothing(rlctl: Rlctl) -> None:
     rlctl.up()
     writes = rlctl.backend.writes

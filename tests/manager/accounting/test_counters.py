@@ -260,6 +260,20 @@ def test_not_more_actors_than_cores_are_suggested(actors: int, suggest: str) -> 
     assert ("the 4 cores of this machine are all in use" in found.text) == (suggest == "")
 
 
+@pytest.mark.parametrize(
+    ("actors", "at_once", "suggest"),
+    [(1, 4, "rlctl scale actor=3 --run r"), (2, 4, "rlctl scale actor=4 --run r"), (4, 4, ""), (1, 0, "")],
+)
+def test_not_more_actors_than_a_batch_holds_are_suggested(actors: int, at_once: int, suggest: str) -> None:
+    waits = Waits(0.6, 0.0, 0.0)
+    found = judge(
+        waits, started=True, actors=actors, cores_busy=1.0, cores=64, one_machine=True, run="r", at_once=at_once
+    )
+    assert found.suggest == suggest
+    held = "a batch holds blocks of" in found.text
+    assert held == (suggest != "rlctl scale actor=3 --run r")
+
+
 def test_part_of_a_core_counts_as_busy_and_is_no_place_for_an_actor() -> None:
     busy = judge(Waits(0.6, 0.0, 0.0), started=True, actors=1, cores_busy=1.4, cores=1.5, one_machine=True, run="r")
     assert "all 1.5 cores of this machine are busy" in busy.text

@@ -57,6 +57,7 @@ class Verdict(msgspec.Struct, frozen=True):
 def judge(
     waits: Waits, *, started: bool, actors: int, cores_busy: float, cores: float, one_machine: bool, run: str,
     samples_per_insert: float = 0.0, learners: int = 1, again: bool = False, idle_s: float = 0.0,
+    at_once: int | None = None,
 ) -> Verdict:  # fmt: skip
     """Name the slow side: the cause, not the side that waits because of it.
 
@@ -76,6 +77,7 @@ def judge(
         learners: number of live learners.
         again: updates were made before these learners, or this manager, began.
         idle_s: seconds since the last update, minus those that the actors take for a batch.
+        at_once: number of actors whose experience a batch holds, where more of them would wait; None: no such number.
 
     Example:
         A learner that waits for data 60 % of the time, two actors, half the machine idle: actor-bound, and
@@ -84,6 +86,10 @@ def judge(
     kind, text, wanted = _find(waits, actors, idle_s) if started else (*_before(actors, learners, again), None)
     if samples_per_insert and kind in ("actor-bound", "simulator-bound", "learner-bound"):
         text += f", at {number(samples_per_insert)} samples per insert"
+    if at_once is not None and wanted is not None and wanted > max(actors, at_once):
+        wanted = at_once if at_once > actors else None
+        held = "one actor" if at_once <= 1 else f"{at_once} actors"
+        text += f"; a batch holds blocks of {held} at most: with fewer roles.actor.envs more can play"
     full = one_machine and cores_busy >= CORES_FULL * cores
     if full and kind in ("actor-bound", "simulator-bound", "learner-bound", "replay-bound"):
         text += f"; all {number(cores)} cores of this machine are busy, so more processes will not help"

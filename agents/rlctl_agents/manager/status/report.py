@@ -193,8 +193,17 @@ class StatusBuilder:
             again=view.learners.resumed is not None
             or (view.state.progress.started and (view.life.term > 1 or not learners)),
             idle_s=view.clock.monotonic() - self._updated - self._batch_s(live["actor"]),
+            at_once=self._at_once(),
         )
         return {**to_plain(verdict), **{name: round(share, 4) for name, share in to_plain(waits).items()}}
+
+    def _at_once(self) -> int | None:
+        """Number of actors that may play at a time, by the policy that admits the most; None: any number."""
+        settings = self._view.settings
+        algorithms = () if settings.sync else (settings.policy(name).algorithm for name in settings.policy_names)
+        found = [one.actors_at_once(settings.roles.actor.envs) for one in algorithms]
+        known = [one for one in found if one is not None]
+        return max(known) if known and len(known) == len(found) else None
 
     def _totals(self) -> dict[str, int]:
         """Totals of all actors, and of all that the present weights were learned from: without updates of a learner

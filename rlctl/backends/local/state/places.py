@@ -101,7 +101,9 @@ def _entered(run: str) -> Place | None:
     if not _UID.fullmatch(uid) or not entry.storage.startswith("/"):
         raise Torn(run, "uid or storage is missing or wrong")
     if not _made_here(sockets, uid):  # `down` clears that folder
-        raise Torn(run, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
+        if re.fullmatch(rf"/\S+/rlctl-\d+/{uid[:8]}", sockets) is None:
+            raise Torn(run, f"sockets is no folder that rlctl makes for uid {uid[:8]}, got {sockets or 'nothing'}")
+        sockets = str(sockets_of(uid))  # that was another user's, on the machine that the run comes from
     place = Place(run, uid, Path(entry.storage), Path(sockets), recorded=True)
     try:
         return place if stat.S_ISDIR(place.layout.root.stat().st_mode) else None

@@ -84,6 +84,13 @@ def test_no_folder_is_cleared_that_rlctl_has_not_made(place: Place, homes: Path)
         assert place.layout.run.is_dir()
 
 
+def test_a_run_that_comes_from_another_user_has_sockets_of_ours(place: Place) -> None:
+    damage(place, sockets=f"/tmp/rlctl-4711/{UID[:8]}")
+    found = places.find("one")
+    assert found is not None
+    assert (found.layout.root, found.sockets) == (place.layout.root, places.sockets_of(UID))
+
+
 def test_only_sockets_and_our_own_link_are_cleared_from_the_private_folder(homes: Path) -> None:
     folder = homes / "r" / "rlctl" / "01234567"
     places.make_sockets(folder)
