@@ -396,6 +396,8 @@ class Spec(Model):
     """Unique per user of a machine, or per namespace of a cluster."""
     target: Annotated[Literal["local", "kubernetes"], new_run()] = "local"
     seed: Annotated[int, Field(ge=0, lt=2**63), new_run("manager", "replay", "learner", "actor", "evaluator")] = 0
+    """Fixes the first weights, the learner's random numbers and the episodes of evaluations. Games and exploration of
+    training differ with every start of an actor, and so do draws from a replay; with `sync: true` nothing differs."""
     sync: Annotated[bool, new_run("manager", "learner", "actor")] = False
     """Lock-step: batches in a fixed order, weights exactly one update old, equal weights from equal seeds."""
     env: Env
