@@ -21,7 +21,9 @@ from tests.manager.world import ref
 def test_each_start_of_a_manager_has_a_higher_term(tmp_path: Path) -> None:
     assert [next_term(tmp_path, 0) for _ in range(3)] == [1, 2, 3]
     assert next_term(tmp_path, 41) == 42, "generations know of later managers than the counter"
-    assert read_term(tmp_path) == 42
+    (tmp_path / "term-43").touch()
+    assert next_term(tmp_path, 0) == 44, "another manager has begun at this moment"
+    assert read_term(tmp_path) == 44
 
 
 def test_a_torn_term_is_counted_on_from_what_else_is_known(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

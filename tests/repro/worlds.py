@@ -14,7 +14,7 @@ from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError
 from rlctl_agents.repro.provenance import provenance
 from rlctl_agents.repro.record import Chunk, Header, pack
-from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.recording import EpisodeRecorder
 from rlctl_agents.runtime.logs import users_traceback
 from rlctl_agents.types.experience import Arrays, Decisions
 from rlctl_agents.types.spaces import Discrete, MultiDiscrete, Spaces, leaf_array, leaves
@@ -108,12 +108,12 @@ def random_actions(spaces: Spaces, rows: int, rng: np.random.Generator) -> Array
     return action
 
 
-def recorder(section: dict[str, Any], count: int, *, training: bool) -> Recorder:
+def recorder(section: dict[str, Any], count: int, *, training: bool) -> EpisodeRecorder:
     made = envs.make_of(section, envs=count, seeds=[0] * count, training=training)
-    return Recorder(made, section, training=training)
+    return EpisodeRecorder(made, section, training=training)
 
 
-def drive(env: Recorder, steps: int, seed: int = 0) -> None:
+def drive(env: EpisodeRecorder, steps: int, seed: int = 0) -> None:
     """Reset it, and act at random."""
     rng = np.random.default_rng(seed)
     decisions = env.reset([seed + 11 * number for number in range(env.envs)])

@@ -60,6 +60,6 @@ class Every:
         self.period_s = max(self._shortest_s, min((self._clock() - self._last) / SHARE, LONGEST_S))
 
 
-def expires_s(processes: int) -> float:
-    """Seconds without a report after which a lease expires: several reports."""
-    return max(EXPIRES_S, 5 * report_every_s(processes))
+def expires_s(processes: int, role: str = "actor") -> float:
+    """Seconds without a report after which a lease of a role expires: several reports."""
+    return max(EXPIRES_S, 5 * report_every_s(processes, role))

@@ -68,6 +68,7 @@ def played(
     greedy: bool,
     progress: int,
     watch: Callable[[], None] = lambda: None,
+    metrics: Metrics | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> EpisodeResults:
     """Play whole episodes; the model acts in every seat. One that takes long says on stderr how far it is.
@@ -76,6 +77,7 @@ def played(
         seed: of environments and noise.
         progress: agent steps that the weights were learned from.
         watch: called before each decision.
+        metrics: counters of the process, where others look at them.
 
     Raises:
         EnvError: the environment failed.
@@ -87,7 +89,7 @@ def played(
     player.progress = progress
     seeds = environment_seeds(seed, np.arange(env.envs, dtype=np.int64))
 
-    metrics, noted = Metrics(), clock()
+    metrics, noted = metrics or Metrics(), clock()
 
     def keep_going() -> bool:
         nonlocal noted

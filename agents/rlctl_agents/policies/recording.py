@@ -13,6 +13,7 @@ from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env, EnvRefused, Renders
 from rlctl_agents.policies.evaluate import played
 from rlctl_agents.policies.show import gif, smaller
+from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
 
 MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0
@@ -88,6 +89,7 @@ def recorded(
     greedy: bool,
     progress: int,
     keep_going: Callable[[], bool],
+    metrics: Metrics,
 ) -> Recording:
     """Play an episode and film it.
 
@@ -96,6 +98,7 @@ def recorded(
         seed: of environment and noise.
         progress: agent steps that the weights were learned from.
         keep_going: called before each decision; False ends the episode.
+        metrics: counters of the process, by which the manager sees that it plays.
 
     Raises:
         EnvError: the environment failed.
@@ -111,7 +114,7 @@ def recorded(
                 raise Unwanted
             recorder.look()
 
-        games = played(env, algorithm, 1, seed=seed, greedy=greedy, progress=progress, watch=watch)
+        games = played(env, algorithm, 1, seed=seed, greedy=greedy, progress=progress, watch=watch, metrics=metrics)
         film, seconds = recorder.end()
     finally:
         env.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import bdb
 import json
-import re
 import time
 import traceback
 from collections.abc import Sequence
@@ -34,7 +33,7 @@ from rlctl_agents.debugging.terminal import (
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.repro.provenance import differences, provenance
 from rlctl_agents.repro.record import Chunk, Digests, Header, RecordError, Start, Step, action_leaves, steps_of, unpack
-from rlctl_agents.repro.recording import singles
+from rlctl_agents.repro.recording import PLACE, singles
 from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types.experience import Decisions
 
@@ -42,7 +41,6 @@ LARGEST_BYTES = 16 << 20
 NO = 1
 """Exit code: the episode diverged, or cannot be played."""
 SAID_EVERY_S = 2.0
-_PLACE = re.compile(r" \(.*, seed [0-9]+, step [0-9]+\)$")
 
 
 @dataclass
@@ -304,4 +302,4 @@ def tell(name: str, header: Header, outcome: Outcome, telling: DebugOutput) -> i
 
 def bare(error: str) -> str:
     """An error of an environment without its place, which counts from the reset."""
-    return _PLACE.sub("", error)
+    return PLACE.sub("", error)

@@ -26,12 +26,13 @@ CHUNK_BYTES = 1 << 20
 """Most bytes that are copied before they are packed; one step of large answers may exceed it."""
 KEPT_BYTES = 8 << 20
 """Most bytes of packed actions and digests in memory, and so of a record."""
-_PLACE = re.compile(r"\(.*, seed ([0-9]+), step [0-9]+\)$")  # as `EnvError.at` writes it
+PLACE = re.compile(r" \(.*, seed ([0-9]+), step [0-9]+\)$")
+"""End of the text of an `EnvError.at`: its place."""
 
 log = logging.getLogger(__name__)
 
 
-class Recorder:
+class EpisodeRecorder:
     """An `Env` that remembers the actions since its reset with seeds, and digests of the answers.
 
     Single environments of Gymnasium are played again alone: the one that is asked for, from its reset with a seed, or
@@ -97,7 +98,7 @@ class Recorder:
             error: text of the EnvError.
         """
         index = None
-        if self._alone and (found := _PLACE.search(error)) is not None and int(found[1]) in self._seeds:
+        if self._alone and (found := PLACE.search(error)) is not None and int(found[1]) in self._seeds:
             index = self._seeds.index(int(found[1]))
         at_reset = self._answers < 0
         actions = 0 if at_reset else self._answers + 1

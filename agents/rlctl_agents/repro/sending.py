@@ -11,7 +11,7 @@ from rlctl_agents.acting.episodes import EpisodeResults, shares
 from rlctl_agents.envs.base import Env, EnvError
 from rlctl_agents.repro.provenance import provenance
 from rlctl_agents.repro.record import Chunk, Header, Kind, pack
-from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.recording import EpisodeRecorder
 from rlctl_agents.runtime.logs import users_traceback
 from rlctl_agents.runtime.manager_session import ManagerSession
 from rlctl_agents.runtime.process import Process
@@ -31,7 +31,7 @@ def told_crash(
     """Send the episode in which the environment has just raised to the manager.
 
     Args:
-        env: a `Recorder`.
+        env: a `EpisodeRecorder`.
         model: that acted last.
         sha256: of its weights.
 
@@ -75,15 +75,15 @@ def tell_extremes(
         log.warning("an episode of the evaluation is not kept: %s", fault)
 
 
-def _recorder(env: Env) -> Recorder:
-    assert isinstance(env, Recorder)
+def _recorder(env: Env) -> EpisodeRecorder:
+    assert isinstance(env, EpisodeRecorder)
     return env
 
 
 def _send(
     header: Header,
     chunks: list[Chunk],
-    recorder: Recorder,
+    recorder: EpisodeRecorder,
     process: Process,
     session: ManagerSession,
     model: ModelRef | None,

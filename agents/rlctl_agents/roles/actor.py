@@ -19,7 +19,7 @@ from rlctl_agents.acting.rollout import LockStepBroken, Rollout, SeatedPolicy
 from rlctl_agents.algorithms.base import ActInputs
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.experience.segment_writer import SegmentWriter
-from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.recording import EpisodeRecorder
 from rlctl_agents.repro.sending import told_crash
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot, SnapshotRequest, origin
 from rlctl_agents.runtime.process import Process, UserFault, as_users_fault
@@ -51,7 +51,7 @@ class Actor:
         self._process = process
         self._wire = wire
         self._session = session
-        self.env: Env = Recorder(env, process.spec.env.model_dump(), training=True)
+        self.env: Env = EpisodeRecorder(env, process.spec.env.model_dump(), training=True)
         self._peers: Peers = {}
         self._pool_at: Channels = {}
         self._pools: list[Pool] = []

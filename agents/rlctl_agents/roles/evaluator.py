@@ -23,7 +23,7 @@ from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.policies.evaluate import ENVS, NOISE_ROWS, outside_of_a_run
 from rlctl_agents.policies.recording import Unwanted, recorded
-from rlctl_agents.repro.recording import Recorder
+from rlctl_agents.repro.recording import EpisodeRecorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
@@ -140,7 +140,7 @@ class Evaluator:
             return recorded(
                 self._process.spec.env.model_dump(), loaded.algorithm, seed=match.seed,
                 greedy=quota.mode == "greedy", progress=loaded.progress,
-                keep_going=lambda: self._keep_going(match),
+                keep_going=lambda: self._keep_going(match), metrics=self._process.metrics,
             )  # fmt: skip
         except Unwanted:
             return None
@@ -156,11 +156,11 @@ class Evaluator:
         player.progress = loaded.progress
         return player
 
-    def _recorded(self, env: Env) -> Recorder:
+    def _recorded(self, env: Env) -> EpisodeRecorder:
         """Environments that record what is played; from here on it is known how long their resets may take."""
         self._process.metrics.set(ENVIRONMENTS, env.envs)
         self._process.pulse.silent_s = SIMULATOR_S + resets_s(env.envs)
-        return Recorder(env, self._process.spec.env.model_dump(), training=False)
+        return EpisodeRecorder(env, self._process.spec.env.model_dump(), training=False)
 
     def _acted(self, match: Match) -> tuple[ModelRef, str]:
         """The model of the lowest seat, and the sha256 of its weights."""

@@ -32,6 +32,7 @@ from rlctl_agents.manager.web import status_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.initial_policy import InitialPolicy
 from rlctl_agents.manager.web.stored_files import StoredFiles
+from rlctl_agents.manager.web.stored_page import stored_generations
 from rlctl_agents.runtime.addresses import Addresses
 from rlctl_agents.runtime.logs import Lines
 from rlctl_agents.runtime.process import (
@@ -232,7 +233,10 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *,
     )
     opened.callback(run.end)
     context.control.events = run.events
-    context.show(status_page.StatusSnapshot.of(run.status, history=RunHistory(context.layout.results).view()))
+    generations = stored_generations(context.layout, run.status)
+    context.control.checkpoints = {"generations": generations, "wanted": {}}
+    history = RunHistory(context.layout.results).view()
+    context.show(status_page.StatusSnapshot.of(run.status, generations, history=history))
     process.families, process.pulse.ready = None, True
     log.info("the run %s: %s", "has failed" if end.failed else "is finished", end.met)
     run.begin()

@@ -198,7 +198,7 @@ class Trainer:
                 algorithm.update_statistics(whole, means, self._all_reduce)
         self.consumed_steps += done.rows
         self.taken_rows += done.taken
-        if done.made or self._lock_step:
+        if done.finite or self._lock_step:
             self.version += 1
             with torch.no_grad():
                 algorithm.after_update(self.version)
@@ -319,8 +319,13 @@ class _Steps:
         return self._steps[-1][0].means
 
     @property
+    def finite(self) -> bool:
+        """True if the batch makes a version: one without any row as well, for which actors may wait."""
+        return any(step.finite for step, _ in self._steps)
+
+    @property
     def made(self) -> int:
-        return sum(step.finite for step, _ in self._steps)
+        return sum(step.finite and step.learned for step, _ in self._steps)
 
     @property
     def rows(self) -> int:
@@ -337,7 +342,7 @@ class _Steps:
 
     @property
     def skipped(self) -> int:
-        return len(self._steps) - self.made
+        return sum(not step.finite for step, _ in self._steps)
 
     def require(self, algorithm: Algorithm) -> None:
         """Check the number of steps: other learners make as many as the algorithm says, and wait for each."""

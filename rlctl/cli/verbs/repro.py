@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,9 +15,13 @@ from rlctl.cli.models.episodes import WHEN, Episode, chosen, is_name, recorded
 from rlctl.cli.models.fetched import Code, code_of
 from rlctl.cli.models.listing import whole
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
+from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
 from rlctl.cli.text import count, moment_of, number, table
 from rlctl.errors import RlctlError, UsageError
+
+if TYPE_CHECKING:
+    from rlctl.backends.base import RunState
 
 _SHOWN = 100
 """Characters of an error in the list, at most."""
@@ -60,6 +64,7 @@ def repro(
         found = chosen(episodes, state.run, episode)
         if found.damaged:
             raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
+        _require_same_env(found, state)
         modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
         data = whole(files, "episodes", found.file)
     with tempfile.TemporaryFile() as file:  # the program that replaces this process reads it
@@ -68,6 +73,29 @@ def repro(
         os.set_inheritable(file.fileno(), True)
         _play(world, f"/dev/fd/{file.fileno()}", f"{found.name} of run {state.run}", modules, pdb=pdb)
     return 0
+
+
+def _require_same_env(episode: Episode, state: RunState) -> None:
+    """Refuse an episode of another environment than the run's: classes that its header names are called here, and a
+    process of the run has written it.
+
+    Raises:
+        RlctlError: it is of another one.
+    """
+    from pydantic import ValidationError
+
+    from rlctl.spec.schema import Env
+
+    try:
+        theirs, ours = Env.model_validate(episode.header.get("env")), stored_spec(state).env
+        same = theirs.model_copy(update={"splits": ours.splits}) == ours  # which may change in a run
+    except ValidationError:
+        same = False
+    if not same:
+        raise RlctlError(
+            f"episode {episode.name} of run {state.run} is not played: it names another environment than the run's",
+            hint=f"rlctl repro {state.run} lists the others; a process of the run, or its key, is in other hands",
+        )
 
 
 def _play(world: World, file: str, name: str, code: Path | None, *, pdb: bool) -> None:

@@ -26,7 +26,7 @@ CREATED = 1_700_000_000.0
 @pytest.fixture
 def episodes(rlctl: Rlctl) -> Path:
     """Folder of the run pole's episodes: a crash, the worst of an evaluation, and one that is damaged."""
-    rlctl.up()
+    rlctl.up("--set", f"env.id={HERE}:Lamps")
     layout = rlctl.backend.files = Layout(rlctl.folder / "files")
     layout.episodes.mkdir(parents=True)
     header, chunks = crash({"id": f"{HERE}:Lamps"})
@@ -55,6 +55,15 @@ def asked(rlctl: Rlctl, *arguments: str, read: bool = True) -> tuple[int, str, l
     chat = io.StringIO()
     world = World(io.StringIO(), chat, environ=rlctl.environ, targets=rlctl.targets, become=become)
     return main.run(["repro", *arguments], world), chat.getvalue(), became
+
+
+def test_an_episode_that_names_another_environment_than_the_run_is_not_played(rlctl: Rlctl, episodes: Path) -> None:
+    header, chunks = crash({"id": f"{HERE}:Lamps"})
+    evil = msgspec.structs.replace(header, env={"id": "subprocess:Popen", "kwargs": {"args": ["true"]}})
+    (episodes / "actor-3-18-crash.episode").write_bytes(file_of(evil, chunks))
+    code, said, became = asked(rlctl, "pole", "actor/3@18")
+    assert (code, became) == (1, [])
+    assert "episode actor/3@18 of run pole is not played: it names another environment than the run's" in said
 
 
 def test_what_is_recorded_is_a_table_newest_first(rlctl: Rlctl, episodes: Path) -> None:

@@ -68,7 +68,21 @@ def test_without_the_right_the_way_out_is_said_at_once_and_it_is_tried_again_in_
     assert [seconds for seconds, _ in said] == [DENIED_AGAIN_S] * 2
     assert "`rlctl down` removes them" in said[0][1]
     assert 'User "x" cannot patch' in said[0][1]
-    assert "deployments/r-actor-0: HTTP 401" in said[1][1]
+    assert "deployments/r-actor-1: HTTP 401" in said[1][1]
+
+
+def test_a_workload_that_may_not_be_scaled_does_not_keep_the_others(tmp_path: Path) -> None:
+    with serving(*ALL.split(",")) as server:
+        server.answers = [(403, {"message": "no"})]
+
+        def sleep(_: float) -> bool:
+            server.answers = [] if set(server.replicas.values()) == {0} else server.answers
+            return False
+
+        release = Release(workloads(ALL), cluster(tmp_path), server.connect, sleep)
+        release.run()
+        assert [path.split("/")[-2] for _, path, *_ in server.asked][-1] == "r-actor-0"
+        assert release.done
 
 
 def test_without_a_service_account_it_is_said_and_without_workloads_nothing() -> None:

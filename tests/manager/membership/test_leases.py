@@ -93,6 +93,16 @@ def test_who_said_that_it_is_ending_is_gone_soon(leases: Leases, time: Time) -> 
     assert [holder.boot for holder in leases.expire()] == [boot(1)]
 
 
+def test_of_many_processes_only_actors_are_waited_for_longer(leases: Leases, time: Time) -> None:
+    for number in range(3000):
+        leases.grant("actor", boot(number), None)
+    leases.grant("modelpool", boot(9000), None)
+    time.now += 16
+    assert [holder.role for holder in leases.expire()] == ["modelpool"]
+    time.now += 15
+    assert len(leases.expire()) == 3000
+
+
 def test_the_buried_are_refused(leases: Leases, time: Time) -> None:
     leases.grant("actor", boot(1), None)
     time.now += 20

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.manager.state_store import StateStore
-from rlctl_agents.manager.status.history import FINEST_S, NAMES, POINTS, ROWS, RunHistory
+from rlctl_agents.manager.status.history import FINEST_S, NAMES, POINTS, ROWS, RunHistory, in_order
 
 BEGAN = 1.7e9
 
@@ -98,6 +98,13 @@ def test_evaluations_are_read_as_they_come_by_mode_and_lines_that_are_none_are_l
         "greedy": [100], "sample": [200]
     }  # fmt: skip
     assert [*before.evaluations] == ["greedy"], "what a page has is not changed under it"
+
+
+def test_evaluations_of_several_evaluators_stand_in_the_order_of_what_was_learned(tmp_path: Path) -> None:
+    for lineage, steps in ((1, 12), (1, 10), (2, 5)):
+        measured(tmp_path, steps, ref={"policy": "main", "lineage": lineage, "version": steps})
+    found = in_order(RunHistory(tmp_path).view().evaluations["greedy"])
+    assert [one.steps for one in found] == [10, 12, 5], "the learner went back to 5"
 
 
 def test_of_many_evaluations_every_second_goes_and_the_newest_stays(tmp_path: Path) -> None:

@@ -100,11 +100,10 @@ def test_mlflow_goes_on_with_the_run_of_that_uid_and_parameters_that_changed_bec
         assert told[0] == ("created", {"rlctl.uid": UID})
         assert ("r1", {"params": [("env.id", "a"), ("seed", "3")]}) in told
     assert tracker.where == f"run r1 of experiment rlctl, sqlite:///{tmp_path}/mlflow.db"
-    tracker.add(Point(100, 1.5, {"info/a..b/train": 0.5, "info/../train": 0.25}))
-    assert told[-1] == (
-        "r1",
-        {"metrics": [("info/a..b/train", 0.5, 1500, 100), ("info_train", 0.25, 1500, 100)]},
-    ), "a name that MLflow refuses would cost the whole point"
+    tracker.add(Point(100, 1.5, {"info/a..b/train": 0.5, "info/../train": 0.25, "kl(pi,mu)": 2.0}))
+    values = {"info/a..b/train": 0.5, "info_train": 0.25, "kl_pi_mu_": 2.0}
+    metrics = [(name, value, 1500, 100) for name, value in values.items()]
+    assert told[-1] == ("r1", {"metrics": metrics}), "a name that MLflow refuses would cost the whole point"
     tracker.end("replaced")
     assert told[-1][0] == "r1", "whoever has taken over says how the run ends"
     tracker.end("stopped")

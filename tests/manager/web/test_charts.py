@@ -9,13 +9,13 @@ from xml.etree import ElementTree
 
 import pytest
 
-from rlctl_agents.manager.web.charts import MOST_POINTS, Chart, ChartMark, Line, Point, XAxis, drawn
+from rlctl_agents.manager.web.charts import MOST_POINTS, Chart, ChartMark, ChartPoint, Line, XAxis, drawn
 
 STEPS, TIME = XAxis("steps"), XAxis("running time", time=True)
 
 
 def chart(points: Sequence[tuple[float, float]], axis: XAxis = STEPS, **more: float) -> ElementTree.Element:
-    lines = [Line("one", [Point(x, y) for x, y in points])]
+    lines = [Line("one", [ChartPoint(x, y) for x, y in points])]
     return ElementTree.fromstring(drawn(Chart("a title", "units", axis, lines, **more)))
 
 
@@ -74,7 +74,7 @@ def test_shares_are_drawn_between_0_and_100_per_cent() -> None:
 
 def test_what_is_no_number_is_not_drawn_and_nothing_at_all_is_no_chart() -> None:
     assert len(line(chart([(0, 1.0), (1, math.nan), (2, math.inf), (3, 2.0)]))) == 2
-    assert drawn(Chart("a title", "units", STEPS, [Line("one", [Point(0, math.nan)]), Line("two", [])])) == ""
+    assert drawn(Chart("a title", "units", STEPS, [Line("one", [ChartPoint(0, math.nan)]), Line("two", [])])) == ""
 
 
 def test_a_long_line_is_drawn_with_few_points_and_both_ends() -> None:
@@ -91,8 +91,8 @@ def test_what_was_learned_and_lost_is_no_part_of_the_line() -> None:
 
 
 def test_a_column_shows_the_values_of_all_lines_and_a_mark_what_happened() -> None:
-    lines = [Line("mean", [Point(0, 1.0), Point(100, 2.0)]),
-             Line("max", [Point(0, 3.0), Point(100, 4.0, told="4 of 5")], colour=2)]  # fmt: skip
+    lines = [Line("mean", [ChartPoint(0, 1.0), ChartPoint(100, 2.0)]),
+             Line("max", [ChartPoint(0, 3.0), ChartPoint(100, 4.0, told="4 of 5")], colour=2)]  # fmt: skip
     marks = [ChartMark("failure", 50.0, "learner 0 was lost"), ChartMark("restart", 500.0, "beyond the axis")]
     found = ElementTree.fromstring(drawn(Chart("lag", "versions", STEPS, lines, marks), large=True))
     columns = [("".join(one.itertext())) for one in found.iter("text") if one.get("class") is None]

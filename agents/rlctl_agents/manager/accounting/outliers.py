@@ -129,9 +129,12 @@ class Outliers:
 
     def _judge(self, present: Sequence[ActorEpisodes]) -> list[OutlierReport]:
         told: list[tuple[float, OutlierReport]] = []
-        _, group = grouped([one.epsilon for one in present])  # actors that explore differently play differently
-        for number in range(int(group.max(initial=-1)) + 1):
-            told += self._judge_alike([one for at, one in enumerate(present) if group[at] == number])
+        alike: dict[float | None, list[ActorEpisodes]] = {}  # actors that explore differently play differently
+        for one in present:
+            alike.setdefault(one.epsilon, []).append(one)
+        for actors in alike.values():
+            if len(actors) > 1:  # a ladder of epsilons has as many as actors
+                told += self._judge_alike(actors)
         return [one for _, one in sorted(told, key=lambda pair: -pair[0])]
 
     def _judge_alike(self, actors: Sequence[ActorEpisodes]) -> list[tuple[float, OutlierReport]]:

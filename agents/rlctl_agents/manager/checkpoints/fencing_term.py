@@ -8,12 +8,15 @@ each other in turns.
 from __future__ import annotations
 
 import logging
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from rlctl_agents.manager.state_store import APART
 from rlctl_agents.runtime.storage import read_file, refusal, replace_file
 
+_CLAIM = "term-"
+"""Prefix of the empty file in run/ whose creation takes a term, for one manager alone."""
 POD = "pod"
 """File in run/ with the number of the newest pod whose manager has taken a term."""
 
@@ -39,8 +42,25 @@ def next_term(folder: Path, at_least: int) -> int:
     except TornTerm as fault:
         newest = at_least + APART
         log.error("%s: counted on from the generations and the progress, which know of term %d", fault, at_least)
-    term = max(newest, at_least) + 1
+    term = _claimed(folder, max(newest, at_least) + 1)
     _store(folder, term)
+    return term
+
+
+def _claimed(folder: Path, term: int) -> int:
+    """The first free term from this one on: two managers that start at the same moment take different ones."""
+    while True:
+        try:
+            os.close(os.open(folder / f"{_CLAIM}{term}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644))
+            break
+        except FileExistsError:
+            term += 1
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(folder / "term")) from error
+    for path in folder.glob(f"{_CLAIM}*"):
+        if path.name != f"{_CLAIM}{term}":
+            with suppress(OSError):
+                path.unlink()
     return term
 
 

@@ -190,6 +190,7 @@ class Release:
                     told = str(error)
                     log.warning("cannot release the run's pods yet: %s", error)
                 failed += 1
+                self._left.append(self._left.pop(0))  # what this one lacks, the others may have
                 denied = isinstance(error, Denied)
                 if denied or failed == TOLD_AFTER:
                     self.said = self._stuck(error)

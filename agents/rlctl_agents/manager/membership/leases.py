@@ -127,12 +127,13 @@ class Leases:
         return boot in self._replaced or boot in self._buried
 
     def expire(self) -> list[Holder]:
-        """Expire the leases of silent processes, with a timeout that grows with their number; returns their holders."""
-        now, silent_s = self._clock(), expires_s(len(self))
+        """Expire the leases of silent processes; returns their holders. The timeout of actors grows with the number of
+        processes."""
+        now, silent_s = self._clock(), {role: expires_s(len(self), role) for role in self._at}
         ended = [
             holder
             for holder in self._holders.values()
-            if now - holder.heard >= (LEAVING_S if holder.leaving else silent_s)
+            if now - holder.heard >= (LEAVING_S if holder.leaving else silent_s[holder.role])
         ]
         for holder in ended:
             self._drop(holder, now)

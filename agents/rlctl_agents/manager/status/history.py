@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, Literal, NamedTuple, TypeVar
@@ -99,6 +99,11 @@ class Measured(msgspec.Struct, frozen=True):
     ref: dict[str, Any] = {}
     info: dict[str, float] = {}
     confirms: bool = False
+
+
+def in_order(evaluations: Iterable[Measured]) -> list[Measured]:
+    """Evaluations in the order in which the policy had the steps, not in that in which evaluators were done."""
+    return sorted(evaluations, key=lambda one: (one.ref.get("lineage", 0), one.steps))
 
 
 class RunMark(NamedTuple):

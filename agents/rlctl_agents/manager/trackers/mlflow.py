@@ -62,7 +62,8 @@ class MlflowRun:
 
     def configure(self, config: Mapping[str, Any]) -> None:
         """Log another resolved spec: new values as parameters, changed ones as tags."""
-        wanted, known = flat(config), self._client.get_run(self._id).data
+        flattened = {_key(name): value for name, value in flat(config).items()}
+        wanted, known = flattened, self._client.get_run(self._id).data
         new = [Param(key, value) for key, value in wanted.items() if key not in known.params]
         for at in range(0, len(new), BATCH):
             self._client.log_batch(self._id, params=new[at : at + BATCH])
@@ -103,5 +104,7 @@ def _artifacts(uri: str) -> str | None:
 
 
 def _key(name: str) -> str:
-    """Name of a curve as MLflow takes it: a path without empty parts and dots alone."""
+    """Name of a curve or a value as MLflow takes it: letters, digits and `_-. /:`, a path without empty parts and dots
+    alone."""
+    name = re.sub(r"[^\w\-./ :]", "_", name, flags=re.ASCII)
     return name if posixpath.normpath(name) == name else re.sub(r"[./]{2,}|/$", "_", name)

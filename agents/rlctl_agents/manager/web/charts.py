@@ -38,8 +38,8 @@ _INNER = 1000
 """Side in pixels of the square in which lines are drawn before they are stretched."""
 
 
-class Point(NamedTuple):
-    """Point of a curve."""
+class ChartPoint(NamedTuple):
+    """ChartPoint of a curve."""
 
     x: float
     y: float
@@ -52,7 +52,7 @@ class Line(NamedTuple):
     """Curve of a chart."""
 
     name: str
-    points: Sequence[Point]  # in the order of time; x falls where a learner went back
+    points: Sequence[ChartPoint]  # in the order of time; x falls where a learner went back
     dots: bool = False
     colour: int = 1  # 1 to 6
 
@@ -191,7 +191,7 @@ def _shown(line: Line, x: _Scale, y: _Scale) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _thinned(points: list[Point], together: int) -> list[Point]:
+def _thinned(points: list[ChartPoint], together: int) -> list[ChartPoint]:
     """Means of `together` neighbouring points, from the first place to the last."""
     if together == 1:
         return points
@@ -199,21 +199,21 @@ def _thinned(points: list[Point], together: int) -> list[Point]:
     return [first._replace(x=points[0].x), *others]
 
 
-def _mean(points: Sequence[Point]) -> Point:
+def _mean(points: Sequence[ChartPoint]) -> ChartPoint:
     lows, highs = (
         [one.low for one in points if one.low is not None],
         [one.high for one in points if one.high is not None],
     )
-    return Point(
+    return ChartPoint(
         points[-1].x, math.fsum(one.y for one in points) / len(points),
         math.fsum(lows) / len(lows) if lows else None, math.fsum(highs) / len(highs) if highs else None,
     )  # fmt: skip
 
 
-def _standing(points: Sequence[Point]) -> tuple[list[Point], list[list[Point]]]:
+def _standing(points: Sequence[ChartPoint]) -> tuple[list[ChartPoint], list[list[ChartPoint]]]:
     """Points that still hold, and stretches of points that were learned and lost: a smaller x follows them."""
-    kept: list[Point] = []
-    void: list[list[Point]] = []
+    kept: list[ChartPoint] = []
+    void: list[list[ChartPoint]] = []
     least, broken = math.inf, True
     for one in reversed(points):
         if one.x <= least:
@@ -230,7 +230,7 @@ def _standing(points: Sequence[Point]) -> tuple[list[Point], list[list[Point]]]:
 def _columns(lines: Sequence[Line], axis: XAxis, x: _Scale) -> list[dict[str, Any]]:
     """Columns of the plot, each with the last value of each line in it; the values of either half are shown in the
     other."""
-    found: dict[int, dict[int, Point]] = {}
+    found: dict[int, dict[int, ChartPoint]] = {}
     for at, line in enumerate(lines):
         for one in _standing(line.points)[0]:
             column = min(int(x.share(one.x) / 100 * COLUMNS), COLUMNS - 1)
@@ -266,6 +266,6 @@ def _marks(marks: Sequence[ChartMark], x: _Scale, *, told: bool) -> list[dict[st
     return shown
 
 
-def by_name(lines: Mapping[str, Sequence[Point]]) -> list[Line]:
+def by_name(lines: Mapping[str, Sequence[ChartPoint]]) -> list[Line]:
     """Lines with these names, each in a colour of its own, while there are at most six."""
     return [Line(name, points, colour=at % 6 + 1) for at, (name, points) in enumerate(lines.items())]

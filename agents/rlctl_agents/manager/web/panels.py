@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from markupsafe import Markup
 
-from rlctl_agents.manager.status.history import HistoryView, MarkKind
-from rlctl_agents.manager.web.charts import Chart, ChartMark, Line, Point, XAxis, by_name, drawn
+from rlctl_agents.manager.status.history import HistoryView, MarkKind, in_order
+from rlctl_agents.manager.web.charts import Chart, ChartMark, ChartPoint, Line, XAxis, by_name, drawn
 from rlctl_agents.manager.web.rendering import number
 from rlctl_agents.runtime.process import MEMORY, STATE_GAUGES
 
@@ -72,9 +72,9 @@ def _returns(view: HistoryView, modes: Sequence[str]) -> Markup:
     lines: list[Line] = []
     for mode in modes:
         points = [
-            Point(one.steps, one.mean, one.mean - one.std, one.mean + one.std,
+            ChartPoint(one.steps, one.mean, one.mean - one.std, one.mean + one.std,
                   f"{number(one.mean)} ± {number(one.std)}, {number(one.min)} to {number(one.max)}")
-            for one in view.evaluations[mode]
+            for one in in_order(view.evaluations[mode])
         ]  # fmt: skip
         lines.append(Line(f"evaluation, {mode}", points, dots=True, colour=len(lines) + 1))
     lines.append(Line("training", _over_steps(view, "return/train"), colour=3))
@@ -124,7 +124,8 @@ def _told(view: HistoryView, modes: Sequence[str]) -> Section:
     charts = []
     for name in names[:MOST_TOLD]:
         lines = [
-            Line(f"evaluation, {mode}", [Point(one.steps, one.info[name]) for one in view.evaluations[mode]
+            Line(f"evaluation, {mode}", [ChartPoint(one.steps, one.info[name])
+                                         for one in in_order(view.evaluations[mode])
                                          if name in one.info], dots=True, colour=at + 1)
             for at, mode in enumerate(modes)
         ]  # fmt: skip
@@ -143,16 +144,16 @@ def _marks(view: HistoryView, axis: XAxis) -> list[ChartMark]:
     ]
 
 
-def _over_steps(view: HistoryView, name: str) -> list[Point]:
+def _over_steps(view: HistoryView, name: str) -> list[ChartPoint]:
     return _points(view.rows.steps, view.rows.values.get(name, ()))
 
 
-def _over_time(view: HistoryView, name: str, value: Callable[[float], float]) -> list[Point]:
+def _over_time(view: HistoryView, name: str, value: Callable[[float], float]) -> list[ChartPoint]:
     return [one._replace(y=value(one.y)) for one in _points(view.rows.running_s, view.rows.values.get(name, ()))]
 
 
-def _points(xs: Sequence[float], ys: Sequence[float | None]) -> list[Point]:
-    return [Point(x, y) for x, y in zip(xs, ys, strict=False) if y is not None]
+def _points(xs: Sequence[float], ys: Sequence[float | None]) -> list[ChartPoint]:
+    return [ChartPoint(x, y) for x, y in zip(xs, ys, strict=False) if y is not None]
 
 
 def _plainly(name: str) -> str:

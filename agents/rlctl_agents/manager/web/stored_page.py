@@ -7,7 +7,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +63,13 @@ def stored(layout: Layout) -> StatusSnapshot:
     status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])
     if status.get("phase") != "finished":  # a run that failed on a cluster is in a state of its own only there
         status["phase"] = "finished" if finished(layout) is not None else "over"
+    return StatusSnapshot.of(status, stored_generations(layout, status), history=RunHistory(layout.results).view())
+
+
+def stored_generations(layout: Layout, status: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Generations of all policies of a run, as its status document names them."""
     manifests = Manifests(layout.checkpoints)
-    generations = [to_plain(one) for policy in status.get("policies", {}) for one in manifests.of(policy)]
-    return StatusSnapshot.of(status, generations, history=RunHistory(layout.results).view())
+    return [to_plain(one) for policy in status.get("policies", {}) for one in manifests.of(policy)]
 
 
 def newest_lines(folder: Path) -> list[str]:
