@@ -133,12 +133,12 @@ class Probing:
     def _start(self, base: Path, python: str) -> None:
         code = None if self._spec.code is None else str((base / self._spec.code.path).resolve())
         environ = {**os.environ, "PYTHONUNBUFFERED": "1", **({"PYTHONPATH": code} if code else {})}
-        self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        with tempfile.TemporaryFile() as question:
-            asked = {**fields.normal(self._spec).model_dump(mode="json"), "initial": self._initial}
-            question.write(json.dumps(asked).encode())
-            question.seek(0)
-            try:
+        asked = {**fields.normal(self._spec).model_dump(mode="json"), "initial": self._initial}
+        try:
+            self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+            with tempfile.TemporaryFile() as question:
+                question.write(json.dumps(asked).encode())
+                question.seek(0)
                 self._child = subprocess.Popen(
                     [python, "-m", "rlctl_agents", "probe", "--check"],
                     stdin=question,
@@ -148,9 +148,9 @@ class Probing:
                     env=environ,
                     start_new_session=True,
                 )
-            except OSError as error:
-                self._unable = f"no process can be started: {(error.strerror or str(error)).lower()}"
-                return
+        except OSError as error:  # of the folder of temporary files, too
+            self._unable = f"no process can be started: {(error.strerror or str(error)).lower()}"
+            return
         self._reader = threading.Thread(target=self._listen, args=(self._child.stderr,), daemon=True)
         self._reader.start()
 

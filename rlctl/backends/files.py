@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rlctl.errors import BackendUnreachable, Refused, UsageError
+from rlctl.spec.layout import state_home
 
 _HINTS = {
     errno.ENOSPC: "Free some space, then run the same command again.",
@@ -43,7 +44,10 @@ def unusable(what: str, error: OSError) -> BackendUnreachable:
     """The error for a failed `what`, in one sentence with the file and the reason; the hint says what to do."""
     file = f"{error.filename}: " if error.filename else ""
     why = error.strerror or str(error) or type(error).__name__
-    return BackendUnreachable(f"{what}: {file}{why}", hint=_HINTS.get(error.errno or 0, ""))
+    hint = _HINTS.get(error.errno or 0, "")
+    if "storage.path" in hint and str(error.filename).startswith(str(state_home())):  # index, locks, records of sweeps
+        hint = "Change its owner or mode, or set XDG_STATE_HOME to a folder of your own that can be written."
+    return BackendUnreachable(f"{what}: {file}{why}", hint=hint)
 
 
 @contextmanager
@@ -216,6 +220,7 @@ def require_free(file: Path, force: bool) -> None:
     Raises:
         Refused: a folder is there, or a file that may not be overwritten.
     """
-    if file.is_dir() or (not force and os.path.lexists(file)):
-        hint = "name another file" + ", or overwrite with --force" * (not file.is_dir())
+    folder = os.path.isdir(file)  # unlike Path.is_dir, False as well for what cannot be looked at
+    if folder or (not force and os.path.lexists(file)):
+        hint = "name another file" + ", or overwrite with --force" * (not folder)
         raise Refused(f"{file} is there, and is not overwritten", hint=hint)

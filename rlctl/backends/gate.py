@@ -74,14 +74,22 @@ class Verdict(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
+_MAPPED: Final = f"{0:016X}{int.from_bytes(bytes((0, 0, 255, 255)), sys.byteorder):08X}"
+"""First 96 bits of an IPv4 address among those of IPv6, as /proc/net/tcp6 writes them."""
+
+
 def user_of(peer: Peer, own: Peer) -> int | None:
-    """User id of the process at the other end of a loopback connection; None: the system does not tell."""
+    """User id of the process at the other end of a loopback connection; None: the system does not tell. A program may
+    reach 127.0.0.1 by a socket of IPv6, which the system lists apart.
+    """
     ends = [f"{int.from_bytes(socket.inet_aton(host), sys.byteorder):08X}:{port:04X}" for host, port in (peer, own)]
-    with suppress(OSError, ValueError):
-        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-            fields = line.split()
-            if fields[1:3] == ends:
-                return int(fields[7])
+    for table, prefix in (("tcp", ""), ("tcp6", _MAPPED)):
+        wanted = [prefix + end for end in ends]
+        with suppress(OSError, ValueError):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                fields = line.split()
+                if fields[1:3] == wanted:
+                    return int(fields[7])
     return None
 
 

@@ -142,15 +142,18 @@ def _bug(world: World, error: Exception) -> int:
     try:
         with suppress(RlctlError):
             world.complain(f"error: this is a bug in rlctl: {type(error).__name__}: {error}")
-            world.complain(f"  the traceback is in {path}; please send it with what you did")
+            if path is None:  # nowhere can a file be written
+                world.complain("".join(traceback.format_exception(error)))
+            else:
+                world.complain(f"  the traceback is in {path}; please send it with what you did")
         told = {"code": BUG, "reason": "bug", "message": f"{type(error).__name__}: {error}"}
-        _as_json(world, {**told, "hint": f"traceback: {path}", "objects": [str(path)]})
+        _as_json(world, {**told, "hint": f"traceback: {path}" if path else "", "objects": [str(path)] if path else []})
     except Signalled as gone:
         return gone.exit_code
     return BUG
 
 
-def _write_bug(world: World, error: Exception) -> Path:
+def _write_bug(world: World, error: Exception) -> Path | None:
     import platform
     import tempfile
 
@@ -164,7 +167,9 @@ def _write_bug(world: World, error: Exception) -> Path:
             *traceback.format_exception(error),
         )
     )
-    homes = [Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"]
+    homes = []
+    with suppress(OSError):  # no folder of temporary files can be written
+        homes = [Path(tempfile.gettempdir()) / f"rlctl-bugs-{os.getuid()}"]
     with suppress(UsageError):  # this user has no home folder
         homes.insert(0, state_home() / "bugs")
     for folder in homes:
@@ -179,7 +184,7 @@ def _write_bug(world: World, error: Exception) -> Path:
             return path
         except OSError:
             continue
-    return Path(os.devnull)
+    return None
 
 
 def _as_json(world: World, error: Mapping[str, object]) -> None:

@@ -180,6 +180,15 @@ def test_the_system_tells_whose_connection_it_is() -> None:
         assert client.fileno() >= 0
 
 
+@pytest.mark.skipif(not Path("/proc/net/tcp6").exists(), reason="NOT TESTED: this kernel has no IPv6")
+def test_a_program_that_comes_by_a_socket_of_ipv6_is_known_too() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_INET6) as client:
+        client.connect(("::ffff:127.0.0.1", server.getsockname()[1]))
+        near, peer = server.accept()
+        with near:
+            assert user_of(peer, near.getsockname()) == os.getuid()
+
+
 # the whole way
 
 

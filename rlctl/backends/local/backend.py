@@ -132,6 +132,8 @@ class LocalBackend:
                 check_count(known, role, count)
                 wanted[role] = count
             documents = run_state.read_documents(place.layout)
+            if {role for role, count in wanted.items() if count} - {document.role for document in documents}:
+                raise Conflict(f"the documents of run {run} are gone", hint="rlctl up SPEC writes them anew")
             supervisor = Supervisor.of(place, say=self.waiting)
             supervisor.pid()  # one that does not answer is detected before anything is written
             linked(place)

@@ -51,7 +51,7 @@ def _disk() -> Check:
     there = next(folder for folder in (home, *home.parents) if folder.is_dir())
     if not os.access(there, os.W_OK):
         return Check(
-            "disk", "problem", f"{there} cannot be written", "set storage.path to a folder of your own"
+            "disk", "problem", f"{there} cannot be written", "set XDG_STATE_HOME to a folder of your own"
         )  # fmt: skip
     free = shutil.disk_usage(there).free / _GIB
     text = f"{free:.1f} GiB free in {home}"

@@ -58,6 +58,7 @@ def readable(lines: list[str]) -> list[str]:
 
 
 def _short(text: str) -> str:
+    text = text.encode("utf-8", "replace").decode()  # half of a pair of surrogates cannot be stored
     text = re.sub(r"[\x00-\x08\x0a-\x1f\x7f-\x9f]", " ", text)  # a log line must not steer the user's terminal
     return text if len(text) <= _LONGEST_LINE else text[: _LONGEST_LINE - 1] + "…"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 import tempfile
@@ -76,7 +77,7 @@ def fetched(
         BadSignature: its signature is not of this key.
     """
     if is_folder(model):
-        folder = Path(model).resolve()
+        folder = Path(os.path.realpath(model))
         if verify is not None and not folder.is_dir():
             raise UsageError(f"there is no folder {folder}", hint=_NAME_ONE)
         if verify is not None:
@@ -133,6 +134,6 @@ def code_of(origin: Mapping[str, Any], stated: Path | None) -> Path | None:
     folder = Path(recorded) if stated is None and isinstance(recorded, str) else stated
     if folder is None:
         raise UsageError(f"the spec of run {origin['run']} has `code`, which is in its image", hint=_NAME_IT)
-    if not folder.is_dir() or not (folder.is_absolute() or stated):
+    if not os.path.isdir(folder) or not (folder.is_absolute() or stated):
         raise UsageError(f"there is no folder {folder} with the modules of run {origin['run']}", hint=_NAME_IT)
     return folder.resolve()

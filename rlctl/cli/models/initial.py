@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -66,7 +67,7 @@ class Initial:
                 model = fetched(self._world, str(self._kept), None)
             elif is_folder(init.run):
                 key = None if init.verify is None else base / init.verify
-                model = fetched(self._world, str((base / Path(init.run).expanduser()).resolve()), None, key)
+                model = fetched(self._world, os.path.realpath(base / os.path.expanduser(init.run)), None, key)
             else:
                 model = fetched(self._world, init.run, recorded_target(split(init.run)[0]))
             folder, _, origin = self._files.enter_context(model)

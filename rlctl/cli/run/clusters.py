@@ -50,12 +50,19 @@ def backend_of(world: World, run: str, target: str | None) -> Backend:
     """Backend of a run: that of the index of runs, unless the command line names another.
 
     Raises:
-        Conflict: it is recorded elsewhere than RLCTL_CONTEXT or RLCTL_NAMESPACE say, or its context has become another
-            cluster.
+        Conflict: it is recorded elsewhere than RLCTL_TARGET, RLCTL_CONTEXT or RLCTL_NAMESPACE say, or its context has
+            become another cluster.
         UsageError: there is no such target.
         BackendUnreachable: its packages are not installed, or the kubeconfig no longer has its context.
     """
     entry = recorded(run)
+    usual = world.environ.get("RLCTL_TARGET")
+    if entry is not None and usual and usual != entry.target and not target and not any(world.cluster):
+        raise Conflict(
+            f"run {run} is recorded for target {entry.target}, and RLCTL_TARGET is {usual}",
+            hint=f"say which is meant: -t {entry.target}, or -t {usual}",
+            objects=(run,),
+        )
     name = wanted_target(world, target) or ("local" if entry is None else entry.target)
     if name not in ON_CLUSTERS or entry is None or entry.target != name:
         return world.backend(name)
@@ -106,6 +113,8 @@ def way_out(world: World, run: str, target: str | None) -> Iterator[None]:
     except Unreadable:  # the cluster answers
         raise
     except BackendUnreachable as error:
+        if getattr(error, "status", 0) in (401, 403):  # the API server answers
+            raise
         entry = recorded(run)
         if entry is None or entry.target not in ON_CLUSTERS or wanted_target(world, target) not in (None, entry.target):
             raise

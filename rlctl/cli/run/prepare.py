@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,14 +133,14 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
         backend=backend,
         state=state,
         changes=[] if state is None else changes(stored_spec(state), spec),
-        remains=state is None and place.layout.root.exists(),
+        remains=state is None and os.path.exists(place.layout.root),
         unknown=[] if state is not None else _unknown(place.layout.root, spec.run),
     )
 
 
 def _unknown(root: Path, run: str) -> list[str]:
     found = root.parent.glob(f"{run}-{'[0-9a-f]' * 8}")
-    return sorted(str(path) for path in found if path != root and (path / "run").is_dir())
+    return sorted(str(path) for path in found if path != root and os.path.isdir(path / "run"))
 
 
 def _make_room(run: str, target: str) -> str:

@@ -347,7 +347,8 @@ def _of_its_form(stored: Mapping[str, Any]) -> bool:
 def _of_this_life(stored: Mapping[str, Any], processes: tuple[Process, ...]) -> bool:
     """Whether the manager that runs wrote the stored status, or none runs; else it is out of date."""
     managers = [process for process in processes if process.role == "manager" and process.state in _SOUND]
-    wrote = float(stored.get("time") or 0)
+    said = stored.get("time")
+    wrote = float(said) if isinstance(said, (int, float)) else 0.0
     return all(manager.started is not None and wrote >= manager.started.timestamp() for manager in managers)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -109,9 +109,12 @@ def _forget(world: World, name: str | None) -> int:
     """
     from rlctl.backends.files import reported
     from rlctl.backends.kubernetes.run_state import index
+    from rlctl.spec.schema import RUN_NAME
 
     if name is None:
         raise UsageError("--forget needs the name of a run", hint="rlctl down NAME --forget")
+    if not re.fullmatch(RUN_NAME, name):
+        raise UsageError(f"{name!r} is no name of a run")
     entry = recorded(name)
     local = entry is not None and entry.target not in ON_CLUSTERS
     if entry is not None and local and world.backend(entry.target).place(name, None).uid == entry.uid:
@@ -123,12 +126,6 @@ def _forget(world: World, name: str | None) -> int:
     if entry is None:
         world.say(f"no run {name} is recorded here; nothing to do")
     elif local:
-        if not Path(entry.storage).is_dir():  # its file system may not be mounted
-            raise UsageError(
-                f"{entry.storage}, where the data of run {name} lies, is not there",
-                hint=f"mount it; if it is gone for good, move {run_index.path(name)} away",
-                objects=(name,),
-            )
         with reported(f"cannot forget run {name}"):
             run_index.path(name).unlink(missing_ok=True)
         world.say(f"{name} is forgotten here; its folder below {entry.storage} was gone")

@@ -55,7 +55,10 @@ def logs(
     ] = None,
     tail: Annotated[str, typer.Option("--tail", metavar="N", help="Only the last N that match, or all.")] = "all",
     grep: Annotated[
-        str | None, typer.Option("--grep", metavar="REGEX", help="Only records that match, traceback and all.")
+        str | None,
+        typer.Option(
+            "--grep", metavar="REGEX", help="Only records whose stored text, JSON, matches; traceback and all."
+        ),
     ] = None,
     level: Annotated[
         Level | None, typer.Option("--level", case_sensitive=False, help="Only records of at least this level.")

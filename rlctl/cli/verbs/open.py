@@ -51,7 +51,7 @@ def open_page(
     is over is shown from what it has stored.
     """
     backend, state = find(world, one_name(run, run_option), target)
-    with Interrupts() as interrupts, backend.forward(state.run, page.value) as url:
+    with backend.forward(state.run, page.value) as url, Interrupts() as interrupts:
         world.data(url)
         world.document({"run": state.run, "page": page.value, "url": url})
         if browser and not world.as_json and has_browser(world):

@@ -34,6 +34,10 @@ def test_the_last_line_of_a_raw_traceback_is_the_error() -> None:
     assert last_error(lines, 0.0) == "ModuleNotFoundError: No module named 'x'"
 
 
+def test_half_of_a_pair_of_surrogates_can_be_stored() -> None:
+    assert readable([line("half \ud83d")])[0].encode().endswith(b"half ?")
+
+
 @pytest.mark.parametrize("text", ["step 3 ", "{", '{"score": 1}', '{"ts": "2026-11-21T03:54:09Z", "level": "', "..é.."])
 def test_a_record_after_text_without_a_line_end_is_the_error_and_the_text_is_shown(text: str) -> None:
     record = line("EnvError: NaN reward", "ERROR")

@@ -63,6 +63,17 @@ def test_an_environment_that_says_another_cluster_is_5_and_the_option_decides(
     assert rlctl("status", "pole", option, "prod" if option == "--context" else "team").code == 0
 
 
+def test_a_target_of_the_environment_that_differs_from_the_record_is_5_and_the_option_decides(
+    rlctl: Rlctl, clusters: Clusters
+) -> None:
+    clusters.up()
+    rlctl.environ["RLCTL_TARGET"] = "local"
+    result = rlctl("down", "pole")
+    assert result.code == 5
+    assert "run pole is recorded for target kubernetes, and RLCTL_TARGET is local" in result.err
+    assert rlctl("down", "pole", "-t", "kubernetes").code == 0
+
+
 def test_a_context_that_has_become_another_cluster_is_5(rlctl: Rlctl, clusters: Clusters) -> None:
     clusters.up()
     clusters.servers["prod"] = "https://elsewhere:6443"

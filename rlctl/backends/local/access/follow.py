@@ -61,8 +61,9 @@ class Follower:
             data = self._file.read(_MOST_BYTES)
             if len(data) < _MOST_BYTES and self._rotated():
                 data += self._file.read(_MOST_BYTES)  # written between reading and rotating
+                ours = os.fstat(self._file.fileno()).st_ino
                 self._file.close()
-                self._file = self._open(self._path)
+                self._file = self._after(ours)
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._partial = shortened(self._partial)
         return [shortened(line.rstrip(b"\r")) for line in lines]
@@ -79,6 +80,24 @@ class Follower:
             if file is not None:
                 file.close()
         self._start = (0, 0)  # rotated away: the present file from its beginning, at the next poll
+
+    def _after(self, inode: int) -> BinaryIO | None:
+        """Open the file that was begun after one; where that is gone, the oldest that is left."""
+        oldest: BinaryIO | None = None
+        for path in rotations(self._path):
+            file = self._open(path)
+            if file is None:
+                continue
+            if os.fstat(file.fileno()).st_ino == inode:  # those before it were read
+                file.close()
+                if oldest is not None:
+                    oldest.close()
+                oldest = None
+            elif oldest is None:
+                oldest = file
+            else:
+                file.close()
+        return oldest
 
     def _open(self, path: Path) -> BinaryIO | None:
         try:

@@ -43,9 +43,10 @@ def processes(place: Place, known: RunState) -> list[Process]:
     # only roles that this release knows: the run may be of a newer one
     names = {f"{role}-{index}" for role in ROLES for index in range(known.replicas.get(role, 0))}
     try:
-        watched = read_json(run_state.watch_file(place.layout), "restarts") or {}
+        found = read_json(run_state.watch_file(place.layout), "restarts") or {}
     except BackendUnreachable:  # it only adds reasons
-        watched = {}
+        found = {}
+    watched = {name: one for name, one in found.items() if isinstance(one, dict) and _sound(one)}
     if not lock.alive(place.life):
         return [_dead(name, known, watched.get(name, {})) for name in sorted(names, key=in_order)]
     children = Supervisor.of(place, ANSWER_TIMEOUT_S).children()
@@ -76,6 +77,11 @@ def _process(name: str, child: Child | None, watched: Mapping[str, Any], booted:
     since = datetime.fromtimestamp(began, UTC) if began else None
     trouble = _trouble(watched) if live else ""
     return Process(known_role, index, seen, child.pid or None, since, restarts, reason, trouble)
+
+
+def _sound(watched: Mapping[str, Any]) -> bool:
+    """Whether an entry has numbers where numbers have to be: another program may have written it."""
+    return isinstance(watched.get("restarts", 0), int) and isinstance(watched.get("next_start") or 0, (int, float))
 
 
 def _trouble(watched: Mapping[str, Any]) -> str:

@@ -99,7 +99,7 @@ def _by_child(what: str, words: list[str], command: str) -> Iterator[str]:
     with TemporaryDirectory(prefix="rlctl-") as private:
         path = Path(private) / "page"
         child = subprocess.Popen(
-            [sys.executable, "-m", "rlctl_agents", *words, "--socket", str(path)],
+            [sys.executable, "-P", "-m", "rlctl_agents", *words, "--socket", str(path)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

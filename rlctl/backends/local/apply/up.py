@@ -47,7 +47,10 @@ def apply(
     layout = place.layout
     places.record(place)
     layout.make()
-    remove_asides(layout.run)
+    for folder in (layout.run, *layout.run.glob("*/")):
+        remove_asides(folder)
+    for left in layout.root.glob(f".{layout.init.name}-*"):  # of an `up` that was killed while it copied a policy
+        shutil.rmtree(left, ignore_errors=True)
     _await_end(place, say)  # an ending run changes its stored state
     stored = run_state.read_stored(place)
     if initial is not None and (stored is None or not layout.init.exists()):
@@ -56,6 +59,9 @@ def apply(
         copy_policy(folder, layout.init)
     reserve(layout.run)
 
+    supervisor = Supervisor.of(place, say=say) if lock.alive(place.life) else None
+    if supervisor is not None:  # one that does not answer is detected before anything is changed
+        supervisor.await_listening()  # a command that was killed may have started it just now
     known = _known_documents(layout)
     wanted = _state(place, plan, spec, stored)
     differs = run_state.write_documents(layout, documents)
@@ -64,11 +70,9 @@ def apply(
     revisions.keep(place, stored, wanted, documents, note)
     wanted_sections = sections(documents, wanted.replicas)
 
-    if lock.alive(place.life):
+    if supervisor is not None:
         write_files(layout, documents, wanted.replicas)
         run_state.write_state(layout, replace(wanted, phase="running"))
-        supervisor = Supervisor.of(place, say=say)
-        supervisor.await_listening()  # a command that was killed may have started it just now
         supervisord.linked(place)
         try:
             yield from _reloaded(place, documents, wanted.replicas, converge(supervisor, wanted_sections), say)
@@ -78,6 +82,12 @@ def apply(
                 write_files(layout, known, stored.replicas)
                 run_state.write_state(layout, stored)
             raise
+        except BackendUnreachable as error:
+            raise PartlyApplied(
+                f"what changes of run {place.run} is recorded, and not all of it reached: {error.message}",
+                hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
+                objects=error.objects,
+            ) from error
     else:
         run_state.write_state(layout, replace(wanted, phase="stopped"))
         run_state.clear_end(layout)
@@ -121,7 +131,13 @@ def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -
     if not place.recorded:
         place = replace(place, uid=plan.uid, sockets=places.sockets_of(plan.uid))
     rendered = next((document.text for document in documents if document.name == "supervisord.conf"), "")
-    if place.uid != plan.uid or str(place.supervisor_socket) not in rendered:
+    if place.uid == plan.uid and str(place.supervisor_socket) not in rendered:
+        raise Conflict(
+            f"these documents of run {plan.run} are not for {place.sockets}, the folder of its sockets by now",
+            hint="rlctl up SPEC renders them anew",
+            objects=(plan.run,),
+        )
+    if place.uid != plan.uid:
         raise Conflict(
             f"run {plan.run} was created by another command meanwhile, with uid {place.uid[:8]}",
             hint="Run the same command again.",

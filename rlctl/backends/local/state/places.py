@@ -107,8 +107,14 @@ def _entered(run: str) -> Place | None:
     place = Place(run, uid, Path(entry.storage), Path(sockets), recorded=True)
     try:
         return place if stat.S_ISDIR(place.layout.root.stat().st_mode) else None
-    except (FileNotFoundError, NotADirectoryError):
-        return None  # its folder was removed by hand: the name is free
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if os.path.isdir(entry.storage):
+            return None  # its folder was removed by hand: the name is free
+        raise BackendUnreachable(
+            f"{entry.storage}, where the data of run {run} lies, is not there",
+            hint=f"Mount it; if it is gone for good, move {run_index.path(run)} away.",
+            objects=(entry.storage,),
+        ) from error
     except OSError as error:
         root = str(place.layout.root)
         raise BackendUnreachable(

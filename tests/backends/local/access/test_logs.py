@@ -269,6 +269,20 @@ def test_following_survives_a_rotation_and_a_half_written_line(logs: Path) -> No
     assert list(writer.follow(logs)) == ["a", "b", "c", "d", "e"]
 
 
+def test_following_reads_files_that_were_rotated_away_during_a_long_pause(logs: Path) -> None:
+    log = logs / "actor-0.log"
+    log.write_text(line(1, "a"))
+
+    def flood() -> None:
+        append(log, line(2, "b"))
+        log.rename(logs / "actor-0.log.2")
+        (logs / "actor-0.log.1").write_text(line(3, "c"))
+        log.write_text(line(4, "d"))
+
+    writer = Writer(flood, lambda: append(log, line(5, "e")), lambda: None, lambda: None)
+    assert list(writer.follow(logs)) == ["a", "b", "c", "d", "e"]
+
+
 def test_a_followed_record_after_a_flood_without_a_line_end_comes_though_it_is_written_in_two_parts(
     logs: Path,
 ) -> None:

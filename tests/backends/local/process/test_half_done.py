@@ -21,7 +21,7 @@ from rlctl.backends.local import LocalBackend
 from rlctl.backends.local.access import listing
 from rlctl.backends.local.state import lock, places, run_state
 from rlctl.backends.local.state.places import Place
-from rlctl.errors import BackendUnreachable, PartlyApplied
+from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied
 from tests.backends.local.machine import Machine, read_only, role_plan, until, whats
 from tests.backends.local.state.test_damaged_index import enter
 
@@ -81,6 +81,14 @@ def test_scale_writes_nothing_when_the_supervisor_does_not_answer(place: Place) 
     with pytest.raises(BackendUnreachable, match="does not listen") as caught:
         list(LocalBackend().scale("one", {"actor": 3}))
     assert caught.value.exit_code == 4
+    assert files_of(place) == before
+
+
+def test_scale_changes_nothing_where_the_documents_of_a_run_are_gone(place: Place) -> None:
+    (place.layout.run / "documents.json").unlink()
+    before = files_of(place)
+    with pytest.raises(Conflict, match="the documents of run one are gone"):
+        list(LocalBackend().scale("one", {"actor": 3}))
     assert files_of(place) == before
 
 

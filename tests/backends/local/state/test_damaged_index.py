@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import LogQuery, RunState
+from rlctl.backends.files import unusable
 from rlctl.backends.local import LocalBackend
 from rlctl.backends.local.state import places, run_state
 from rlctl.backends.local.state.places import Place
@@ -65,6 +66,17 @@ def command(place: Place, homes: Path) -> Rlctl:
     made = Rlctl(homes)
     made.targets = {"local": LocalBackend}
     return made
+
+
+@pytest.mark.parametrize("garbage", ["null", '{"restarts": "x"}', '{"next_start": []}'])
+def test_restarts_that_another_program_has_written_are_left_out(place: Place, garbage: str) -> None:
+    run_state.watch_file(place.layout).write_text(f'{{"actor-0": {garbage}}}')
+    assert [one.restarts for one in LocalBackend().processes("one")] == [0]
+
+
+def test_what_a_user_may_not_write_at_home_is_not_cured_by_another_storage(homes: Path) -> None:
+    assert "XDG_STATE_HOME" in unusable("x", PermissionError(13, "no", str(state_home() / "index"))).hint
+    assert "storage.path" in unusable("x", PermissionError(13, "no", "/elsewhere/runs")).hint
 
 
 def test_no_folder_is_cleared_that_rlctl_has_not_made(place: Place, homes: Path) -> None:
@@ -256,7 +268,14 @@ def test_a_name_whose_folder_is_gone_can_be_freed_and_one_whose_folder_is_there_
     assert command("down", "one", "--forget").code == 2
     damage(place, storage="/nfs/unmounted")
     refused = command("down", "one", "--forget")
-    assert (refused.code, "mount it" in refused.err) == (2, True)
+    assert (refused.code, "Mount it" in refused.err) == (4, True)
+    assert command("status", "one").code == 4
+    with pytest.raises(BackendUnreachable, match="/nfs/unmounted, where the data of run one lies, is not there"):
+        places.place("one")
+    outside = run_index.folder().parent / "kept.json"
+    outside.write_text("{}")
+    assert command("down", "../kept", "--forget").code == 2
+    assert outside.exists()
     damage(place, storage=str(place.storage))
     shutil.rmtree(place.layout.root)
     freed = command("down", "one", "--forget")
