@@ -313,6 +313,8 @@ def why_not_scale(spec: Spec, wanted: Mapping[str, int], live: Mapping[str, int]
         return why
     before = sized(spec, live)
     after = sized(before, wanted)
+    if spec.kubernetes.gang == "kueue" and before.roles.learner.replicas != after.roles.learner.replicas:
+        return ["roles.learner.replicas: Kueue keeps the number of a gang that runs: rlctl down, then up with another"]
     refused = [change.why for change in changes(before, after) if change.action == "refuse"]
     known = set(unsound(before))
     return refused or [f"{dotted(fault.path)}: {fault.message}" for fault in unsound(after) if fault not in known]

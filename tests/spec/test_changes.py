@@ -317,6 +317,13 @@ def test_scaling_within_bounds_is_fine(role: str, replicas: int) -> None:
     assert why_not_scale(small(), {role: replicas}, {}) == []
 
 
+def test_the_number_of_learners_of_a_gang_that_runs_is_kueues() -> None:
+    spec = small(kubernetes={"gang": "kueue", "queue": "gpus"}, roles={"actor": {"replicas": 4}})
+    why = "roles.learner.replicas: Kueue keeps the number of a gang that runs: rlctl down, then up with another"
+    assert why_not_scale(spec, {"learner": 2}, {"learner": 1}) == [why]
+    assert why_not_scale(spec, {"learner": 1, "actor": 6}, {"learner": 1}) == []
+
+
 @pytest.mark.parametrize(
     ("role", "replicas", "why"),
     [

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 from rlctl.backends import manager_api
 from rlctl.backends.base import RunState
 from rlctl.backends.gate import Gate
-from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, in_context
 from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes.base import RelatedObjects, is_ready, name_of
 from rlctl.errors import BackendUnreachable, Conflict, RlctlError
@@ -162,7 +162,7 @@ def _pod_of(api: Api, run: str, component: str) -> str:
     said = f" does not run: pod {name_of(pods[0])}: {why.text}" if why else " has no pod" if not pods else ""
     raise BackendUnreachable(
         f"the {component} of run {run}{said}",
-        hint=why.next if why and why.next else f"rlctl status {run}",
+        hint=in_context(api, why.next) if why and why.next else f"rlctl status {run}",
         objects=(f"{component}/0",),
     )
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from rlctl.backends.base import Failure, Process, RunState
 from rlctl.backends.kubernetes.access import control
-from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object, in_context
 from rlctl.backends.kubernetes.diagnose import explain
 from rlctl.backends.kubernetes.diagnose.causes import containers, volumes
 from rlctl.backends.kubernetes.diagnose.causes.base import (
@@ -208,7 +208,7 @@ class _Listing:
                 entries += explain.elastic(role, count, workloads, found[role], self._related, pods[role])
             elif count and over:
                 entries.append(Process(role, 0, "exited", count=count, reason=f"the run has {self._state.phase}"))
-        return entries
+        return [replace(entry, next=in_context(self._api, entry.next)) for entry in entries]
 
     def _core_pods(self, roles: Sequence[Role]) -> dict[Role, list[Object]]:
         """Pods of the stateful roles, by role."""

@@ -31,6 +31,8 @@ STREAM_LINES: Final = 5000
 """Lines of one pod; the manager keeps more."""
 POD_S: Final = 5.0
 """Seconds that one pod has to answer: its node may be gone."""
+PODS_S: Final = 20.0
+"""Seconds that all pods of a look have together."""
 SEARCH_S: Final = 40.0
 """Timeout of a search in seconds: the manager gives it 25."""
 POLL_S: Final = 1.0
@@ -184,8 +186,18 @@ class _Reader:
                 f"reading {MOST_STREAMS} of {len(pods)} pods that are not well; name one role, as in rlctl logs learner"
             )
         found: list[LogRecord] = []
-        for pod in pods[:MOST_STREAMS]:
+        end, silent = self._clock() + PODS_S, set[str]()
+        for at, pod in enumerate(pods[:MOST_STREAMS]):
+            node, began = str((pod.get("spec") or {}).get("nodeName", "")), self._clock()
+            if began >= end:
+                self._tell(f"{min(len(pods), MOST_STREAMS) - at} pods are left out: others did not answer in time")
+                break
+            if node in silent:
+                continue
             found += self._of_pod(pod, previous)
+            if node and self._clock() - began >= POD_S:
+                silent.add(node)
+                self._tell(f"node {node} does not answer: its other pods are left out")
         return sorted(found, key=lambda record: record.time)
 
     def _pods(self, previous: bool) -> list[Object]:

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from rlctl.backends.base import RunState
 from rlctl.backends.kubernetes.access import control, listing
-from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, key_of
+from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, in_context, key_of, kubectl
 from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, in_words, lasting
-from rlctl.backends.kubernetes.diagnose.causes.base import age_s, namespaced
+from rlctl.backends.kubernetes.diagnose.causes.base import age_s
 from rlctl.backends.kubernetes.run_state import inventory
 from rlctl.backends.kubernetes.run_state.desired_state import DesiredState
 from rlctl.backends.kubernetes.run_state.session import Session
@@ -59,13 +59,20 @@ def opened(session: Session, state: RunState, wanted: DesiredState) -> Iterator[
     def ask(path: str) -> Any:
         return control.ask_pod(session.api, name, who, "GET", path)
 
+    made: list[Key] = []
     try:
         for document in (policy, pod):  # policy first: at no moment may another process reach the pod
-            _create(session, document)
+            made.insert(0, key_of(document))
+            try:
+                _create(session, document)
+            except RlctlError as error:
+                if isinstance(error.__cause__, ApiError) and error.__cause__.status:  # refused, so it is not there
+                    made.pop(0)
+                raise
         _await(session, state, name, who, lambda: ask("/files?folder=models"))
         yield FilesOfManager(ask, who)
     finally:
-        _remove(session, [key_of(pod), key_of(policy)])
+        _remove(session, made)
 
 
 def pod_and_policy(wanted: DesiredState, name: str) -> tuple[Object, Object] | None:
@@ -164,7 +171,7 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
         pod = session.api.get(key)
         if pod is None:
             raise BackendUnreachable(f"{who} was removed from outside", hint="the same command makes another")
-        events = f"kubectl{namespaced(pod)} get events --field-selector involvedObject.name={name}"
+        events = f"{kubectl(session.api)} get events --field-selector involvedObject.name={name}"
         if _runs(pod):
             try:
                 answer()
@@ -181,7 +188,7 @@ def _await(session: Session, state: RunState, name: str, who: str, answer: Calla
             why = "" if cause is None else f": {cause.text}"
             if cause is not None and (cause.permanent or _is_over(session, pod)):
                 gone = name in cause.next or cause.next.startswith("rlctl logs")  # it names the pod, which is removed
-                hint = events if gone or not cause.next else cause.next
+                hint = events if gone or not cause.next else in_context(session.api, cause.next)
                 raise BackendUnreachable(f"{who} does not run{why}", hint=hint, objects=(str(key),))
         if patience.over(f"{who.removesuffix(',')}{why}"):
             raise TimedOut(f"{who} has not answered for {PATIENCE_S:g} s{why}", hint=events, objects=(str(key),))

@@ -83,7 +83,14 @@ def connect(context: str | None = None, namespace: str | None = None) -> Calls:
             objects=(files,),
         ) from error
     usual = (chosen.get("context") or {}).get("namespace") or "default"
-    return Calls(_Connection(configuration, chosen["name"], namespace or usual))
+
+    def renewed() -> Any:
+        other = Configuration()
+        with _credentials_of(chosen["name"]):
+            _KUBE.load_kube_config(files, chosen["name"], client_configuration=other, persist_config=False)
+        return other
+
+    return Calls(_Connection(configuration, chosen["name"], namespace or usual, renewed))
 
 
 def _in_cluster(configuration: Any, namespace: str | None) -> _Connection:
@@ -127,16 +134,34 @@ def _credentials_of(context: str) -> Iterator[None]:
 
 
 class _Connection:
-    """`calls.Connection` over kept-alive connections: one request at a time per thread."""
+    """`calls.Connection` over kept-alive connections: one request at a time per thread.
 
-    def __init__(self, configuration: Any, context: str, namespace: str) -> None:
-        self._configuration = configuration
+    Args:
+        renewed: reads the kubeconfig again, for credentials that the client does not renew by itself, as a token in a
+            file, or certificates of a plugin. None: there is nothing to read.
+    """
+
+    def __init__(
+        self, configuration: Any, context: str, namespace: str, renewed: Callable[[], Any] | None = None
+    ) -> None:
+        self._configuration, self._renewed = configuration, renewed
         self._client = ApiClient(configuration)
         self.context, self.namespace, self.server = context, namespace, str(configuration.host)
 
     def send(
         self, method: str, path: str, *, body: bytes | None, content_type: str, read_timeout_s: float
     ) -> Answer:  # fmt: skip
+        answer = self._sent(method, path, body, content_type, read_timeout_s)
+        if answer.status != 401 or self._renewed is None:
+            return answer
+        with suppress(ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+            self._configuration = self._renewed()
+            self._client = ApiClient(self._configuration)
+            answer.close()
+            return self._sent(method, path, body, content_type, read_timeout_s)
+        return answer
+
+    def _sent(self, method: str, path: str, body: bytes | None, content_type: str, read_timeout_s: float) -> Answer:
         headers = {"Accept": "application/json", "User-Agent": f"rlctl/{__version__}", **self._credentials()}
         if "/log" not in path and "watch=true" not in path:
             headers["Accept-Encoding"] = "gzip"

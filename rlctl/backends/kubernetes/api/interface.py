@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import socket
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,6 @@ KINDS: Mapping[str, Kind] = {
         Kind("ResourceQuota", "v1", "resourcequotas"),
         Kind("Deployment", "apps/v1", "deployments"),
         Kind("StatefulSet", "apps/v1", "statefulsets"),
-        Kind("ReplicaSet", "apps/v1", "replicasets"),
         Kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
         Kind("NetworkPolicy", "networking.k8s.io/v1", "networkpolicies"),
         Kind("Role", "rbac.authorization.k8s.io/v1", "roles"),
@@ -173,6 +173,13 @@ class Api(Protocol):
 
     def raw(self, path: str) -> Any:
         """GET of any path, decoded JSON: storage classes, nodes, API groups."""
+
+
+def in_context(api: Api, command: str) -> str:
+    """A printed command whose kubectl names the cluster of `api`: the user's own may have another context."""
+    if api.context == IN_CLUSTER:
+        return command
+    return re.sub(r"\bkubectl(?= (?!--context))", lambda _: f"kubectl --context {shlex.quote(api.context)}", command)
 
 
 def kubectl(api: Api, *, namespaced: bool = True) -> str:

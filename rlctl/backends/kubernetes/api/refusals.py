@@ -157,6 +157,13 @@ def unread(error: ApiError) -> str:
 
 def _forbidden(error: ApiError, verb: str, key: Key, namespace: str) -> ApiError:
     user = _USER.search(error.message)
+    if "because it is being terminated" in error.message:
+        return ApiError(
+            f"namespace {namespace} is being deleted: nothing can be created in it",
+            status=403,
+            key=key,
+            hint="Wait until it is gone, or choose another with -n.",
+        )
     if not lacks_right(error):  # a webhook, a policy, a LimitRange
         return ApiError(
             f"{key} was refused in namespace {namespace}: {error.message}",

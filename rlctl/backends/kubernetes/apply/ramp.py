@@ -21,7 +21,8 @@ from rlctl.backends.kubernetes.run_state import record as records
 from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.errors import Conflict, TimedOut, WorkloadFailed
+from rlctl.backends.run_states import ENDS
+from rlctl.errors import Conflict, RlctlError, TimedOut, WorkloadFailed
 from rlctl.spec.names import selector
 
 CANARY: Final = 10
@@ -82,15 +83,25 @@ def go_on(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
         Conflict: another command has changed the number meanwhile, or another field manager has set it.
     """
     lives = {key: session.api.get(key) for key in wanted}
+    asked = 0
     while True:
         there = {key: live for key, live in lives.items() if live is not None}
         now, ready = _numbers(there, wanted)
-        if not _differs(there, wanted):
+        if not _differs(there, wanted) or (sum(now.values()) < asked and _is_over(session)):
             return
         step = next_step(now, ready, {key: wanted[key] for key in now})
         if step:
             yield from _write(session, run, state, step, wanted, verb)
+            asked = sum((now | step).values())
         lives = _wait(session, run, state, wanted)
+
+
+def _is_over(session: Session) -> bool:
+    """Whether the run has ended meanwhile, so that its manager scales its actors to 0."""
+    try:
+        return session.ask("/status", None).get("phase") in ENDS
+    except RlctlError:
+        return False
 
 
 def _numbers(there: Mapping[Key, Object], wanted: Mapping[Key, int]) -> tuple[dict[Key, int], dict[Key, int]]:

@@ -147,7 +147,7 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
         check_owner(session, record, "up", uid=wanted.uid)
     previous = None if record is None else stored_revision(api, wanted.run, wanted.uid, record.state.revision)
     live = _read(session, wanted)
-    core, actor = api.get(keys.core_key(wanted.run)), api.get(keys.actor_key(wanted.run))
+    core, actor = _get(session, keys.core_key(wanted.run)), _get(session, keys.actor_key(wanted.run))
     there = [thing for thing in (*live.values(), core, actor) if thing is not None]
     _check_foreign(there, wanted, api.namespace)
     stored = None if record is None else record.state

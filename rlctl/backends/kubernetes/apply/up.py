@@ -19,7 +19,7 @@ from typing import Final
 
 from rlctl.backends.base import Applied
 from rlctl.backends.kubernetes.api.interface import ApiError, Key, Object, kubectl
-from rlctl.backends.kubernetes.api.refusals import GO_ON
+from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, GO_ON, lasting
 from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply import ramp, revisions
 from rlctl.backends.kubernetes.apply.conflicts import check, conflict_of
@@ -220,8 +220,11 @@ class _Up:
             live = self._wanted.live_with(self._seen.state.replicas)
             answer = self._session.ask("/reload", {"live": live})
         except RlctlError as error:
+            lasts = any(isinstance(one, RlctlError) and lasting(one) for one in (error, error.__cause__))
             raise PartlyApplied(
-                f"the live fields did not reach the manager: {error.message}", hint=GO_ON, objects=(manager,)
+                f"the live fields did not reach the manager: {error.message}",
+                hint=FORWARD_RIGHT if lasts else GO_ON,
+                objects=(manager,),
             ) from error
         goes_on = isinstance(answer, dict) and answer.get("resumed") is True
         changed = self._seen.record is None or self._seen.record.live_sent != self._seen.live_hash

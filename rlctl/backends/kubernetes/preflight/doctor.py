@@ -40,7 +40,7 @@ _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("", "persistentvolumeclaims", _WRITE),
     ("", "pods", ("get", "list")),
     ("", "pods/log", ("get",)),
-    ("", "pods/portforward", ("create",)),
+    ("", "pods/portforward", ("get", "create")),  # a WebSocket is a GET; from Kubernetes 1.35 it takes both
     ("apps", "deployments", (*_WRITE, "watch")),
     ("apps", "statefulsets", (*_WRITE, "watch")),
     ("policy", "poddisruptionbudgets", _WRITE),
@@ -52,6 +52,8 @@ _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
     ("", "pods", ("create", "delete"), "files of a run that is taken down, such as its models, cannot be had"),
     ("", "pods", ("watch",), "`down --volumes` cannot remove what a run has written to a claim of yours"),
+    ("apps", "deployments/scale", ("patch",), "the manager's Role is refused, so finished runs keep their pods"),
+    ("apps", "statefulsets/scale", ("patch",), "the manager's Role is refused, so finished runs keep their pods"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
     ("rbac.authorization.k8s.io", "rolebindings", ("create",), "finished runs keep their pods until `rlctl down`"),
 )
@@ -71,7 +73,11 @@ def checks(api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) ->
         return reached
     found = list(reached)
     for part in (_namespace, _rights, _wishes, _classes, _quotas, api_port.checks, _extras):
-        found += part(api)
+        try:
+            found += part(api)
+        except ApiError as error:  # the other checks go on
+            name = "api port" if part is api_port.checks else part.__name__.strip("_")
+            found.append(Check(name, "not checked", unread(error)))
     return [*found, *_clock(api, now)]
 
 
@@ -104,7 +110,10 @@ def _number(version: str) -> tuple[int, int] | None:
 
 def _namespace(api: Api) -> Iterator[Check]:
     level, why = psa_level(api)
-    if why == "missing":
+    if why == "terminating":
+        text = f"namespace {api.namespace} is being deleted: nothing can be created in it"
+        yield Check("namespace", "problem", text, "wait until it is gone, or choose another with -n")
+    elif why == "missing":
         text = f"there is no namespace {api.namespace}"
         yield Check("namespace", "problem", text, f"{kubectl(api, namespaced=False)} create namespace {api.namespace}")
     elif why:
@@ -115,11 +124,15 @@ def _namespace(api: Api) -> Iterator[Check]:
 
 
 def psa_level(api: Api) -> tuple[str, str]:
-    """Pod Security level that the namespace enforces, and why it is unknown: "missing", "forbidden", ...; "": known."""
+    """Pod Security level that the namespace enforces, and why it is unknown: "missing", "terminating", "forbidden" or
+    the like; "": known.
+    """
     try:
         found = api.raw(f"/api/v1/namespaces/{api.namespace}")
     except ApiError as error:
         return "", "missing" if error.status == 404 else unread(error)
+    if (found.get("status") or {}).get("phase") == "Terminating":
+        return "", "terminating"
     labels = (found.get("metadata") or {}).get("labels") or {}
     return str(labels.get("pod-security.kubernetes.io/enforce", "privileged")), ""
 
@@ -201,6 +214,11 @@ def _quotas(api: Api) -> Iterator[Check]:
     if not quotas:
         yield Check("quota", "ok", f"namespace {api.namespace} has no quota")
     for quota in quotas:
+        spec = quota.get("spec") or {}
+        if spec.get("scopes") or spec.get("scopeSelector"):
+            again = f"{kubectl(api)} describe quota {name_of(quota)}"
+            yield Check("quota", "not checked", f"quota {name_of(quota)} counts some pods only (scopes)", again)
+            continue
         rooms = admission.room(quota)
         told = [
             f"{name} {admission.shown(name, used)} of {admission.shown(name, most)}"

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from rlctl.backends.base import Sizes, no_sizes
-from rlctl.backends.kubernetes.api.interface import Api, Key, Object
+from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key, Object
 from rlctl.backends.kubernetes.api.quantity import amount
+from rlctl.backends.kubernetes.api.refusals import in_words
 from rlctl.backends.kubernetes.diagnose.causes.base import containers
 from rlctl.backends.kubernetes.run_state import desired_state
 from rlctl.backends.kubernetes.run_state.inventory import role_of
@@ -65,7 +66,11 @@ def of(api: Api, plan: Plan, documents: Iterable[Document], sizes: Sizes = no_si
         pods |= dict.fromkeys(workloads, 1) if count is None else desired_state.shares(workloads, count)
     live: dict[Key, int] = {}
     for kind in names.WORKLOADS:
-        for found in api.list(kind, labels=names.selector(plan.run)).items:
+        try:
+            listed = api.list(kind, labels=names.selector(plan.run)).items
+        except ApiError as error:
+            raise in_words(error, "list", Key(kind, plan.run), api, written=False) from error
+        for found in listed:
             live[Key(kind, found["metadata"]["name"])] = int((found.get("status") or {}).get("replicas") or 0)
     return Fleet(known, pods, live, sizes)
 

@@ -22,11 +22,14 @@ _SHARED_ENDS: Final = ("cephfs.csi.ceph.com", "/nfs-subdir-external-provisioner"
 _ALONE: Final[Mapping[str, str]] = {
     "com.tencent.cloud.csi.cbs": "CBS", "ebs.csi.aws.com": "EBS", "pd.csi.storage.gke.io": "Persistent Disk",
     "disk.csi.azure.com": "Azure Disk", "diskplugin.csi.alibabacloud.com": "cloud disk", "disk.csi.everest.io": "EVS",
-    "rancher.io/local-path": "local-path", "kubernetes.io/no-provisioner": "local volumes",
     "kubernetes.io/aws-ebs": "EBS", "kubernetes.io/gce-pd": "Persistent Disk", "cloud.tencent.com/qcloud-cbs": "CBS",
     "topolvm.io": "TopoLVM", "local.csi.openebs.io": "OpenEBS local", "microk8s.io/hostpath": "hostpath",
+}  # fmt: skip
+_EITHER: Final[Mapping[str, str]] = {
+    "rancher.io/local-path": "local-path", "kubernetes.io/no-provisioner": "volumes made by hand",
     "k8s.io/minikube-hostpath": "hostpath",
 }  # fmt: skip
+"""Provisioners whose volumes are shared where they are set up so, or where there is one node."""
 _ALONE_ENDS: Final = ("rbd.csi.ceph.com",)
 MIB_PER_S: Final[Mapping[str, float]] = {
     "com.tencent.cloud.csi.cfs": 300.0, "com.tencent.cloud.csi.cfsturbo": 1024.0, "efs.csi.aws.com": 500.0,
@@ -55,7 +58,8 @@ class StorageClass:
 
     @property
     def product(self) -> str:
-        return _SHARED.get(self.provisioner) or _ALONE.get(self.provisioner) or self.provisioner
+        known = {**_SHARED, **_ALONE, **_EITHER}
+        return known.get(self.provisioner, self.provisioner)
 
 
 def read(api: Api) -> list[StorageClass] | str:

@@ -15,7 +15,7 @@ from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.errors import Unreadable
 from rlctl.spec.names import UID, selector, state_name, volume_name
 
-_NOT_OURS: Final = ("Pod", "Event", "ResourceQuota", "ReplicaSet", "Lease")
+_NOT_OURS: Final = ("Pod", "Event", "ResourceQuota", "Lease")
 """Kinds that controllers create, or that no inventory names."""
 _MOST: Final = 5000
 

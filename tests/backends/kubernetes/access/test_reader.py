@@ -253,6 +253,13 @@ def test_without_the_right_to_make_it_the_right_is_named(down: Lab, kind: str) -
     assert not readers(down)
 
 
+def test_what_could_not_be_made_is_not_said_to_stay(down: Lab) -> None:
+    down.api.refuse = lambda method, key: forbidden(key, method.lower()) if key.kind == "Pod" else None
+    with pytest.raises(BackendUnreachable), down.backend().stored_files("pong"):
+        pass
+    assert not [text for text in down.notes if "stays" in text]
+
+
 def test_without_the_right_to_reach_it_that_is_told_at_once(down: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(pod: str, port: int) -> Any:
         raise forbidden(Key("Pod", pod), "create")
@@ -294,7 +301,9 @@ def test_a_pod_that_no_node_takes_is_waited_for_with_the_reason(down: Lab, monke
     monkeypatch.setattr(reader, "PATIENCE_S", 30.0)
     with pytest.raises(TimedOut, match=r"has not answered for 30 s: .*cpu") as error:
         read(down)
-    assert error.value.hint.startswith("kubectl -n rl get events --field-selector involvedObject.name=pong-reader-")
+    assert error.value.hint.startswith(
+        "kubectl --context fake -n rl get events --field-selector involvedObject.name=pong-reader-"
+    )
     assert any("cpu" in line and "since 1" in line for line in down.waited)
     assert not readers(down)
 

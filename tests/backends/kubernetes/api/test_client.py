@@ -69,6 +69,15 @@ def test_the_token_and_the_name_of_the_program_are_sent(api: Calls, server: Serv
     assert headers["user-agent"].startswith("rlctl/")
 
 
+def test_credentials_that_changed_in_the_kubeconfig_are_read_again(api: Calls, server: Server, tmp_path: Path) -> None:
+    api.version()
+    path = tmp_path / "config"
+    path.write_text(path.read_text().replace("secret-token", "another-token"))
+    server.planned = [(401, {}, {"message": "Unauthorized"})]
+    assert api.version() == "v1.34.1"
+    assert server.headers_said[-1]["authorization"] == "Bearer another-token"
+
+
 def test_apply_is_sent_as_a_patch_of_its_own_type(api: Calls, server: Server) -> None:
     api.apply(THING, manager="rlctl", dry_run=True)
     method, _, query, content_type, body = server.said[-1]

@@ -318,6 +318,16 @@ def test_the_folder_of_an_unreadable_run_is_tried_again_after_a_cleaning_pod_tha
     assert lab.there() == {"PersistentVolumeClaim shared"}
 
 
+def test_a_pod_of_the_cleaning_pods_name_that_is_not_ours_is_not_taken_for_it(lab: Lab) -> None:
+    lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
+    lab.up(storage={"claim": "shared"})
+    foreign = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pong-clean"}, "spec": {"containers": [{}]}}
+    lab.api.put({**foreign, "status": {"phase": "Running"}})
+    with pytest.raises(Conflict, match="Pod pong-clean"):
+        lab.down(volumes=True)
+    assert "ConfigMap pong-state" in lab.there(), "the record stays, as the folder does"
+
+
 def test_a_cleaning_pod_that_is_still_at_work_is_waited_for(lab: Lab) -> None:
     lab.api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "shared"}, "spec": {}})
     lab.up(storage={"claim": "shared"})

@@ -118,6 +118,16 @@ def test_a_run_that_was_released_at_its_end_comes_back_with_up(lab: Lab) -> None
     assert lab.replicas("pong-actor-0") == 4
 
 
+def test_actors_that_a_run_gives_back_at_its_end_are_not_asked_for_again(lab: Lab) -> None:
+    lab.up(roles={"actor": {"replicas": 64}})
+    lab.settle()
+    set_replicas(lab, 0, "rlctl-scale")
+    lab.api.manager = lambda method, path, body: (200, {"phase": "finished", "changes": [], "resumed": False})
+    lab.api.on_tick = lambda: set_replicas(lab, 0, "rlctl-scale")
+    lab.up(roles={"actor": {"replicas": 64}}, algorithm={"name": "impala", "lr": 0.002})
+    assert lab.replicas("pong-actor-0") == 0
+
+
 def test_what_is_released_while_up_writes_comes_back_when_the_manager_goes_on(lab: Lab) -> None:
     lab.up()
     lab.settle()

@@ -171,6 +171,9 @@ def test_a_server_that_does_not_tell_rights_is_not_checked() -> None:
             "not checked",
             "whether these classes share between nodes is not known to rlctl: own (by example.com/disk); default: own",
         ),
+        ([("hand", "kubernetes.io/no-provisioner", True)], "not checked",
+         "whether these classes share between nodes is not known to rlctl: hand (by kubernetes.io/no-provisioner);"
+         " default: hand"),
         ([("fs", "rook-ceph.cephfs.csi.ceph.com", True)], "ok",
          "classes that share between nodes: fs (rook-ceph.cephfs.csi.ceph.com); default: fs"),
     ],
@@ -201,6 +204,34 @@ def test_a_quota_is_shown_with_what_is_left_of_it(used: str, told: str, text: st
     })  # fmt: skip
 
     assert verdict(api, "quota") == (told, text)
+
+
+def test_a_quota_that_counts_other_pods_is_none_of_ours() -> None:
+    api = cluster()
+    status = {"hard": {"pods": "0"}, "used": {"pods": "0"}}
+    named = {"kind": "ResourceQuota", "metadata": {"name": "team"}, "spec": {"scopes": ["BestEffort"]}}
+    api.objects.append({**named, "status": status})
+    assert verdict(api, "quota") == ("not checked", "quota team counts some pods only (scopes)")
+
+
+def test_a_namespace_that_is_being_deleted_is_a_problem() -> None:
+    api = cluster()
+    api.answers[NAMESPACE] = {"metadata": {}, "status": {"phase": "Terminating"}}
+    assert verdict(api, "namespace") == (
+        "problem", "namespace team-a is being deleted: nothing can be created in it"
+    )  # fmt: skip
+
+
+def test_a_check_that_the_server_breaks_off_does_not_take_the_others_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = cluster()
+
+    def may(verb: str, resource: str, **of: str) -> bool:
+        raise ApiError("too many requests", status=429)
+
+    monkeypatch.setattr(api, "may", may)
+    found = {each.name: each for each in doctor.checks(api, lambda: NOW)}
+    assert (found["rights"].verdict, found["rights"].text) == ("not checked", "too many requests")
+    assert found["storage"].verdict == "ok"
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,7 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
         return Cause("quota-unstated", text, "failed", said, f"kubectl{ns} describe quota {missing[1]}", True)
     if policy := re.search(r'violates PodSecurity "([^"]+)": (.+)', message, re.DOTALL):
         text = f"the namespace's Pod Security level {policy[1]} forbids these pods: {_without_details(policy[2])}"
-        admin = f"rlctl render --admin{ns or ' -n NAMESPACE'} --user NAME"
-        again = f"remove what your patch adds to the pod, or ask for the namespace's level: {admin}"
+        again = "remove what your patch adds to the pod, or ask the administrator for another level of the namespace"
         return Cause("pod-security", text, "failed", said, again, True, key=policy[2])
     if "security context constraint" in message:
         text = "no security context constraint of the cluster allows these pods"
