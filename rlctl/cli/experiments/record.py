@@ -13,7 +13,7 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -90,8 +90,11 @@ class Sweep:
         Raises:
             BackendUnreachable: it cannot be written.
         """
+        common = next(iter(self.specs.values()), {})  # of the others what differs: it is written for each trial
         with reported(f"cannot record sweep {self.name}"):
-            write(self.folder / "sweep.json", to_json({"format": FORMAT, **asdict(self)}))
+            specs = {key: _differing(common, spec) for key, spec in self.specs.items()}
+            stored = {**asdict(replace(self, specs={})), "common": common, "specs": specs}
+            write(self.folder / "sweep.json", to_json({"format": FORMAT, **stored}))
 
     def count(self, *states: State) -> int:
         return sum(trial.state in states for trial in self.trials)
@@ -105,6 +108,11 @@ class Sweep:
         """Add a trial with the next number."""
         self.trials.append(Trial(f"{self.name}-{len(self.trials) + 1}", settings, seed, suggestion=suggestion))
         return self.trials[-1]
+
+
+def _differing(common: Mapping[str, Any], spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a flat spec that another has not; None: it lacks one."""
+    return {path: spec.get(path) for path in {**common, **spec} if spec.get(path) != common.get(path)}
 
 
 class DamagedRecord(BackendUnreachable):
@@ -151,6 +159,10 @@ def find(name: str) -> Sweep | None:
         value = json.loads(stored)
         if not isinstance(value, dict) or value.get("format") != FORMAT:
             raise ValueError(f"not a JSON object of format {FORMAT}, which this rlctl knows")
+        common, specs = value.pop("common", {}), value.get("specs", {})  # release 0.1 wrote all of each spec
+        if not isinstance(specs, dict) or not all(isinstance(one, dict) for one in (common, *specs.values())):
+            raise ValueError("its specs are no JSON objects")
+        value["specs"] = {key: {**common, **spec} for key, spec in specs.items()}
         found = TypeAdapter(Sweep).validate_python(value)
         _check(found, name)
     except ValidationError as error:

@@ -10,6 +10,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -44,6 +45,17 @@ def spec(rlctl: Rlctl) -> str:
 
 def states(name: str = "pole") -> dict[str, str]:
     return {trial.run: trial.state for trial in record.known(name).trials}
+
+
+def test_a_record_has_what_its_specs_have_in_common_once(homes: Path) -> None:
+    specs = {"lr=1": {"a": 1, "lr": 1}, "lr=2": {"a": 1, "lr": 2}, "dqn": {"a": 1}}
+    sweep = record.Sweep("few", "2026-11-21T04:00:00Z", "spec.yaml", "local", None, None, specs=specs)
+    sweep.folder.mkdir(parents=True)
+    sweep.save()
+    stored = json.loads((sweep.folder / "sweep.json").read_text())
+    assert stored["specs"] == {"lr=1": {}, "lr=2": {"lr": 2}, "dqn": {"lr": None}}
+    found = record.known("few").specs
+    assert found == {**specs, "dqn": {"a": 1, "lr": None}}
 
 
 def test_every_combination_of_settings_and_seed_is_a_run_of_its_own(rlctl: Rlctl, spec: str) -> None:
