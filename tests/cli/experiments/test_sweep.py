@@ -10,7 +10,6 @@ import sqlite3
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,7 +46,7 @@ def states(name: str = "pole") -> dict[str, str]:
     return {trial.run: trial.state for trial in record.known(name).trials}
 
 
-def test_a_record_has_what_its_specs_have_in_common_once(homes: Path) -> None:
+def test_a_record_has_what_its_specs_have_in_common_once(rlctl: Rlctl) -> None:
     specs = {"lr=1": {"a": 1, "lr": 1}, "lr=2": {"a": 1, "lr": 2}, "dqn": {"a": 1}}
     sweep = record.Sweep("few", "2026-11-21T04:00:00Z", "spec.yaml", "local", None, None, specs=specs)
     sweep.folder.mkdir(parents=True)
