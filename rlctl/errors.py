@@ -130,6 +130,10 @@ class TimedOut(RlctlError):
     reason = "timeout"
 
 
+class Left(TimedOut):
+    """A wait in which nothing is written was left, by Ctrl-C or --timeout; the same command goes on."""
+
+
 class WorkloadFailed(RlctlError):
     exit_code = 7
     reason = "workload_failed"

@@ -186,6 +186,8 @@ class Backend(Protocol):
     """Callback for a sentence worth a line that is no error; the caller of the verbs sets it."""
     waiting: Say
     """Callback for a line every ten seconds that a verb waits; the caller of the verbs sets it."""
+    leave: Callable[[], bool]
+    """True once a wait that holds no lock is to be left; the caller of the verbs sets it."""
     force_conflicts: bool
     """Take over fields owned by others, and runs started by another user; without effect where only one user has runs.
     The caller of the verbs sets it."""

@@ -76,6 +76,7 @@ class MemoryBackend(Remembering):
         self._minted = 0
         self._roots: dict[str, Path] = {}  # uid -> folder that its place claims
         self.waiting: Say = lambda text: None
+        self.leave: Callable[[], bool] = lambda: False
         self.note: Say = lambda text: None
         self.force_conflicts = False
         self.image_sizes: Sizes = no_sizes

@@ -98,6 +98,7 @@ class KubernetesBackend:
         self.take_over: frozenset[str] = frozenset()
         self.note: Say = lambda text: None
         self.waiting: Say = lambda text: None
+        self.leave: Callable[[], bool] = lambda: False
         self.image_sizes: Sizes = no_sizes
 
     @property
@@ -159,6 +160,7 @@ class KubernetesBackend:
             now=self._now,
             note=lambda text: self.note(text),
             waiting=lambda text: self.waiting(text),
+            leave=lambda: self.leave(),
             trouble=lambda state: listing.processes(api, state),
             ask=lambda path, body: control.ask(api, run, "GET" if body is None else "POST", path, body),
             force=self.force_conflicts,

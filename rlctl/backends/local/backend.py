@@ -58,6 +58,7 @@ class LocalBackend:
     def __init__(self) -> None:
         self.note: Say = quiet
         self.waiting: Say = quiet
+        self.leave: Callable[[], bool] = lambda: False  # its waits are short
         self.force_conflicts = False
         self.image_sizes: Sizes = no_sizes
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from rlctl.cli.apply.applied import follow, nothing_done
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.run.prepare import Prepared, by_field
-from rlctl.errors import PartlyApplied, RlctlError, TimedOut, WorkloadFailed
+from rlctl.errors import Left, PartlyApplied, RlctlError, TimedOut, WorkloadFailed
 
 MOST_MODULES: Final = 10_000
 """Files below `code.path` that are looked at, at most, whether they are newer than what runs."""
@@ -29,7 +29,7 @@ def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial 
         policy: initial policy of a new run.
 
     Raises:
-        PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: raised by the target.
+        Left, PartlyApplied, WorkloadFailed, TimedOut, Conflict, BackendUnreachable: raised by the target.
     """
     state = prepared.state
     for change in by_field(prepared.changes):
@@ -41,6 +41,8 @@ def bring_up(world: World, prepared: Prepared, *, atomic: bool, policy: Initial 
                 world.say(f"keeping {replicas} of {role} (the spec says {wanted}, and did before)")
     try:
         done = follow(world, prepared.backend.apply(prepared.plan, prepared.documents, prepared.stored, initial=policy))
+    except Left:  # nothing has failed
+        raise
     except (PartlyApplied, WorkloadFailed, TimedOut) as error:  # a target may see at once that it will not run
         if atomic:
             undone = undo(world, prepared)

@@ -23,7 +23,7 @@ from rlctl.cli.run.clusters import where
 from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_notes
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
 from rlctl.cli.text import span
-from rlctl.errors import RlctlError, TimedOut
+from rlctl.errors import Left, RlctlError, TimedOut
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
@@ -102,7 +102,23 @@ def up(
             if interrupts.asked:
                 raise Signalled(130, f"nothing of {run} was changed")
             prepared.backend.force_conflicts = force_conflicts
-            done = UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
+            began = world.clock()
+
+            def late() -> bool:
+                return timeout_s is not None and world.clock() - began >= timeout_s
+
+            prepared.backend.leave = lambda: interrupts.asked or late()
+            try:
+                done = UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
+            except Left as left:
+                if late():
+                    raise
+                so_far = f"  so far        {left.message}; the same command goes on"
+                told = f"left {run}; it goes on\n{so_far}\n{_come_back(run)}"
+                if wait or atomic:
+                    raise Signalled(130, told) from None
+                world.say(told)
+                return 0
             if nothing_done(done.applied) and not world.quiet:
                 say_newer_code(world, prepared)
         if wait or atomic:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rlctl.backends.base import Applied, Document, RunState
-from rlctl.errors import Conflict
+from rlctl.errors import Conflict, Left
 from rlctl.plan import Plan
 from rlctl.probe import Probed
 from rlctl.spec.problems.messages import Fault
@@ -183,6 +183,46 @@ def test_ctrl_c_twice_leaves_at_once(rlctl: Rlctl) -> None:
     result = rlctl("up", rlctl.spec)
     assert result.code == 130
     assert "it goes on" in result.err
+
+
+class Slow(MemoryBackend):
+    """Waits for actors after it has written."""
+
+    def apply(
+        self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], **more: Any
+    ) -> Iterator[Applied]:
+        yield from super().apply(plan, documents, spec, **more)
+        while not self.leave():
+            self.sleep(1)
+        raise Left(
+            "10 of 64 actors of run pole are asked for, and 0 are ready", hint="The same command asks for the rest."
+        )
+
+    def sleep(self, seconds: float) -> None:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--wait",), 130), (("--atomic",), 130)])
+def test_ctrl_c_while_up_waits_for_actors_leaves(rlctl: Rlctl, more: tuple[str, ...], code: int) -> None:
+    rlctl.backend = slow = Slow(now=rlctl.now)
+    slow.sleep = lambda seconds: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+    result = rlctl("up", rlctl.spec, *more)
+    assert result.code == code
+    assert "left pole; it goes on" in result.err
+    assert "10 of 64 actors of run pole are asked for" in result.err
+    assert len(slow.processes("pole")) == 6, "nothing is undone"
+
+
+def test_a_timeout_while_up_waits_for_actors_is_kept(rlctl: Rlctl) -> None:
+    rlctl.backend = slow = Slow(now=rlctl.now)
+
+    def sleep(seconds: float) -> None:
+        rlctl.time_s += 30
+
+    slow.sleep = sleep  # type: ignore[method-assign]
+    result = rlctl("up", rlctl.spec, "--timeout", "2m")
+    assert result.code == 6
+    assert "The same command asks for the rest" in result.err
 
 
 def test_ctrl_c_while_documents_are_written_lets_them_be_finished(rlctl: Rlctl) -> None:

@@ -13,7 +13,7 @@ from rlctl.backends.files import POLICY_FILES, reported
 from rlctl.backends.kubernetes.api.refusals import FORWARD_RIGHT, GO_ON, lasting
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.manager_api import persist
-from rlctl.errors import BackendUnreachable, PartlyApplied, RlctlError, WorkloadFailed
+from rlctl.errors import BackendUnreachable, Left, PartlyApplied, RlctlError, WorkloadFailed
 
 PIECE_BYTES: Final = 2**18
 PATIENCE_S: Final = 600.0
@@ -76,6 +76,10 @@ def _await_files(session: Session, state: RunState) -> dict[str, object]:
                         f"the manager, which takes the policy that the run begins with, cannot run: {process.reason}",
                         hint=process.next or "rlctl status says more.",
                     )
+        if session.leave():
+            raise Left(
+                f"the policy that run {state.run} begins with has not been brought to its manager yet", hint=GO_ON
+            )
         if patience.over(f"the manager of run {state.run}, which takes the policy that it begins with"):
             raise PartlyApplied(
                 f"the manager of run {state.run}, which takes the policy that it begins with, has not answered for "

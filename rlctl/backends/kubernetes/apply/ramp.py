@@ -22,7 +22,7 @@ from rlctl.backends.kubernetes.run_state import replicas
 from rlctl.backends.kubernetes.run_state.owner import check_ours
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.run_states import ENDS
-from rlctl.errors import Conflict, RlctlError, TimedOut, WorkloadFailed
+from rlctl.errors import Conflict, Left, RlctlError, TimedOut, WorkloadFailed
 from rlctl.spec.names import selector
 
 CANARY: Final = 10
@@ -80,6 +80,7 @@ def go_on(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
     Raises:
         WorkloadFailed: the first actors cannot run.
         TimedOut: no more actors become ready.
+        Left: the user does not wait for them.
         Conflict: another command has changed the number meanwhile, or another field manager has set it.
     """
     lives = {key: session.api.get(key) for key in wanted}
@@ -171,6 +172,12 @@ def _wait(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
             looked = moment
             _check_trouble(session.trouble(state))
         total = sum(wanted.values())
+        if session.leave():
+            raise Left(
+                f"{sum(now.values())} of {total} actors of run {run} are asked for, and {up} are ready",
+                hint="The same command asks for the rest.",
+                objects=tuple(map(str, wanted)),
+            )
         if patience.over(f"{total} actors of run {run}, of which {up} are ready and {sum(now.values())} asked for"):
             raise TimedOut(
                 f"{up} of {total} actors of run {run} are ready, {sum(now.values())} are asked for, and for "

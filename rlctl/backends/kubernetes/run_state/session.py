@@ -20,6 +20,7 @@ class Session:
     Args:
         note: called with a sentence that is worth a line and no error.
         waiting: called with a line for every ten seconds of a wait.
+        leave: True once a wait that holds no lock is to be left.
         trouble: returns the processes of a run that do not run; called while waiting for the first actors.
         ask: GET `path` from the manager of the run, or POST it with a body.
         force: take over fields of other field managers.
@@ -39,6 +40,7 @@ class Session:
     now: Callable[[], datetime] = lambda: datetime.now(UTC)
     note: Say = quiet
     waiting: Say = quiet
+    leave: Callable[[], bool] = lambda: False
     trouble: Callable[[RunState], list[Process]] = lambda state: []
     force: bool = False
     home_uid: str | None = None

@@ -11,8 +11,8 @@ from rlctl.backends.kubernetes.api.interface import Key, Object
 from rlctl.backends.kubernetes.apply import ramp
 from rlctl.backends.kubernetes.diagnose import rollout
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.errors import Conflict, RlctlError, TimedOut, WorkloadFailed
-from tests.backends.kubernetes.fakes.lab import ALICE, Lab
+from rlctl.errors import Conflict, Left, RlctlError, TimedOut, WorkloadFailed
+from tests.backends.kubernetes.fakes.lab import ALICE, Lab, spec_of
 
 ACTORS = Key("Deployment", "pong-actor-0")
 
@@ -126,6 +126,17 @@ def test_actors_that_a_run_gives_back_at_its_end_are_not_asked_for_again(lab: La
     lab.api.on_tick = lambda: set_replicas(lab, 0, "rlctl-scale")
     lab.up(roles={"actor": {"replicas": 64}}, algorithm={"name": "impala", "lr": 0.002})
     assert lab.replicas("pong-actor-0") == 0
+
+
+def test_a_ramp_of_actors_can_be_left(lab: Lab) -> None:
+    spec = spec_of(roles={"actor": {"replicas": 64}})
+    plan, rendered = lab.plan(spec)
+    backend = lab.backend()
+    backend.leave = lambda: True
+    with pytest.raises(Left, match="10 of 64 actors of run pong are asked for"):
+        list(backend.apply(plan, rendered, spec.model_dump(mode="json")))
+    lab.up(roles={"actor": {"replicas": 64}})
+    assert lab.replicas("pong-actor-0") == 64
 
 
 def test_what_is_released_while_up_writes_comes_back_when_the_manager_goes_on(lab: Lab) -> None:
