@@ -10,6 +10,7 @@ RlctlError                 1   base: the answer is "no"
 ├── Conflict               5   another user owns it, or the change needs a new run
 │   └── Locked             5   another command holds its lock
 ├── TimedOut               6   the wait ran out; what was applied stays
+│   └── Left               6   a wait in which nothing is written was left; the same command goes on
 ├── WorkloadFailed         7   the run itself failed
 ├── PartlyApplied          8   applied in part; the same command again continues
 └── Refused                9   needs a confirmation (--yes) or --force
@@ -131,7 +132,7 @@ class TimedOut(RlctlError):
 
 
 class Left(TimedOut):
-    """A wait in which nothing is written was left, by Ctrl-C or --timeout; the same command goes on."""
+    """A wait in which nothing is written was left, by Ctrl-C or --timeout."""
 
 
 class WorkloadFailed(RlctlError):

@@ -45,9 +45,16 @@ def unusable(what: str, error: OSError) -> BackendUnreachable:
     file = f"{error.filename}: " if error.filename else ""
     why = error.strerror or str(error) or type(error).__name__
     hint = _HINTS.get(error.errno or 0, "")
-    if "storage.path" in hint and str(error.filename).startswith(str(state_home())):  # index, locks, records of sweeps
+    if "storage.path" in hint and error.filename and _at_home(os.fsdecode(error.filename)):
         hint = "Change its owner or mode, or set XDG_STATE_HOME to a folder of your own that can be written."
     return BackendUnreachable(f"{what}: {file}{why}", hint=hint)
+
+
+def _at_home(file: str) -> bool:
+    """Whether a file lies in the state folder of this user, as index, locks and records of sweeps do."""
+    with suppress(UsageError):  # this user has none
+        return Path(file).is_relative_to(state_home())
+    return False
 
 
 @contextmanager

@@ -81,6 +81,17 @@ class ByMethod(Masked):
         return self.mask
 
 
+def test_a_game_that_is_cut_short_has_a_mask_of_the_observation_that_is_learned_from() -> None:
+    env = envs.make(f"{HERE}:ByMethod", envs=1, seeds=[0], kwargs={"kind": "multi"}, max_episode_steps=2)
+    slot = env.reset().slot
+    action = {"action": np.array([[0, 1]])}
+    decisions = env.step(slot, action)
+    decisions = env.step(decisions.slot, action)
+    assert decisions.truncated.tolist() == [True]
+    assert decisions.legal is not None
+    assert decisions.legal.tolist() == [[True, False, False, True, True]]
+
+
 class Pair(SyncVectorEnv):
     """A vector that keeps masks as Gymnasium's vectors do."""
 
@@ -175,5 +186,8 @@ class Continuous(gymnasium.Env[Any, Any]):
 @pytest.mark.parametrize("bits", [False, True])
 def test_a_mask_of_what_cannot_be_masked_is_refused_and_not_forgotten(bits: bool) -> None:
     env = envs.make(f"{HERE}:Continuous", envs=1, seeds=[0], kwargs={"bits": bits})
-    with pytest.raises(EnvRefused, match=r'tells info\["action_mask"\], but its action, .*, cannot be masked: only'):
+    with pytest.raises(
+        EnvRefused,
+        match=r'tells info\["action_mask"\], or has action_masks\(\), but its action, .*, cannot be masked: only',
+    ):
         env.reset()

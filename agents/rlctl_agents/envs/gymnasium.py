@@ -24,7 +24,7 @@ from rlctl_agents.envs.convert import Codec, GymLeaf, to_ours
 from rlctl_agents.envs.masks import MaskError, each_choice_has_one, flattened
 from rlctl_agents.envs.names import missing
 from rlctl_agents.envs.registered import unknown
-from rlctl_agents.envs.wrapping import LIFE, MASK, around
+from rlctl_agents.envs.wrapping import LIFE, MASK, MASKS, around
 from rlctl_agents.types.experience import Array, Arrays, Decisions
 from rlctl_agents.types.figures import info_numbers
 from rlctl_agents.types.spaces import Box, Spaces, choices, leaves
@@ -157,8 +157,9 @@ class _Vector(ABC):
         told = None if self._choices else self._told(0)
         if isinstance(told, Mapping) and MASK in told:
             raise EnvRefused(
-                f'{self._name} tells info["{MASK}"], but its action, {self._action.space}, cannot be masked: only '
-                "Discrete and MultiDiscrete can; take it out of info, or wrap the environment by DiscretizeAction"
+                f'{self._name} tells info["{MASK}"], or has {MASKS}(), but its action, {self._action.space}, '
+                "cannot be masked: only Discrete and MultiDiscrete can; take it out of info, or wrap the environment by "
+                "DiscretizeAction"
             )
         no = np.zeros(self.envs, np.bool_)
         self._ended, self._over, self._fresh_ones = no, False, ~no

@@ -92,7 +92,7 @@ class Repeated(gymnasium.Wrapper[Any, Any, Any, Any]):
 
 class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
     """Legal actions by the environment's method `action_masks()`: what it returns is put into `info`, unless that has a
-    mask already, or the episode has ended.
+    mask already, or the episode has terminated. One that was cut short has an observation to learn from.
     """
 
     def __init__(self, env: Any, masks: Callable[[], Any]) -> None:
@@ -101,11 +101,14 @@ class Masked(gymnasium.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, **given: Any) -> Any:
         obs, info = self.env.reset(**given)
-        return obs, {MASK: self._masks(), **info}
+        return obs, self._told(info)
 
     def step(self, action: Any) -> Any:
         obs, reward, terminated, truncated, info = self.env.step(action)
-        return obs, reward, terminated, truncated, info if terminated or truncated else {MASK: self._masks(), **info}
+        return obs, reward, terminated, truncated, info if terminated else self._told(info)
+
+    def _told(self, info: Any) -> Any:
+        return {MASK: self._masks(), **info} if isinstance(info, Mapping) else {MASK: self._masks()}
 
 
 class Lives(gymnasium.Wrapper[Any, Any, Any, Any]):

@@ -135,7 +135,8 @@ class Progress(msgspec.Struct):
 
     def measured(self, evaluation: Evaluation) -> None:
         """Add an evaluation to the learning curve."""
-        if self.evaluation is None or not evaluation.ref < self.evaluation.ref:  # another evaluator was quicker
+        older = self.evaluation is not None and evaluation.ref < self.evaluation.ref  # another evaluator was quicker
+        if evaluation.confirms or not older:
             self.evaluation = evaluation
         self.history.append((evaluation.steps, round(evaluation.wall_s, 3), evaluation.mean))
         if len(self.history) > HISTORY:

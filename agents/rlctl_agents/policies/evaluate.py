@@ -90,14 +90,16 @@ def played(
     seeds = environment_seeds(seed, np.arange(env.envs, dtype=np.int64))
 
     metrics, noted = metrics or Metrics(), clock()
+    before = metrics.values()[0].get("episodes", 0)
 
     def keep_going() -> bool:
         nonlocal noted
         watch()
         if clock() - noted >= NOTE_EVERY_S:
             noted, (counters, gauges, *_) = clock(), metrics.values()
+            done = counters.get("episodes", 0) - before
             print(
-                f"{'greedy' if greedy else 'sample'}: {counters.get('episodes', 0):.0f} of {episodes} episodes, "
+                f"{'greedy' if greedy else 'sample'}: {done:.0f} of {episodes} episodes, "
                 f"{gauges.get(ENDLESS, 0):,.0f} steps since one ended",
                 file=sys.stderr, flush=True,
             )  # fmt: skip

@@ -14,6 +14,7 @@ from rlctl_agents.envs.base import Env, EnvRefused, Renders
 from rlctl_agents.policies.evaluate import played
 from rlctl_agents.policies.show import gif, smaller
 from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import ENDLESS
 from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
 
 MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0
@@ -117,5 +118,6 @@ def recorded(
         games = played(env, algorithm, 1, seed=seed, greedy=greedy, progress=progress, watch=watch, metrics=metrics)
         film, seconds = recorder.end()
     finally:
+        metrics.set(ENDLESS, 0.0)  # whether it has ended or not
         env.close()
     return Recording(film, games.returns[0], games.lengths[0], round(seconds, 2))

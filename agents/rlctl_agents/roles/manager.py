@@ -6,9 +6,10 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -233,7 +234,9 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *,
     )
     opened.callback(run.end)
     context.control.events = run.events
-    generations = stored_generations(context.layout, run.status)
+    generations: list[dict[str, Any]] = []
+    with suppress(OSError):  # the volume does not let them be read just now
+        generations = stored_generations(context.layout, run.status)
     context.control.checkpoints = {"generations": generations, "wanted": {}}
     history = RunHistory(context.layout.results).view()
     context.show(status_page.StatusSnapshot.of(run.status, generations, history=history))

@@ -78,7 +78,7 @@ def fetched(
     """
     if is_folder(model):
         folder = Path(os.path.realpath(model))
-        if verify is not None and not folder.is_dir():
+        if verify is not None and not os.path.isdir(folder):
             raise UsageError(f"there is no folder {folder}", hint=_NAME_ONE)
         if verify is not None:
             signing.verify(folder, verify)

@@ -57,7 +57,8 @@ def backend_of(world: World, run: str, target: str | None) -> Backend:
     """
     entry = recorded(run)
     usual = world.environ.get("RLCTL_TARGET")
-    if entry is not None and usual and usual != entry.target and not target and not any(world.cluster):
+    said = target or any(world.cluster)
+    if entry is not None and usual in world.target_names() and usual != entry.target and not said:
         raise Conflict(
             f"run {run} is recorded for target {entry.target}, and RLCTL_TARGET is {usual}",
             hint=f"say which is meant: -t {entry.target}, or -t {usual}",

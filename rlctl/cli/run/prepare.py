@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -139,8 +141,14 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
 
 
 def _unknown(root: Path, run: str) -> list[str]:
-    found = root.parent.glob(f"{run}-{'[0-9a-f]' * 8}")
-    return sorted(str(path) for path in found if path != root and os.path.isdir(path / "run"))
+    """Folders of runs of that name beside one, of this user."""
+    named, found = re.compile(rf"{re.escape(run)}-[0-9a-f]{{8}}"), list[str]()
+    with suppress(OSError):
+        for name in sorted(os.listdir(root.parent)):
+            path = root.parent / name
+            if named.fullmatch(name) and path != root and (path / "run").stat().st_uid == os.getuid():
+                found.append(str(path))
+    return found
 
 
 def _make_room(run: str, target: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -15,7 +16,6 @@ from rlctl.cli.models.episodes import WHEN, Episode, chosen, is_name, recorded
 from rlctl.cli.models.fetched import Code, code_of
 from rlctl.cli.models.listing import whole
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
-from rlctl.cli.run.prepare import stored_spec
 from rlctl.cli.run.target import find, one_name
 from rlctl.cli.text import count, moment_of, number, table
 from rlctl.errors import RlctlError, UsageError
@@ -64,9 +64,9 @@ def repro(
         found = chosen(episodes, state.run, episode)
         if found.damaged:
             raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
-        _require_same_env(found, state)
         modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
         data = whole(files, "episodes", found.file)
+        _require_same_env(found.name, data, state)
     with tempfile.TemporaryFile() as file:  # the program that replaces this process reads it
         file.write(data)
         file.seek(0)
@@ -75,25 +75,24 @@ def repro(
     return 0
 
 
-def _require_same_env(episode: Episode, state: RunState) -> None:
+def _require_same_env(name: str, data: bytes, state: RunState) -> None:
     """Refuse an episode of another environment than the run's: classes that its header names are called here, and a
     process of the run has written it.
 
     Raises:
         RlctlError: it is of another one.
     """
-    from pydantic import ValidationError
-
     from rlctl.spec.schema import Env
 
     try:
-        theirs, ours = Env.model_validate(episode.header.get("env")), stored_spec(state).env
+        theirs = Env.model_validate(json.loads(data.partition(b"\n")[0])["env"])
+        ours = Env.model_validate(state.spec["env"])
         same = theirs.model_copy(update={"splits": ours.splits}) == ours  # which may change in a run
-    except ValidationError:
+    except (ValueError, KeyError, TypeError, RecursionError):
         same = False
     if not same:
         raise RlctlError(
-            f"episode {episode.name} of run {state.run} is not played: it names another environment than the run's",
+            f"episode {name} of run {state.run} is not played: it names another environment than the run's",
             hint=f"rlctl repro {state.run} lists the others; a process of the run, or its key, is in other hands",
         )
 

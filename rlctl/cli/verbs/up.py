@@ -111,20 +111,27 @@ def up(
             try:
                 done = UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
             except Left as left:
+                prepared.backend.leave = lambda: False
                 if late():
+                    left.hint = undo(world, prepared) if atomic else left.hint
                     raise
                 so_far = f"  so far        {left.message}; the same command goes on"
-                told = f"left {run}; it goes on\n{so_far}\n{_come_back(run)}"
+                told = f"left {run}\n{so_far}\n{_come_back(run)}"
                 if wait or atomic:
                     raise Signalled(130, told) from None
                 world.say(told)
+                world.document(_document(UpProgress(prepared, [], looked_at), take(world, prepared.backend, run)))
                 return 0
+            finally:
+                prepared.backend.leave = lambda: False
             if nothing_done(done.applied) and not world.quiet:
                 say_newer_code(world, prepared)
+        timeout_s = None if timeout_s is None else max(0.0, timeout_s - (world.clock() - began))
         if wait or atomic:
+            ready_s = span(READY_WITHIN, "--timeout") if timeout_s is None else timeout_s
             outcome = attach(
                 world, prepared.backend, run, interrupts=interrupts, progress=progress,
-                timeout_s=span(timeout or READY_WITHIN, "--timeout"), until_ready=True,
+                timeout_s=ready_s, until_ready=True,
             )  # fmt: skip
             return _end_wait(world, done, outcome, timeout or READY_WITHIN, atomic=atomic)
         if detach:

@@ -202,14 +202,28 @@ class Slow(MemoryBackend):
         raise NotImplementedError
 
 
-@pytest.mark.parametrize(("more", "code"), [((), 0), (("--wait",), 130), (("--atomic",), 130)])
+def test_a_timeout_of_atomic_while_up_waits_for_actors_undoes_it(rlctl: Rlctl) -> None:
+    rlctl.backend = slow = Slow(now=rlctl.now)
+
+    def sleep(seconds: float) -> None:
+        rlctl.time_s += 30
+
+    slow.sleep = sleep  # type: ignore[method-assign]
+    result = rlctl("up", rlctl.spec, "--atomic", "--timeout", "2m")
+    assert result.code == 6
+    assert "pole is removed again" in result.err
+    assert slow.find("pole") is None
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("-o", "json"), 0), (("--wait",), 130), (("--atomic",), 130)])
 def test_ctrl_c_while_up_waits_for_actors_leaves(rlctl: Rlctl, more: tuple[str, ...], code: int) -> None:
     rlctl.backend = slow = Slow(now=rlctl.now)
     slow.sleep = lambda seconds: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
     result = rlctl("up", rlctl.spec, *more)
     assert result.code == code
-    assert "left pole; it goes on" in result.err
+    assert "left pole\n" in result.err
     assert "10 of 64 actors of run pole are asked for" in result.err
+    assert more[:1] != ("-o",) or result.json["run"] == "pole"
     assert len(slow.processes("pole")) == 6, "nothing is undone"
 
 

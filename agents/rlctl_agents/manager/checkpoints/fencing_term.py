@@ -58,7 +58,8 @@ def _claimed(folder: Path, term: int) -> int:
         except OSError as error:
             raise OSError(error.errno, error.strerror, str(folder / "term")) from error
     for path in folder.glob(f"{_CLAIM}*"):
-        if path.name != f"{_CLAIM}{term}":
+        number = path.name.removeprefix(_CLAIM)
+        if number.isdigit() and int(number) < term:  # those above are of managers that began since
             with suppress(OSError):
                 path.unlink()
     return term

@@ -290,8 +290,6 @@ class Evaluations:
     def _quota(self, wanted: RequestedEvaluation, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
         above = self.selection.better_than(wanted.mode) if chosen else math.inf
-        if chosen and self._confirming is not None:  # what was lucky may be worse by the time this one is done
-            above = -math.inf
         evaluation, every = self._settings().evaluation, self._settings().evaluation.video_every
         rare = wanted.confirms or wanted.ref == self._last
         record = every is not None and wanted.mode == self._mode and (rare or self._ordered % every == 0)

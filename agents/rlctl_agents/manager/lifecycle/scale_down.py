@@ -179,20 +179,21 @@ class Release:
         if self._cluster is None or self._connect is None:
             self.said = "the pods of this run stay until `rlctl down`: its manager has no service account"
             return
-        count, told, failed = len(self._left), "", 0
+        count, told, failed = len(self._left), set[str](), 0
         while self._left:
             if self._cancelled.is_set():
                 return
             try:
                 self._cluster.scale_to_zero(self._left[0], self._connect)
             except OSError as error:
-                if str(error) != told:
-                    told = str(error)
+                new = str(error) not in told
+                told.add(str(error))
+                if new:
                     log.warning("cannot release the run's pods yet: %s", error)
                 failed += 1
                 self._left.append(self._left.pop(0))  # what this one lacks, the others may have
                 denied = isinstance(error, Denied)
-                if denied or failed == TOLD_AFTER:
+                if (denied and new) or failed == TOLD_AFTER:
                     self.said = self._stuck(error)
                 if self._sleep(DENIED_AGAIN_S if denied else AGAIN_S):
                     return

@@ -39,7 +39,7 @@ _INNER = 1000
 
 
 class ChartPoint(NamedTuple):
-    """ChartPoint of a curve."""
+    """Point of a curve."""
 
     x: float
     y: float

@@ -69,7 +69,7 @@ def stored(layout: Layout) -> StatusSnapshot:
 def stored_generations(layout: Layout, status: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Generations of all policies of a run, as its status document names them."""
     manifests = Manifests(layout.checkpoints)
-    return [to_plain(one) for policy in status.get("policies", {}) for one in manifests.of(policy)]
+    return [to_plain(one) for policy in status.get("policies") or {} for one in manifests.of(policy)]
 
 
 def newest_lines(folder: Path) -> list[str]:

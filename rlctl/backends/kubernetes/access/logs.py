@@ -31,8 +31,6 @@ STREAM_LINES: Final = 5000
 """Lines of one pod; the manager keeps more."""
 POD_S: Final = 5.0
 """Seconds that one pod has to answer: its node may be gone."""
-PODS_S: Final = 20.0
-"""Seconds that all pods of a look have together."""
 SEARCH_S: Final = 40.0
 """Timeout of a search in seconds: the manager gives it 25."""
 POLL_S: Final = 1.0
@@ -186,16 +184,15 @@ class _Reader:
                 f"reading {MOST_STREAMS} of {len(pods)} pods that are not well; name one role, as in rlctl logs learner"
             )
         found: list[LogRecord] = []
-        end, silent = self._clock() + PODS_S, set[str]()
-        for at, pod in enumerate(pods[:MOST_STREAMS]):
-            node, began = str((pod.get("spec") or {}).get("nodeName", "")), self._clock()
-            if began >= end:
-                self._tell(f"{min(len(pods), MOST_STREAMS) - at} pods are left out: others did not answer in time")
-                break
+        silent = set[str]()  # nodes that are gone: each of their pods would take POD_S
+        for pod in pods[:MOST_STREAMS]:
+            node = str((pod.get("spec") or {}).get("nodeName", ""))
             if node in silent:
                 continue
-            found += self._of_pod(pod, previous)
-            if node and self._clock() - began >= POD_S:
+            records = self._of_pod(pod, previous)
+            if records is not None:
+                found += records
+            elif node:
                 silent.add(node)
                 self._tell(f"node {node} does not answer: its other pods are left out")
         return sorted(found, key=lambda record: record.time)
@@ -214,7 +211,8 @@ class _Reader:
             pods = [pod for pod in pods if explain.ordinal(pod) == self._query.index]
         return pods
 
-    def _of_pod(self, pod: Object, previous: bool) -> list[LogRecord]:
+    def _of_pod(self, pod: Object, previous: bool) -> list[LogRecord] | None:
+        """Records of one pod; None: there was no answer."""
         name = name_of(pod)
         query = self._query
         filtered = any((query.grep, query.level, query.since, query.until, query.index is not None, query.follow))
@@ -223,7 +221,7 @@ class _Reader:
             lines = list(self._api.pod_log(name, previous=previous, tail=tail, within_s=POD_S))
         except RlctlError as error:
             self._tell(f"pod {name}: {error.message}")
-            return []
+            return [] if getattr(error, "status", 0) else None
         if len(lines) == STREAM_LINES:
             self._tell(f"pod {name}: only its last {STREAM_LINES} lines")
         lines = [line for line in lines if not _GONE.match(line)]

@@ -66,7 +66,7 @@ def opened(session: Session, state: RunState, wanted: DesiredState) -> Iterator[
             try:
                 _create(session, document)
             except RlctlError as error:
-                if isinstance(error.__cause__, ApiError) and error.__cause__.status:  # refused, so it is not there
+                if isinstance(error.__cause__, ApiError) and lasting(error.__cause__):  # refused, so it is not there
                     made.pop(0)
                 raise
         _await(session, state, name, who, lambda: ask("/files?folder=models"))

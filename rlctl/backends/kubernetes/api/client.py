@@ -154,12 +154,13 @@ class _Connection:
         answer = self._sent(method, path, body, content_type, read_timeout_s)
         if answer.status != 401 or self._renewed is None:
             return answer
-        with suppress(ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        try:
             self._configuration = self._renewed()
-            self._client = ApiClient(self._configuration)
-            answer.close()
-            return self._sent(method, path, body, content_type, read_timeout_s)
-        return answer
+        except (ConfigException, OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+            return answer
+        self._client = ApiClient(self._configuration)
+        answer.close()
+        return self._sent(method, path, body, content_type, read_timeout_s)
 
     def _sent(self, method: str, path: str, body: bytes | None, content_type: str, read_timeout_s: float) -> Answer:
         headers = {"Accept": "application/json", "User-Agent": f"rlctl/{__version__}", **self._credentials()}

@@ -22,7 +22,7 @@ from rlctl.backends.kubernetes.api.watch import follow
 from rlctl.backends.kubernetes.apply.writing import Writer
 from rlctl.backends.kubernetes.run_state import inventory, keys, lock, lost
 from rlctl.backends.kubernetes.run_state.desired_state import DesiredState, number_of, stored_revision
-from rlctl.backends.kubernetes.run_state.owner import check_ours, check_owner
+from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.kubernetes.run_state.volume_pod import folder_of, manager_of, pod_of
@@ -211,8 +211,12 @@ class _Down:
                 names = (*self._record.inventory, key)
                 self._record = writer.save(replace(self._record, inventory=names))
             live = self._api.get(key)  # of a try before, which the inventory of an unreadable run lacks
-            if live is not None:
-                check_ours(live, self._run, self._uid, self._api.namespace)
+            if live is not None and not inventory.is_ours(live, self._run, self._uid):
+                raise PartlyApplied(
+                    f"{key}, which would remove {storage} from the volume, is not of this run",
+                    hint="Remove or rename it, then the same command again.",
+                    objects=(str(key),),
+                )
             if live is None or (live.get("status") or {}).get("phase") in ("Failed", "Succeeded"):
                 yield from writer.remove(key, self._uid)
                 live = writer.create(document)

@@ -93,7 +93,7 @@ def go_on(session: Session, run: str, state: RunState, wanted: Mapping[Key, int]
         step = next_step(now, ready, {key: wanted[key] for key in now})
         if step:
             yield from _write(session, run, state, step, wanted, verb)
-            asked = sum((now | step).values())
+        asked = max(asked, sum((now | step).values()))
         lives = _wait(session, run, state, wanted)
 
 

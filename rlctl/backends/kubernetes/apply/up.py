@@ -223,7 +223,7 @@ class _Up:
             lasts = any(isinstance(one, RlctlError) and lasting(one) for one in (error, error.__cause__))
             raise PartlyApplied(
                 f"the live fields did not reach the manager: {error.message}",
-                hint=FORWARD_RIGHT if lasts else GO_ON,
+                hint=(error.hint or FORWARD_RIGHT) if lasts else GO_ON,
                 objects=(manager,),
             ) from error
         goes_on = isinstance(answer, dict) and answer.get("resumed") is True

@@ -40,7 +40,7 @@ _NEEDED: Final[tuple[tuple[str, str, tuple[str, ...]], ...]] = (
     ("", "persistentvolumeclaims", _WRITE),
     ("", "pods", ("get", "list")),
     ("", "pods/log", ("get",)),
-    ("", "pods/portforward", ("get", "create")),  # a WebSocket is a GET; from Kubernetes 1.35 it takes both
+    ("", "pods/portforward", ("get",)),  # a WebSocket is a GET; from Kubernetes 1.35 it takes create as well
     ("apps", "deployments", (*_WRITE, "watch")),
     ("apps", "statefulsets", (*_WRITE, "watch")),
     ("policy", "poddisruptionbudgets", _WRITE),
@@ -52,6 +52,7 @@ _WANTED: Final[tuple[tuple[str, str, tuple[str, ...], str], ...]] = (
     ("", "resourcequotas", ("list",), "the preflight cannot see quotas"),
     ("", "pods", ("create", "delete"), "files of a run that is taken down, such as its models, cannot be had"),
     ("", "pods", ("watch",), "`down --volumes` cannot remove what a run has written to a claim of yours"),
+    ("", "pods/portforward", ("create",), "from Kubernetes 1.35 on no verb reaches the manager"),
     ("apps", "deployments/scale", ("patch",), "the manager's Role is refused, so finished runs keep their pods"),
     ("apps", "statefulsets/scale", ("patch",), "the manager's Role is refused, so finished runs keep their pods"),
     ("rbac.authorization.k8s.io", "roles", ("create", "patch"), "finished runs keep their pods until `rlctl down`"),
@@ -72,11 +73,14 @@ def checks(api: Api, now: Callable[[], datetime] = lambda: datetime.now(UTC)) ->
     if reached[-1].verdict == "problem":
         return reached
     found = list(reached)
-    for part in (_namespace, _rights, _wishes, _classes, _quotas, api_port.checks, _extras):
+    parts = {
+        "namespace": _namespace, "rights": _rights, "wishes": _wishes, "storage": _classes, "quota": _quotas,
+        "api port": api_port.checks, "extensions": _extras,
+    }  # fmt: skip
+    for name, part in parts.items():
         try:
             found += part(api)
         except ApiError as error:  # the other checks go on
-            name = "api port" if part is api_port.checks else part.__name__.strip("_")
             found.append(Check(name, "not checked", unread(error)))
     return [*found, *_clock(api, now)]
 

@@ -57,13 +57,13 @@ class Follower:
         data = b""
         if self._file is None:
             self._open_first()
-        if self._file is not None:
-            data = self._file.read(_MOST_BYTES)
-            if len(data) < _MOST_BYTES and self._rotated():
-                data += self._file.read(_MOST_BYTES)  # written between reading and rotating
-                ours = os.fstat(self._file.fileno()).st_ino
-                self._file.close()
-                self._file = self._after(ours)
+        while self._file is not None:
+            data += self._file.read(_MOST_BYTES)
+            if len(data) >= _MOST_BYTES or not self._rotated():
+                break
+            data += self._file.read(_MOST_BYTES)  # written between reading and rotating
+            done, self._file = self._file, self._after(os.fstat(self._file.fileno()).st_ino)
+            done.close()
         *lines, self._partial = (self._partial + data).split(b"\n")
         self._partial = shortened(self._partial)
         return [shortened(line.rstrip(b"\r")) for line in lines]

@@ -45,6 +45,7 @@ def apply(
     """
     place = _place(plan, documents, spec)
     layout = place.layout
+    layout.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # else a record would name what never was
     places.record(place)
     layout.make()
     for folder in (layout.run, *layout.run.glob("*/")):

@@ -108,7 +108,7 @@ def _entered(run: str) -> Place | None:
     try:
         return place if stat.S_ISDIR(place.layout.root.stat().st_mode) else None
     except (FileNotFoundError, NotADirectoryError) as error:
-        if os.path.isdir(entry.storage):
+        if os.path.isdir(place.layout.root.parent):
             return None  # its folder was removed by hand: the name is free
         raise BackendUnreachable(
             f"{entry.storage}, where the data of run {run} lies, is not there",

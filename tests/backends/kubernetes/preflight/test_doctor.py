@@ -98,11 +98,11 @@ def test_what_may_not_be_read_is_not_checked() -> None:
 
 def test_every_missing_right_is_told_at_once() -> None:
     api = cluster()
-    api.forbidden = {"create deployments", "patch deployments", "create pods/portforward"}
+    api.forbidden = {"create deployments", "patch deployments", "get pods/portforward"}
 
     assert verdict(api, "rights") == (
         "problem",
-        "you may not create pods/portforward; create, patch deployments in namespace team-a",
+        "you may not get pods/portforward; create, patch deployments in namespace team-a",
     )
 
 

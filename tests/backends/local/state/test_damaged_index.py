@@ -266,6 +266,10 @@ def test_a_name_whose_folder_is_gone_can_be_freed_and_one_whose_folder_is_there_
     place: Place, command: Rlctl
 ) -> None:  # fmt: skip
     assert command("down", "one", "--forget").code == 2
+    empty = place.storage.parent / "mount"
+    empty.mkdir()
+    damage(place, storage=str(empty))
+    assert command("status", "one").code == 4, "a mount point is still a folder"
     damage(place, storage="/nfs/unmounted")
     refused = command("down", "one", "--forget")
     assert (refused.code, "Mount it" in refused.err) == (4, True)
