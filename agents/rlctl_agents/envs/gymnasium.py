@@ -158,8 +158,8 @@ class _Vector(ABC):
         if isinstance(told, Mapping) and MASK in told:
             raise EnvRefused(
                 f'{self._name} tells info["{MASK}"], or has {MASKS}(), but its action, {self._action.space}, '
-                "cannot be masked: only Discrete and MultiDiscrete can; take it out of info, or wrap the environment by "
-                "DiscretizeAction"
+                "cannot be masked: only Discrete and MultiDiscrete can; take it out of info, or wrap the environment "
+                "by DiscretizeAction"
             )
         no = np.zeros(self.envs, np.bool_)
         self._ended, self._over, self._fresh_ones = no, False, ~no
