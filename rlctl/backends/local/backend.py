@@ -30,7 +30,7 @@ from rlctl.backends.local import doctor
 from rlctl.backends.local.access import listing, logs, pages
 from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.backends.local.apply import down, up
-from rlctl.backends.local.apply.converge import converge, restart, sections, write_files
+from rlctl.backends.local.apply.converge import converge, half_done, restart, sections, write_files
 from rlctl.backends.local.names import is_role, shown, split_name
 from rlctl.backends.local.process.supervisord import Supervisor, linked
 from rlctl.backends.local.process.unix_http import request
@@ -38,7 +38,7 @@ from rlctl.backends.local.state import lock, places, revisions, run_state
 from rlctl.backends.local.state.places import Place
 from rlctl.backends.revisions import check_fits, missing
 from rlctl.backends.run_states import check_count, check_role, newest_first
-from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied, RlctlError
+from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
 from rlctl.spec.problems.findings import simulator_missing
 from rlctl.spec.runs import run_index
@@ -141,7 +141,7 @@ class LocalBackend:
             run_state.write_state(place.layout, replace(known, replicas=wanted))
             write_files(place.layout, documents, wanted)
             unheard: PartlyApplied | None = None
-            try:
+            with half_done(f"the new numbers of run {run} are recorded, and not all of them reached"):
                 try:  # before added replicas join it
                     up.tell_numbers(place, documents, wanted, self.waiting)
                 except PartlyApplied as error:  # no reason not to scale
@@ -151,12 +151,6 @@ class LocalBackend:
                     write_files(place.layout, documents, known.replicas)
                     raise
                 yield from converge(supervisor, sections(documents, wanted))
-            except BackendUnreachable as error:
-                raise PartlyApplied(
-                    f"the new numbers of run {run} are recorded, and not all of them reached: {error.message}",
-                    hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
-                    objects=error.objects,
-                ) from error
             if unheard is not None:
                 raise unheard
 

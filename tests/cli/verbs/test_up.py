@@ -186,29 +186,29 @@ def test_ctrl_c_twice_leaves_at_once(rlctl: Rlctl) -> None:
 
 
 class Slow(MemoryBackend):
-    """Waits for actors after it has written."""
+    """Waits for actors after it has written.
+
+    Args:
+        passes: what happens in each look.
+    """
+
+    def __init__(self, rlctl: Rlctl, passes: Callable[[], object]) -> None:
+        super().__init__(now=rlctl.now)
+        self._passes = passes
 
     def apply(
         self, plan: Plan, documents: Iterable[Document], spec: Mapping[str, Any], **more: Any
     ) -> Iterator[Applied]:
         yield from super().apply(plan, documents, spec, **more)
         while not self.leave():
-            self.sleep(1)
+            self._passes()
         raise Left(
             "10 of 64 actors of run pole are asked for, and 0 are ready", hint="The same command asks for the rest."
         )
 
-    def sleep(self, seconds: float) -> None:
-        raise NotImplementedError
-
 
 def test_a_timeout_of_atomic_while_up_waits_for_actors_undoes_it(rlctl: Rlctl) -> None:
-    rlctl.backend = slow = Slow(now=rlctl.now)
-
-    def sleep(seconds: float) -> None:
-        rlctl.time_s += 30
-
-    slow.sleep = sleep  # type: ignore[method-assign]
+    rlctl.backend = slow = Slow(rlctl, lambda: rlctl.sleep(30))
     result = rlctl("up", rlctl.spec, "--atomic", "--timeout", "2m")
     assert result.code == 6
     assert "pole is removed again" in result.err
@@ -217,8 +217,7 @@ def test_a_timeout_of_atomic_while_up_waits_for_actors_undoes_it(rlctl: Rlctl) -
 
 @pytest.mark.parametrize(("more", "code"), [((), 0), (("-o", "json"), 0), (("--wait",), 130), (("--atomic",), 130)])
 def test_ctrl_c_while_up_waits_for_actors_leaves(rlctl: Rlctl, more: tuple[str, ...], code: int) -> None:
-    rlctl.backend = slow = Slow(now=rlctl.now)
-    slow.sleep = lambda seconds: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+    rlctl.backend = slow = Slow(rlctl, lambda: signal.raise_signal(signal.SIGINT))
     result = rlctl("up", rlctl.spec, *more)
     assert result.code == code
     assert "left pole\n" in result.err
@@ -228,12 +227,7 @@ def test_ctrl_c_while_up_waits_for_actors_leaves(rlctl: Rlctl, more: tuple[str, 
 
 
 def test_a_timeout_while_up_waits_for_actors_is_kept(rlctl: Rlctl) -> None:
-    rlctl.backend = slow = Slow(now=rlctl.now)
-
-    def sleep(seconds: float) -> None:
-        rlctl.time_s += 30
-
-    slow.sleep = sleep  # type: ignore[method-assign]
+    rlctl.backend = Slow(rlctl, lambda: rlctl.sleep(30))
     result = rlctl("up", rlctl.spec, "--timeout", "2m")
     assert result.code == 6
     assert "The same command asks for the rest" in result.err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rlctl.backends.base import Applied, Document
@@ -22,6 +23,23 @@ from rlctl.spec.layout import Layout
 _REPLICAS = "replicas"
 LIVE = "live.json"
 """Name of the document with the manager's live fields."""
+
+
+@contextmanager
+def half_done(what: str) -> Iterator[None]:
+    """Turn the end of a supervisor's answers, where something has been changed, into what it leaves: `what`.
+
+    Raises:
+        PartlyApplied: instead of BackendUnreachable.
+    """
+    try:
+        yield
+    except BackendUnreachable as error:
+        raise PartlyApplied(
+            f"{what}: {error.message}",
+            hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
+            objects=error.objects,
+        ) from error
 
 
 def sections(documents: Iterable[Document], replicas: Mapping[str, int]) -> dict[str, str]:
@@ -123,7 +141,7 @@ def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
         PartlyApplied: the supervisor refused to start one, or stopped answering; the same call resumes.
     """
     interrupted: BaseException | None = None
-    try:
+    with half_done("not all that was stopped has started again"):
         try:
             killed = stop(supervisor, names)
         except Exception:
@@ -132,12 +150,6 @@ def restart(supervisor: Supervisor, names: list[str]) -> list[str]:
             interrupted = error
             killed = stop(supervisor, names)
         _all(supervisor, "startProcess", names, False)
-    except BackendUnreachable as error:
-        raise PartlyApplied(
-            f"not all that was stopped has started again: {error.message}",
-            hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
-            objects=error.objects,
-        ) from error
     if interrupted is not None:
         raise interrupted
     return killed

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.files import copy_policy, remove_asides, reserve, write_at_last, write_changed
-from rlctl.backends.local.apply.converge import LIVE, as_scaled, converge, remove_old, sections, write_files
+from rlctl.backends.local.apply.converge import LIVE, as_scaled, converge, half_done, remove_old, sections, write_files
 from rlctl.backends.local.names import in_order, shown
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
@@ -76,19 +76,14 @@ def apply(
         run_state.write_state(layout, replace(wanted, phase="running"))
         supervisord.linked(place)
         try:
-            yield from _reloaded(place, documents, wanted.replicas, converge(supervisor, wanted_sections), say)
+            with half_done(f"what changes of run {place.run} is recorded, and not all of it reached"):
+                yield from _reloaded(place, documents, wanted.replicas, converge(supervisor, wanted_sections), say)
         except Conflict:
             if stored is not None and known:  # restored, so that the next call sees the difference too
                 run_state.write_documents(layout, known)
                 write_files(layout, known, stored.replicas)
                 run_state.write_state(layout, stored)
             raise
-        except BackendUnreachable as error:
-            raise PartlyApplied(
-                f"what changes of run {place.run} is recorded, and not all of it reached: {error.message}",
-                hint=f"{error.hint}; then the same command again" if error.hint else "the same command again",
-                objects=error.objects,
-            ) from error
     else:
         run_state.write_state(layout, replace(wanted, phase="stopped"))
         run_state.clear_end(layout)
