@@ -236,7 +236,7 @@ def test_an_answer_to_an_earlier_call_is_not_taken_for_this_one(wire: Wire, addr
     assert result == [Sum(15)]
 
 
-def test_garbage_is_counted_and_the_server_goes_on(wire: Wire, address: str) -> None:
+def test_garbage_is_counted_and_the_server_goes_on(wire: Wire, address: str, caplog: pytest.LogCaptureFixture) -> None:
     bodies = [
         [b""],
         [b"\xff" * 50],
@@ -253,6 +253,8 @@ def test_garbage_is_counted_and_the_server_goes_on(wire: Wire, address: str) -> 
         client = RpcClient(wire, address, "client")
         assert client.call(Add(1), Sum, deadline_s=LIMIT_S)[0] == Sum(1)
     assert set(server.rejected) == {"decode", "protocol", "frames"}
+    told = [one.message for one in caplog.records if one.message.startswith("request rejected (")]
+    assert len(told) == 3, "of each reason once in ten seconds"
 
 
 def test_a_malformed_body_is_refused_in_words(wire: Wire, address: str) -> None:

@@ -136,7 +136,8 @@ class RpcServer:
                     raise Rejected("protocol", f"version {call.protocol} instead of {PROTOCOL}")
             except Rejected as error:
                 self._count(error.reason)
-                log.debug("request rejected: %s", error)
+                if self._throttle.due(error.reason):  # `rlctl status` sends its reader here
+                    log.warning("request rejected (%d so far): %s", self.rejected[error.reason], error)
                 continue
             caller = Caller(class_of(frames[0]), address_of(frames[0])) if self._keyed else _OURS
             self._answer(route, call, [frame.buffer.toreadonly() for frame in frames[1:]], caller)
