@@ -1,4 +1,4 @@
-"""Trial of a spec's environment, networks and algorithms on this machine, in a child process.
+"""Check of a spec's environment, networks and algorithms on this machine, in a child process.
 
 The child runs the user's own code. It may hang, crash, print and start processes: it is given a few seconds, and what
 it has started is ended with it. rlctl itself never imports gymnasium or torch, and may be installed without them.
@@ -44,7 +44,7 @@ _KEPT_BYTES: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """Result of a trial."""
+    """Result of a check."""
 
     verdict: Literal["ok", "problem", "not checked"]
     text: str  # one line: which leaf goes through which net, or why nothing is known
@@ -55,7 +55,7 @@ class Probed:
 
 
 class Probing:
-    """A trial in a child process, which runs in the background until its result is fetched.
+    """A check in a child process, which runs in the background until its result is fetched.
 
     Args:
         spec: checked by `rlctl.spec.load`.
@@ -177,8 +177,9 @@ class Probing:
         names = {leaf["leaf"] for leaves in inputs.values() for leaf in leaves}
         if not masked and (within := [name for name in sorted(names) if name.endswith(".action_mask")]):
             masked = f"; {within[0]} is an input like others: a mask that is obeyed comes in info"
+        apart = _dropping(self._spec) if answer.get("apart") else ""
         settled = _settled(self._spec, bool(answer["continuous"]), inputs)
-        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}{settled}"
+        text = f"{_one_line(self._spec.env.id)}: {_shown(inputs)}{masked}{apart}{settled}"
         if found[False] or found[True]:
             text = "; ".join(fault.message for fault in (*found[False], *found[True]))
         return Probed(
@@ -201,7 +202,7 @@ def _has_own_code(spec: Spec) -> bool:
 
 
 def _lacking(spec: Spec, *, with_torch: bool) -> str:
-    """Message about packages that the trial needs and that are not installed here; "" when all are."""
+    """Message about packages that the check needs and that are not installed here; "" when all are."""
     for package in ("rlctl_agents", "msgspec", "numpy", "gymnasium", *(["torch"] if with_torch else [])):
         if importlib.util.find_spec(package) is None:
             return f'{package} is not installed here: pip install "rlctl[local]"'
@@ -216,6 +217,18 @@ def _ended(pid: int) -> bool:
 def _one_line(text: str) -> str:
     line = " ".join(plain(text).split())
     return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 3] + "..."
+
+
+def _dropping(spec: Spec) -> str:
+    """`; ppo drops ...`, where an algorithm learns from the newest version alone and segments do not end together."""
+    policies = (fields.normal(spec).policies or {}).values()
+    algorithms = (one.algorithm for one in policies)
+    names = {one.name for one in algorithms if one.actors_at_once(spec.roles.actor.envs) is not None}
+    return "".join(
+        f"; {name} drops segments that are half made at each update, as those of all copies do not end together (seats"
+        " in turn, or a vector that is not NEXT_STEP): use appo or impala"
+        for name in sorted(names)
+    )
 
 
 _SHOWN_LEAVES: Final = 3

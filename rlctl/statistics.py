@@ -33,7 +33,20 @@ def bootstrap(
     values: Values, statistic: Callable[[NDArray[np.float64]], float], *, level: float = 0.95, draws: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:  # fmt: skip
-    """Percentile bootstrap interval of a statistic: its lower and upper end."""
+    """Percentile bootstrap interval of a statistic: its lower and upper end.
+
+    Args:
+        values: one of each run; at least one.
+        statistic: takes a resample, as many values as there are, drawn with replacement.
+        level: share of the resamples whose statistic lies in the interval, in [0, 1].
+        draws: number of resamples; at least one.
+        seed: of the draws: the interval is the same for the same one.
+
+    Raises:
+        ValueError: `level` is above 1.
+
+    Source: Efron 1979, Annals of Statistics 7(1).
+    """
     rng = np.random.default_rng(seed)
     data = np.asarray(values, np.float64)
     found = [statistic(rng.choice(data, data.size)) for _ in range(draws)]

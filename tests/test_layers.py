@@ -16,7 +16,7 @@ LAYERS = [
     ["rlctl.errors", "rlctl.waiting", "rlctl.statistics"],
     ["rlctl.image_names"],
     ["rlctl.spec", "rlctl.signing"],
-    ["rlctl.plan"],
+    ["rlctl.plan", "rlctl.changes"],
     ["rlctl.render", "rlctl.backends", "rlctl.images", "rlctl.probe"],
     ["rlctl.backends.kubernetes.api"],
     ["rlctl.backends.kubernetes.run_state"],

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 PROGRAMS = {
-    "probe": "roles.trial",
+    "probe": "roles.spec_check",
     "tensorboard": "roles.tensorboard_server",
     "page": "manager.web.stored_page",
     "files": "manager.web.files_server",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from rlctl.errors import RlctlError
+from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.plan import Document as Document
 from rlctl.plan import Plan
 from rlctl.spec.base import Role
@@ -23,6 +23,24 @@ Sizes = Callable[[Collection[str]], Mapping[str, int]]
 Phase = Literal["running", "stopped", "finished", "failed"]
 """Phase of a run. stopped: by `down`; finished: a stop condition was met; failed: given up. The last three have no live
 process, except the manager of a run that `stays`."""
+
+
+@contextmanager
+def packages_of(target: str) -> Iterator[None]:
+    """Report a package of a target that is not installed.
+
+    Raises:
+        BackendUnreachable: instead of ModuleNotFoundError.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("rlctl"):
+            raise
+        raise BackendUnreachable(
+            f"target {target}: the package {error.name} is not installed",
+            hint=f'install it with: pip install "rlctl[{target}]"',
+        ) from error
 
 
 def no_sizes(images: Collection[str]) -> Mapping[str, int]:

@@ -217,7 +217,7 @@ def link_or_copy(made: Path, file: Path) -> None:
                 raise
 
 
-def require_free(file: Path, force: bool) -> None:
+def require_free(file: Path, *, force: bool) -> None:
     """Check that a file may be written at a path that the user names.
 
     Args:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -11,8 +12,8 @@ from typing import Any, Final
 from pydantic import ValidationError
 
 from rlctl.backends.base import Revision, RunState
+from rlctl.changes import changes
 from rlctl.errors import Conflict
-from rlctl.plan import changes
 from rlctl.spec.schema import Spec
 
 KEPT_AS_IT_IS: Final = "storage.size"
@@ -32,6 +33,17 @@ def user() -> str:
 def by() -> str:
     """Author of a revision: user@host."""
     return f"{user()}@{socket.gethostname()}"
+
+
+def rollback_note(number: int) -> str:
+    """Note of a revision that is a rollback to an older one."""
+    return f"rollback to {number}"
+
+
+def rolled_back_to(note: str) -> int | None:
+    """Number of the older revision in the note of a rollback; None: the note is of no rollback."""
+    found = re.fullmatch(r"rollback to (\d+)", note)
+    return None if found is None else int(found[1])
 
 
 def images_of(spec: Mapping[str, Any]) -> dict[str, str]:

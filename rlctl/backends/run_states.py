@@ -164,7 +164,7 @@ def check_role(known: RunState, role: str) -> None:
 
 
 def check_count(known: RunState, role: str, count: int) -> None:
-    """Check a replica count by the rules of every spec; `rlctl.plan.why_not_scale` applies those of this run's spec.
+    """Check a replica count by the rules of every spec; `rlctl.changes.why_not_scale` applies those of this run's spec.
 
     Raises:
         Conflict: no such role, or it cannot have so many replicas.

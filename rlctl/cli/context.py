@@ -17,7 +17,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
-from rlctl.errors import BackendUnreachable, RlctlError, UsageError
+from rlctl.errors import RlctlError, UsageError
+from rlctl.spec.layout import API_VERSION
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from rlctl.probe import Probing
     from rlctl.spec import Machine, Spec
 
-API_VERSION = "rlctl/v1"
 TARGETS: Mapping[str, str] = {
     "local": "rlctl.backends.local:LocalBackend",
     "kubernetes": "rlctl.backends.kubernetes.backend:KubernetesBackend",
@@ -97,7 +97,7 @@ def _browse(url: str) -> object:
 
 
 def _probe(spec: Spec, base: Path, initial: Mapping[str, Any]) -> Probing:
-    """Trial of a spec and its initial policy on this machine, in a child process."""
+    """Check of a spec and its initial policy on this machine, in a child process."""
     from rlctl.probe import Probing
 
     return Probing(spec, base, initial=initial)
@@ -197,7 +197,7 @@ class World:
         """The answer of `-o json`, records in it as their fields; nothing otherwise."""
         self._json(content, indent=2)
 
-    def line(self, content: Mapping[str, Any]) -> None:
+    def json_line(self, content: Mapping[str, Any]) -> None:
         """One of many JSON documents, on a line of its own; nothing unless `-o json`."""
         self._json(content, indent=None)
 
@@ -278,15 +278,10 @@ class World:
         if not isinstance(path, str):
             return path(*arguments)
         module, _, name = path.partition(":")
-        try:
+        from rlctl.backends.base import packages_of
+
+        with packages_of(target):
             made: Backend = getattr(importlib.import_module(module), name)(*arguments)
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("rlctl"):
-                raise
-            raise BackendUnreachable(
-                f"target {target}: the package {error.name} is not installed",
-                hint=f'install it with: pip install "rlctl[{target}]"',
-            ) from error
         return made
 
     def _json(self, content: Mapping[str, Any], indent: int | None) -> None:

@@ -191,6 +191,6 @@ def _as_json(world: World, error: Mapping[str, object]) -> None:
     """Print an error as the only document on stdout; where the answer is already there, it is on stderr alone."""
     with suppress(RlctlError):
         if world.streams:
-            world.line({"error": error})
+            world.json_line({"error": error})
         elif not world.wrote_json:
             world.document({"error": error})

@@ -20,7 +20,7 @@ from rlctl.render.objects import Object, objects
 from rlctl.render.patches import Patches
 from rlctl.render.replacing import loader
 from rlctl.spec import names
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import LIVE, Layout
 from rlctl.spec.schema import Spec
 from rlctl.spec.units import mebibytes
 
@@ -182,7 +182,7 @@ def _saved(plan: Plan, spec: Spec) -> dict[str, Any]:
 
 def _live(plan: Plan) -> dict[str, Any]:
     released = (f"{kind}/{name}" for kind, found in _released(plan).items() for name in found)
-    files = {"live.json": _json(plan.live), "workloads": ",".join(released)}
+    files = {LIVE: _json(plan.live), "workloads": ",".join(released)}
     if plan.tracked is not None:
         files["spec.json"] = _json(plan.tracked)
     return {"name": names.live_name(plan.run), "files": files}

@@ -12,7 +12,7 @@ from rlctl.plan import Document, Plan, RolePlan
 from rlctl.render.engine import environment, render
 from rlctl.spec.base import ROLES
 from rlctl.spec.cluster import IMAGE_OF
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import LIVE, Layout
 
 _WATCH = "watch.conf"
 _VOLUME_ROLES = ("manager", "modelpool", "replay", "learner")
@@ -53,7 +53,7 @@ def local_documents(plan: Plan, *, layout: Layout, sockets: Path, python: str) -
             from_template(f"programs/{role.role}.conf", "local/program.conf.j2", role.role, {"program": values})
         )
     made += [Document(run_file_name(role), _json(role.run_file), role.role) for role in plan.roles]
-    made.append(Document("live.json", _json(plan.live), "manager"))
+    made.append(Document(LIVE, _json(plan.live), "manager"))
     if plan.tracked is not None:
         made.append(Document("spec.json", _json(plan.tracked), "manager"))
     return made
@@ -81,7 +81,7 @@ def _program(plan: Plan, role: RolePlan, layout: Layout, sockets: Path, python: 
         command += ["--volume", str(layout.root)]
     if role.role == "manager":
         command += ["--addresses", f"ipc://{sockets}/{{role}}-{{index}}.{{channel}}"]
-        command += ["--control", f"unix:{sockets}/manager-0.control", "--live", str(layout.run / "live.json")]
+        command += ["--control", f"unix:{sockets}/manager-0.control", "--live", str(layout.run / LIVE)]
     variables = {"OMP_NUM_THREADS": str(role.threads), "PYTHONUNBUFFERED": "1"}
     code = None if IMAGE_OF[role.role] == "core" else plan.code_path  # as on a cluster, whose core image holds no code
     if code is not None:

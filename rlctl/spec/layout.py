@@ -9,6 +9,16 @@ from typing import Protocol
 
 from rlctl.errors import UsageError
 
+API_VERSION = "rlctl/v1"
+"""Version of the status and of every other JSON document that a command prints."""
+RUN_FILE_FORMAT = 1
+"""Version of the format of run files."""
+LIVE = "live.json"
+"""Document with the values that may change while the manager runs."""
+EVALUATIONS = "evaluations.jsonl"
+EVENTS = "events.jsonl"
+"""Files of `results`, which are appended to."""
+
 
 def state_home() -> Path:
     """`$XDG_STATE_HOME/rlctl`, where runs and the index of runs live unless the spec says otherwise.
@@ -66,6 +76,21 @@ class Layout:
     def episodes(self) -> Path:
         """Episodes as data, for `rlctl repro`; made by the manager with the first."""
         return self.results / "episodes"
+
+    @property
+    def status_file(self) -> Path:
+        """The last status that the manager stored."""
+        return self.results / "status.json"
+
+    @property
+    def finished_file(self) -> Path:
+        """End of the run, written by its manager."""
+        return self.run / "finished.json"
+
+    @property
+    def failure_file(self) -> Path:
+        """Why the run has failed, written by the watch of its processes on this machine."""
+        return self.run / "failure.json"
 
     def make(self) -> None:
         """Create the folders of the run, readable by their owner only."""

@@ -114,7 +114,8 @@ class Env(Model):
 
 
 class Normalize(Model):
-    """Running moments that travel with the weights, so that scales of an environment do not matter."""
+    """Running moments that travel with the weights, so that scales of an environment do not matter: of returns
+    down to a standard deviation of 0.001, below which `reward_scale` is needed."""
 
     observations: Annotated[Literal["auto"] | bool, new_run("learner", "actor", "evaluator")] = "auto"
     """Leaves that hold real numbers, or whole ones that may be further than 1 from 0, get mean 0 and standard deviation

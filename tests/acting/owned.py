@@ -1,4 +1,4 @@
-"""Environments, networks and algorithms of a user's own, sound and not, for the trial of a spec."""
+"""Environments, networks and algorithms of a user's own, sound and not, for the check of a spec."""
 
 from __future__ import annotations
 

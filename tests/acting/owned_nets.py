@@ -1,4 +1,4 @@
-"""Networks and algorithms of a user's own, for the trial of a spec."""
+"""Networks and algorithms of a user's own, for the check of a spec."""
 
 from __future__ import annotations
 

@@ -167,14 +167,14 @@ class Result:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-class Trial:
+class Check:
     """Stands for the child that tries the environment: it has its answer at once, and no process."""
 
     def __init__(self, answer: Probed) -> None:
         self._answer = answer
         self.asked = self.over = False
 
-    def __enter__(self) -> Trial:
+    def __enter__(self) -> Check:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -201,7 +201,7 @@ class Rlctl:
             "CartPole-v1: obs float32 [4] -> mlp",
             inputs={"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
         )
-        self.trials: list[Trial] = []
+        self.checks: list[Check] = []
         self.initials: list[Any] = []
         self._planned: list[tuple[float, Callable[[], object]]] = []
         self.spec = str(self.write("pole.yaml", SPEC))
@@ -254,8 +254,8 @@ class Rlctl:
 
     def _probe(self, spec: Spec, base: Path, initial: Any) -> Any:
         self.initials.append(initial)
-        self.trials.append(Trial(self.probed))
-        return self.trials[-1]
+        self.checks.append(Check(self.probed))
+        return self.checks[-1]
 
     def up(self, *more: str, run: str = "pole") -> None:
         """A run that trains."""

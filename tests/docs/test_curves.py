@@ -9,7 +9,8 @@ import msgspec
 
 from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.status.replay import DRAWN
-from rlctl_agents.manager.status.report import ACTING, LEARNING, scalars
+from rlctl_agents.manager.status.report import ACTING, LEARNING
+from rlctl_agents.manager.trackers.curves import curve_values
 from tests.docs.blocks import ROOT
 
 WAITS = ("learner_waits_data", "actor_waits_credit", "actor_waits_model", "learner_waits_draw", "shard_busy")
@@ -38,7 +39,7 @@ def test_every_curve_of_a_status_is_in_the_table() -> None:
         "train_return": {"mean": 1.0},
         "train_info": {"NAME": 1.0},
     }
-    drawn = set(scalars(status, {"loss.total": 1.0, "grad_norm": 1.0, "lr": 1.0, "steps": 1.0}))
+    drawn = set(curve_values(status, {"loss.total": 1.0, "grad_norm": 1.0, "lr": 1.0, "steps": 1.0}))
     rows = {name for name in drawn if name.startswith("ledger/")}
     assert drawn - rows <= told()
     page = (ROOT / "docs" / "trackers.md").read_text()

@@ -92,6 +92,16 @@ def test_a_new_learner_lets_actors_of_its_spec_in_beside_those_of_the_former_one
         run.join("actor", ACTOR)
 
 
+def test_the_first_actor_that_a_new_manager_hears_does_not_decide_the_experience(run: Run) -> None:
+    everybody(run)
+    run.manager.store()
+    run.start()
+    with pytest.raises(ValueError, match="does not fit actor/0: spaces"):
+        run.join("actor", 33, prefer=1, experience=experience(width=9))
+    run.join("evaluator", JUDGE)
+    run.join("actor", ACTOR)
+
+
 def test_peers_are_issued_again_when_they_change(run: Run) -> None:
     everybody(run)
     assert set(run.report("actor", ACTOR).peers) == {"learner/0", "modelpool/0"}

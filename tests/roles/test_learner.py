@@ -3,13 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 from rlctl_agents.checkpoint.state import StateError
-from rlctl_agents.roles.learner import go_on
+from rlctl_agents.roles.learner import go_on, main
+from rlctl_agents.runtime.health import UPDATE_S, Pulse
 from rlctl_agents.runtime.process import UserFault
 from tests.training.test_checkpoint_writer import saved
+from tests.wire.pair import Clock
+
+
+def test_a_learner_is_alive_during_an_update_of_minutes() -> None:
+    clock, threads = Clock(), torch.get_num_threads()
+    process = SimpleNamespace(pulse=Pulse(clock), arguments=SimpleNamespace(volume=None))
+    with pytest.raises(UserFault, match="needs --volume"):
+        main(cast(Any, process))
+    torch.set_num_threads(threads)
+    process.pulse.beat()
+    clock.now += 600.0
+    assert process.pulse.alive
+    clock.now += UPDATE_S
+    assert not process.pulse.alive
 
 
 def of_another_network(state: bytes) -> str:

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlctl.plan import Change, Plan, changes, live_with, make, why_not_scale
+from rlctl.changes import Change, changes, why_not_scale
+from rlctl.plan import Plan, live_with, make
 from rlctl.spec import load
 from rlctl.spec.fields import brought, filled, leaves, max_actors
 from rlctl.spec.schema import Spec

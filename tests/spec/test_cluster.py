@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from rlctl.changes import changes
 from rlctl.image_names import IMAGE, Reference
-from rlctl.plan import changes, make
+from rlctl.plan import make
 from rlctl.spec import names
 from rlctl.spec.schema import Spec
 from tests.spec.conftest import Lint, Load

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from rlctl.changes import changes
 from rlctl.images.requirements import TRACKERS as EXTRAS
-from rlctl.plan import changes, make
+from rlctl.plan import make
 from rlctl.spec.fields import resolved
 from rlctl.spec.schema import TRACKERS, Spec
 from tests.spec.conftest import Lint

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from rlctl.backends.base import Applied, Check, Difference, Document, Revision, RunState
 from rlctl.backends.differences import differences
-from rlctl.backends.revisions import KEPT, check_fits, images_of, missing
+from rlctl.backends.revisions import KEPT, check_fits, images_of, missing, rollback_note
 from rlctl.errors import Conflict
 from rlctl.plan import Plan
 
@@ -89,7 +89,7 @@ class Remembering(ABC):
         state = self._there(run)
         kept = self._revisions[run].of(run, number)
         check_fits(state, kept.revision)
-        yield from self.apply(kept.plan, kept.documents, kept.revision.spec, note=f"rollback to {number}")
+        yield from self.apply(kept.plan, kept.documents, kept.revision.spec, note=rollback_note(number))
 
     @contextmanager
     def forward(self, run: str, what: Literal["tensorboard", "status"]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from rlctl.spec.layout import API_VERSION
 from rlctl_agents.runtime.logs import chain
 
 INVALID, FAILED, INTERRUPTED, NO_READER = 3, 7, 130, 141
@@ -41,7 +42,7 @@ class DebugOutput:
 
     def answer(self, text: str, **content: Any) -> None:
         """Print a part of the answer, as text or as JSON."""
-        line = json.dumps({"apiVersion": "rlctl/v1", **content}) if self.as_json else text
+        line = json.dumps({"apiVersion": API_VERSION, **content}) if self.as_json else text
         self._print(line, self.out)
 
     @staticmethod

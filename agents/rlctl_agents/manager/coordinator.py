@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import EVENTS, Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.checkpoint.parts import SHARD, generation_of, name_of
 from rlctl_agents.manager import timing
@@ -34,7 +34,7 @@ from rlctl_agents.manager.status.view import ManagerLife
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.manager.web.profiles import Profiles
 from rlctl_agents.runtime.addresses import Addresses
-from rlctl_agents.runtime.process import FAILED_GENERATION, STOPPING, UNREADABLE, group_of
+from rlctl_agents.runtime.gauges import FAILED_GENERATION, STOPPING, UNREADABLE, group_of
 from rlctl_agents.types.control import (
     Commit,
     Contribute,
@@ -89,7 +89,7 @@ class Coordinator:
     ) -> None:
         self.settings, self.clock = settings, clock
         self.state = StateStore(layout.results, clock.monotonic)
-        self.events = Events(layout.results / "events.jsonl", clock.unix)
+        self.events = Events(layout.results / EVENTS, clock.unix)
         manifests, progress = Manifests(layout.checkpoints), self.state.progress
         progress.met = None  # conditions may have changed
         for policy in settings.policy_names:

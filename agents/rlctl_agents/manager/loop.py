@@ -20,10 +20,10 @@ from rlctl_agents.manager.lifecycle import finished
 from rlctl_agents.manager.logs.log_store import LogStore
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.settings import SCALED, LiveSettings
-from rlctl_agents.manager.status import report
 from rlctl_agents.manager.status.history import RunHistory
+from rlctl_agents.manager.status.report import StatusBuilder
 from rlctl_agents.manager.timing import Every
-from rlctl_agents.manager.trackers.curves import Curves
+from rlctl_agents.manager.trackers.curves import Curves, curve_values
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.control_api import ControlApi
 from rlctl_agents.manager.web.status_page import StatusSnapshot
@@ -104,7 +104,7 @@ class RunningLoop:
     def __init__(self, context: ManagerContext, coordinator: Coordinator, curves: Curves) -> None:
         self._context, self._coordinator, self._curves = context, coordinator, curves
         self._profiler = Profiler("manager", coordinator.life.boot, context.process.stop)
-        self._builder = report.StatusBuilder(coordinator)
+        self._builder = StatusBuilder(coordinator)
         self._status: dict[str, Any] = {}
         self._averages = LearnerAverages()
         self._history = RunHistory(context.layout.results)
@@ -212,7 +212,7 @@ class RunningLoop:
         coordinator = self._coordinator
         at = time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime(coordinator.clock.unix()))
         end = finished.RunEnd(at, why, coordinator.life.term, failed=failed)
-        self._patiently(partial(finished.finish, self._context.layout, end, coordinator.state))
+        self._patiently(partial(finished.record_end, self._context.layout, end, coordinator.state))
 
     def families(self) -> Sequence[Metric]:
         """Metrics of all roles together, for /metrics. Thread-safe."""
@@ -287,7 +287,7 @@ class RunningLoop:
 
     def _write_status(self) -> None:
         try:
-            replace_file(self._context.layout.results / "status.json", self._context.shown.encoded)
+            replace_file(self._context.layout.status_file, self._context.shown.encoded)
         except OSError as error:
             log.error("cannot write results/status.json: %s", error)
 
@@ -304,7 +304,7 @@ class RunningLoop:
         if coordinator.state.progress.started and (last or clock.monotonic() - self._drawn >= rare_s):
             self._drawn = clock.monotonic()
             learner = self._averages.look(coordinator.members.heard("learner"))
-            steps, curves = learners.steps(learners.policies[0]), report.scalars(self._status, learner)
+            steps, curves = learners.steps(learners.policies[0]), curve_values(self._status, learner)
             self._curves.add(steps, curves)
             self._history.sample(clock.unix(), clock.monotonic() - coordinator.state.began, steps, curves)
         else:

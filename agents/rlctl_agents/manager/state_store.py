@@ -259,9 +259,9 @@ class StateStore:
         self._newest = data
         return True
 
-    def save_members(self, members: msgspec.Struct) -> bool:
-        """Store leases and ledger; False if they cannot be stored."""
-        return self.save(self._folder / "ledger.json", msgspec.json.encode(members), durable=False)
+    def save_members(self, members: msgspec.Struct) -> None:
+        """Store leases and ledger."""
+        self.save(self._folder / "ledger.json", msgspec.json.encode(members), durable=False)
 
     def save(self, path: Path, data: bytes, *, durable: bool) -> bool:
         """Store a file; False if it cannot be stored. `failure` reports each until it can."""

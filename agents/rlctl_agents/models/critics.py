@@ -302,5 +302,9 @@ class _Twins(torch.autograd.Function):
 
 
 def normals(uniform: Tensor) -> Tensor:
-    """Samples of a standard normal from uniforms, which are strictly between 0 and 1."""
+    """Samples of a standard normal by its inverse cumulative distribution; both of any shape.
+
+    Args:
+        uniform: in (0, 1); 0 and 1 give the outermost values that float32 has.
+    """
     return math.sqrt(2) * torch.erfinv((2 * uniform - 1).clamp(-HIGHEST, HIGHEST))

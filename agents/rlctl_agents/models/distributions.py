@@ -44,7 +44,17 @@ class Score(NamedTuple):
 
 class LeafDistribution(nn.Module, ABC):
     """Distribution of one leaf. A module only so that its buffers move to the device of the network: it has no
-    parameters, and nothing in the state dict."""
+    parameters, and nothing in the state dict.
+
+    `sample` draws an action, the same one from the same noise; `mode` takes the most probable one that is legal, of a
+    Gaussian the mean. Both return it with its log-probability. `score` returns log-probability and entropy.
+
+    Args of these methods:
+        params: [..., outputs + free].
+        noise: [..., noise] uniforms in (0, 1).
+        legal: [..., options] bool; None: every option is.
+        action: [..., *shape of the leaf].
+    """
 
     outputs: int  # parameters that depend on the observation
     free: int = 0  # parameters that do not; they start at 0

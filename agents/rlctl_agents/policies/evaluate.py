@@ -27,8 +27,8 @@ from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Act, ActInputs, Algorithm
 from rlctl_agents.envs.base import Env
 from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
+from rlctl_agents.runtime.gauges import ENDLESS
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import ENDLESS
 
 ENVS = 25
 """Number of environments, unless the spec says otherwise; fewer where fewer episodes are wanted. One decision for many

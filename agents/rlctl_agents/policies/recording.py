@@ -13,8 +13,8 @@ from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env, EnvRefused, Renders
 from rlctl_agents.policies.evaluate import played
 from rlctl_agents.policies.show import gif, smaller
+from rlctl_agents.runtime.gauges import ENDLESS
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import ENDLESS
 from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
 
 MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0

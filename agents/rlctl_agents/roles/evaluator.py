@@ -25,9 +25,10 @@ from rlctl_agents.policies.evaluate import ENVS, NOISE_ROWS, outside_of_a_run
 from rlctl_agents.policies.recording import Unwanted, recorded
 from rlctl_agents.repro.recording import EpisodeRecorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
+from rlctl_agents.runtime.gauges import ENVIRONMENTS, PLAYS
 from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
-from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS, Process, UserFault
+from rlctl_agents.runtime.process import Process, UserFault
 from rlctl_agents.types.control import EvalResult, Match, Quota, Recording, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool

@@ -20,24 +20,18 @@ from rlctl.spec.layout import Layout
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
-from rlctl_agents.checkpoint.policy import describe, pack_policy
+from rlctl_agents.checkpoint.policy import PolicyFile, describe, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.experience.batching import LockStepError
 from rlctl_agents.experience.sources import QUEUED_BATCHES, BatchSource, Needs, make_source
 from rlctl_agents.experience.validation import ValueCheck
 from rlctl_agents.policies.initial import NotInitial, begin_from
 from rlctl_agents.policies.loaded import DESCRIPTION
+from rlctl_agents.runtime.gauges import BASE_ROWS, FAILED_GENERATION, LEARNED, RANK, RESTS, RESUMED, RESUMING, STEPS
+from rlctl_agents.runtime.health import UPDATE_S
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.metrics import VERSIONS, Metrics
 from rlctl_agents.runtime.process import (
-    BASE_ROWS,
-    FAILED_GENERATION,
-    LEARNED,
-    RANK,
-    RESTS,
-    RESUMED,
-    RESUMING,
-    STEPS,
     STOP_S,
     Process,
     Refusals,
@@ -51,7 +45,7 @@ from rlctl_agents.training.collective import GroupBroken
 from rlctl_agents.training.device import choose_device, compiles, require_device
 from rlctl_agents.training.ranks import Ranks
 from rlctl_agents.training.trainer import Diverged, Trainer, Updated
-from rlctl_agents.types.control import Commit, Generation, Lease, Reply
+from rlctl_agents.types.control import Commit, Experience, Generation, Lease, Reply
 from rlctl_agents.types.experience import Schema, schema_difference
 from rlctl_agents.weights.publisher import Publisher, require_size
 from rlctl_agents.wire.experience import ExperienceReceiver
@@ -88,7 +82,7 @@ def main(process: Process) -> None:
         UserFault: device, algorithm or network cannot be had as the spec asks.
         Diverged: losses or gradients are not finite any more.
     """
-    process.explained = (Diverged,)
+    process.explained, process.pulse.silent_s = (Diverged,), UPDATE_S
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if process.arguments.volume is None:
         raise UserFault("command line: a learner needs --volume, for its generations")
@@ -218,37 +212,14 @@ class Learner:
             algorithm, policy=policy, lineage=lease.next_lineage, device=device, lock_step=spec.sync
         )
         require_size(policy, self._trainer.weights_bytes())
-        # random numbers are those of rank 0: with the same ones, learners would draw the same noise
-        restore = self._trainer.take_over if lease.index else self._trainer.restore
-        resumed = go_on(layout.checkpoints, lease.generations, restore)
-        if resumed is not None:
-            process.metrics.set(RESUMED, resumed.number)
-        elif spec.init is not None:
-            with as_users_fault(NotInitial):
-                begun = begin_from(layout.init, algorithm, spec.init)
-                log.info("begins with the weights of %s, version %d", spec.init.run, begun.version)
-        if resumed is not None or spec.init is not None:
-            algorithm.begun()
-        process.metrics.set(STEPS, self._trainer.consumed_steps)
+        resumed = self._resumed(algorithm, lease, layout)
         # rows that a replay has taken are consumed, whatever becomes of the weights
         self._base = {} if replayed else {BASE_ROWS: float(self._trainer.taken_rows)}
         self._reached = self._trainer.reached  # replaced as a whole: reports read it
-        self._receiver = ExperienceReceiver(
-            wire,
-            lease.bind["experience"],
-            run=process.uid,
-            boot=process.boot,
-            schema=schema,
-            budget_rows=config.budget_rows,
-            term=lease.term,
-            leased_since_s=lease.leased_since_s,
-            batch_size=config.batch_size,
-            queue_rows=0 if spec.sync else QUEUED_BATCHES * config.batch_size,
-            check=ValueCheck(lease.experience.spaces, schema),
-        )
+        self._receiver = self._make_receiver(wire, lease, lease.experience, config)
         self._source = self._make_source(wire, algorithm, schema, config, device)
         if compiles(spec, device) and lease.learners == 1:
-            self._compile(algorithm, config)  # before the first beat, after which a minute of silence is a fault
+            self._compile(algorithm, config)  # before the first beat, after which silence is a fault
         described = describe(
             self._trainer.ref,
             self._trainer.consumed_steps,
@@ -257,30 +228,8 @@ class Learner:
             spec.policy(policy).model.model_dump(mode="json"),
             config.model_dump(mode="json"),
         )
-        publish_every = 1 if spec.sync else config.publish_every_updates
-        self._publisher = Publisher(
-            wire,
-            process.boot,
-            pools=lambda: session.peers_of("modelpool"),
-            term=lambda: session.term,
-            policy=pack_policy(described),
-            every_version=spec.sync,
-            every=publish_every,
-            # lock-step waits by its nature, and replayed rows do not grow too old
-            most_ahead=most_ahead(config.max_lag_versions, publish_every)
-            if algorithm.on_policy and not spec.sync
-            else None,
-        )
-        self._checkpoints = CheckpointWriter(
-            layout.checkpoints,
-            process.boot,
-            described,
-            commit=self._commit,
-            count=lambda seconds: process.metrics.add("checkpoint_seconds", seconds),
-            resumed=resumed.number if resumed is not None else 0,
-            ordered=max((one.number for one in lease.generations), default=0),
-            version=self._trainer.version,
-        )
+        self._publisher = self._make_publisher(wire, algorithm, config, pack_policy(described))
+        self._checkpoints = self._make_checkpoints(lease, layout, described, resumed)
         process.metrics.declare("lag_versions", VERSIONS)
         for name in COUNTERS:
             process.metrics.add(name, 0.0)
@@ -357,6 +306,41 @@ class Learner:
         self._publisher.close()
         self._source.close()
 
+    def _resumed(self, algorithm: Algorithm, lease: Lease, layout: Layout) -> Generation | None:
+        """Load the newest generation, else the policy that the run begins with; returns that generation."""
+        process, spec = self._process, self._process.spec
+        # random numbers are those of rank 0: with the same ones, learners would draw the same noise
+        restore = self._trainer.take_over if lease.index else self._trainer.restore
+        resumed = go_on(layout.checkpoints, lease.generations, restore)
+        if resumed is not None:
+            process.metrics.set(RESUMED, resumed.number)
+        elif spec.init is not None:
+            with as_users_fault(NotInitial):
+                begun = begin_from(layout.init, algorithm, spec.init)
+                log.info("begins with the weights of %s, version %d", spec.init.run, begun.version)
+        if resumed is not None or spec.init is not None:
+            algorithm.begun()
+        process.metrics.set(STEPS, self._trainer.consumed_steps)
+        return resumed
+
+    def _make_receiver(
+        self, wire: Wire, lease: Lease, experience: Experience, config: specs.Algorithm
+    ) -> ExperienceReceiver:
+        process = self._process
+        return ExperienceReceiver(
+            wire,
+            lease.bind["experience"],
+            run=process.uid,
+            boot=process.boot,
+            schema=experience.schema,
+            budget_rows=config.budget_rows,
+            term=lease.term,
+            leased_since_s=lease.leased_since_s,
+            batch_size=config.batch_size,
+            queue_rows=0 if process.spec.sync else QUEUED_BATCHES * config.batch_size,
+            check=ValueCheck(experience.spaces, experience.schema),
+        )
+
     def _make_source(
         self, wire: Wire, algorithm: Algorithm, schema: Schema, config: specs.Algorithm, device: torch.device
     ) -> BatchSource:
@@ -368,6 +352,35 @@ class Learner:
         )  # fmt: skip
         with as_users_fault(AlgorithmError):
             return make_source(needs)
+
+    def _make_publisher(self, wire: Wire, algorithm: Algorithm, config: specs.Algorithm, policy: bytes) -> Publisher:
+        session, sync = self._session, self._process.spec.sync
+        publish_every = 1 if sync else config.publish_every_updates
+        return Publisher(
+            wire,
+            self._process.boot,
+            pools=lambda: session.peers_of("modelpool"),
+            term=lambda: session.term,
+            policy=policy,
+            every_version=sync,
+            every=publish_every,
+            # lock-step waits by its nature, and replayed rows do not grow too old
+            most_ahead=most_ahead(config.max_lag_versions, publish_every) if algorithm.on_policy and not sync else None,
+        )
+
+    def _make_checkpoints(
+        self, lease: Lease, layout: Layout, described: PolicyFile, resumed: Generation | None
+    ) -> CheckpointWriter:
+        return CheckpointWriter(
+            layout.checkpoints,
+            self._process.boot,
+            described,
+            commit=self._commit,
+            count=lambda seconds: self._process.metrics.add("checkpoint_seconds", seconds),
+            resumed=resumed.number if resumed is not None else 0,
+            ordered=max((one.number for one in lease.generations), default=0),
+            version=self._trainer.version,
+        )
 
     def _compile(self, algorithm: Algorithm, config: specs.Algorithm) -> None:
         """Compile the loss, or say why not."""
@@ -519,7 +532,8 @@ def go_on(checkpoints: Path, generations: Iterable[Generation], restore: Callabl
 
     Raises:
         UserFault: the state of one does not fit this network, and no other could be read: a restart would end alike.
-        RuntimeError: there are some, and none could be read from the volume.
+        RuntimeError: there are some, and all are damaged.
+        PartError: the volume refuses to be read, for minutes.
     """
     refused = False
 

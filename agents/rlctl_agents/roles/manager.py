@@ -56,7 +56,7 @@ SERVE_S = 0.05
 log = logging.getLogger(__name__)
 
 
-RunPhase = RunningLoop | finished.Finished
+RunPhase = RunningLoop | finished.EndedRun
 """Phase of the run, which answers requests, carries out orders and does all that is due."""
 
 
@@ -115,7 +115,7 @@ def main(process: Process) -> None:
         newest = partial(lines.newest, status_page.MOST_LINES)
         episodes = layout.episodes
         process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=episodes))
-        found = end = finished.finished(layout) if arguments.stay else None
+        found = end = finished.read_end(layout) if arguments.stay else None
         while True:
             with ExitStack() as opened:
                 if end is None:
@@ -131,7 +131,7 @@ def main(process: Process) -> None:
                     manage(server, context, phase)
             if process.stop.is_set() or not arguments.stay:
                 return
-            end = finished.finished(layout)
+            end = finished.read_end(layout)
 
 
 def pods_of(process: Process, layout: Layout) -> PodOrder:
@@ -199,7 +199,7 @@ def running(
         tensorboard,
         opened_trackers(coordinator.settings.trackers, tracked),
         config=config,
-        gave_up=(layout.run / "failure.json").exists,
+        gave_up=layout.failure_file.exists,
         hurry=process.stop.is_set,
         beat=process.pulse.beat,
     )
@@ -216,7 +216,7 @@ def running(
     return loop
 
 
-def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *, found: bool) -> finished.Finished:
+def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *, found: bool) -> finished.EndedRun:
     """Begin the phase in which the run is over.
 
     Args:
@@ -229,7 +229,7 @@ def resting(context: ManagerContext, opened: ExitStack, end: finished.RunEnd, *,
         with as_users_fault(ValueError, said="workloads: "):
             return Release(workloads(finished.workloads_of(live)), Cluster.found())
 
-    run = finished.Finished(
+    run = finished.EndedRun(
         process, context.layout, end, context.lines, found=found, settings=context.settings, release=release
     )
     opened.callback(run.end)

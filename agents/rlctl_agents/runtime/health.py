@@ -26,6 +26,9 @@ SILENT_S = 60.0
 """Time without a turn of its loop after which a process reports that it is not alive, and Kubernetes restarts it."""
 SIMULATOR_S = 900.0
 """The same for an actor or evaluator: its loop stands still during a step or a reset, and a reset may load a world."""
+UPDATE_S = 900.0
+"""The same for a learner: its loop stands still during an update, which may be of many epochs, and while a group of
+learners is formed."""
 RESET_S, RESETS_S = 120.0, 3000.0
 """Additional time for each environment of an evaluator beyond the first, and its maximum."""
 

@@ -24,8 +24,18 @@ from pydantic import ValidationError
 
 from rlctl.errors import SpecError
 from rlctl.spec.base import ROLES
+from rlctl.spec.layout import RUN_FILE_FORMAT
 from rlctl.spec.schema import Spec
 from rlctl_agents.runtime import logs
+from rlctl_agents.runtime.gauges import ENDLESS as ENDLESS
+from rlctl_agents.runtime.gauges import GROUP as GROUP
+from rlctl_agents.runtime.gauges import MEMORY, STOPPING
+from rlctl_agents.runtime.gauges import RANK as RANK
+from rlctl_agents.runtime.gauges import RESUMING as RESUMING
+from rlctl_agents.runtime.gauges import SEEDED as SEEDED
+from rlctl_agents.runtime.gauges import STARVED as STARVED
+from rlctl_agents.runtime.gauges import UNREADABLE as UNREADABLE
+from rlctl_agents.runtime.gauges import WORLD as WORLD
 from rlctl_agents.runtime.health import ProbeListener, Pulse
 from rlctl_agents.runtime.http_server import HttpListener, Response
 from rlctl_agents.runtime.logs import users_traceback
@@ -42,61 +52,10 @@ LINGER_S = 20.0
 by itself, and the pods of a finished run are given back a few seconds after every process was told."""
 DONE, FAILED, USERS_FAULT = 0, 1, 3
 """Exit codes; 3: a mistake of the user, which a restart cannot mend."""
-FORMAT = 1
-"""Version of the format of run files."""
-
-STOPPING = "stopping"
-"""Gauge of every process: 1 once it has begun an orderly stop; the manager does not wait long for its reports then."""
-MEMORY = "memory_bytes"
-"""Gauge of every process: its resident memory."""
-STEPS = "steps"
-"""Gauge of a learner: agent steps that its weights were learned from, those of the generation it resumed from too."""
-LEARNED = "learned"
-"""Gauge of a learner: the same, each step as often as an optimizer step of these weights was made from it."""
-RESTS = "rests"
-"""Gauge of a learner: 1 while it makes no update because it was told to learn from no more agent steps."""
-ENDLESS = "steps_without_end"
-"""Gauge of an evaluator: steps in each environment since an episode ended in any of them, or since a match began."""
-PLAYS = "plays"
-"""Gauge of an evaluator: id of the match that it plays; 0: none."""
-ENVIRONMENTS = "envs"
-"""Gauge of an evaluator: environments of its vector."""
-FAILED_GENERATION = "failed_generation"
-"""Gauge of a learner: the newest generation that was not saved; 0: all were."""
-RESUMING = "resuming"
-"""Gauge of a learner: 1 while it reads the state from which it resumes, which may take minutes."""
-UNREADABLE = "unreadable_parts"
-"""Gauge of a shard that resumed from a generation: number of newer or other parts that it could not use."""
-RESUMED = "resumed_generation"
-"""Gauge of a learner that has resumed: the number of the generation."""
-
-GROUP = "group"
-"""Gauge of a learner that has a place: the number of its group, 0: it learns alone."""
-RANK = "rank"
-"""Gauge of a learner: its rank, -1: it waits for a place. Rank 0 publishes and saves, and speaks for the group."""
-WORLD = "world"
-"""Gauge of a learner that has a place: how many step together."""
-BASE_ROWS = "base_rows"
-"""Gauge of a learner that took no other's weights: rows of the ledger in the generation that it resumed from."""
-SEEDED = "seeded"
-"""Gauge of a learner: 1 when it resumed from another learner's state, not from a generation."""
 PROCESS_NAME = "RLCTL_PROCESS"
 """Environment variable with the name of this process, for the user's own code: `actor-3`, or the name of its pod."""
-STARVED = "starved"
-"""Gauge of a learner: 1 while the others go on without it, because no actor sends it segments."""
-STATE_GAUGES = frozenset(
-    {STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
-     STARVED, MEMORY, "queue_rows", "shards"}
-)  # fmt: skip
-"""Gauges of a learner that are not about learning, and in no chart of it."""
 
 log = logging.getLogger(__name__)
-
-
-def group_of(report: Report) -> int | None:
-    """Number of the group that a learner reports; None: it has no place."""
-    number = report.gauges.get(GROUP)
-    return None if number is None else int(number)
 
 
 class RunFile(msgspec.Struct, frozen=True):
@@ -121,8 +80,8 @@ class RunFile(msgspec.Struct, frozen=True):
             raise UserFault(f"run file {path}: {error.strerror}") from error
         except msgspec.MsgspecError as error:
             raise UserFault(f"run file {path}: {error}") from error
-        if read.format != FORMAT:
-            raise UserFault(f"run file {path}: format {read.format}, this release of the roles reads {FORMAT}")
+        if read.format != RUN_FILE_FORMAT:
+            raise UserFault(f"run file {path}: format {read.format}, this release of the roles reads {RUN_FILE_FORMAT}")
         if read.role != role:
             raise UserFault(f"run file {path}: written for {read.role}, not for {role}")
         return read

@@ -24,6 +24,7 @@ from rlctl.backends.base import (
     Say,
     Sizes,
     no_sizes,
+    packages_of,
 )
 from rlctl.backends.kubernetes.access import control, listing, logs, reader
 from rlctl.backends.kubernetes.api.interface import Api, ApiError, Key
@@ -45,7 +46,7 @@ from rlctl.backends.kubernetes.run_state.session import Session
 from rlctl.backends.revisions import images_of
 from rlctl.backends.run_states import live_counts
 from rlctl.backends.stored_files import FilesOfManager
-from rlctl.errors import BackendUnreachable, Conflict, RlctlError, Unreadable
+from rlctl.errors import Conflict, RlctlError, Unreadable
 from rlctl.plan import Plan
 from rlctl.spec.layout import Layout
 from rlctl.spec.names import VOLUME
@@ -121,15 +122,8 @@ class KubernetesBackend:
             BackendUnreachable: no cluster can be reached, or the packages for it are not installed.
         """
         if self._opened is None:
-            try:
+            with packages_of("kubernetes"):
                 from rlctl.backends.kubernetes.api.client import connect
-            except ModuleNotFoundError as error:
-                if (error.name or "").startswith("rlctl"):
-                    raise
-                raise BackendUnreachable(
-                    f"target kubernetes: the package {error.name} is not installed",
-                    hint='install it with: pip install "rlctl[kubernetes]"',
-                ) from error
             self._opened = connect(*self._named)
         return self._opened
 

@@ -36,7 +36,7 @@ from rlctl.backends.local.process.supervisord import Supervisor, linked
 from rlctl.backends.local.process.unix_http import request
 from rlctl.backends.local.state import lock, places, revisions, run_state
 from rlctl.backends.local.state.places import Place
-from rlctl.backends.revisions import check_fits, missing
+from rlctl.backends.revisions import check_fits, missing, rollback_note
 from rlctl.backends.run_states import check_count, check_role, newest_first
 from rlctl.errors import Conflict, PartlyApplied, RlctlError
 from rlctl.plan import Plan
@@ -235,7 +235,7 @@ class LocalBackend:
             BackendUnreachable: the file is torn or foreign.
         """
         place = places.find(run)
-        return None if place is None else read_json(place.layout.results / "status.json", f"the status of run {run}")
+        return None if place is None else read_json(place.layout.status_file, f"the status of run {run}")
 
     def stored_files(self, run: str) -> AbstractContextManager[FilesOfFolder]:
         """Models, generations and evaluations of a run, live or not.
@@ -301,8 +301,8 @@ class LocalBackend:
                 raise missing(run, number, [])
             kept = revisions.read(place, known, number)
             check_fits(known, kept.revision)
-            again = f"rollback to {number}"
-            yield from up.apply(kept.plan, kept.documents, kept.revision.spec, self.waiting, note=again)
+            note = rollback_note(number)
+            yield from up.apply(kept.plan, kept.documents, kept.revision.spec, self.waiting, note=note)
 
     def doctor(self) -> list[Check]:
         """Checks whether this machine can run a training."""

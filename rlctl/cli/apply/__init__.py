@@ -1,1 +1,1 @@
-"""Changes of a run: tried, checked, sent to its target, and followed until it is ready or over."""
+"""Changes of a run: checked, sent to its target, and followed until it is ready or over."""

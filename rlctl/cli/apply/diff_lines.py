@@ -10,7 +10,7 @@ from rlctl.cli.text import plain
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Difference
-    from rlctl.plan import Change
+    from rlctl.changes import Change
 
 _MARKS = {"add": "+", "change": "~", "remove": "-", "same": "="}
 

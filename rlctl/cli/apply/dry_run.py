@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from rlctl.cli.apply import diff_lines, trial
+from rlctl.cli.apply import diff_lines, spec_check
 from rlctl.cli.apply.preflight import nothing_to_do, preflight
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.models.initial import initial
-from rlctl.cli.run.prepare import Rendered, beside, check_place, load, offline, refuse, say_notes
+from rlctl.cli.run.prepare import Rendered, check_place, load, offline, prepare, refuse, say_notes
 
 
 class DryRun(StrEnum):
@@ -37,8 +37,8 @@ def dry_run(
     check_place(world, loaded, pull=pull)
     if how is DryRun.client and loaded.spec.target in ON_CLUSTERS:
         return _sent(world, offline(world, loaded, pull=pull))
-    with initial(world, loaded) as policy, trial.begun(world, loaded, policy) as asked:
-        prepared = beside(world, loaded, mint=False, pull=pull)
+    with initial(world, loaded) as policy, spec_check.started_check(world, loaded, policy) as asked:
+        prepared = prepare(world, loaded, mint=False, pull=pull)
         prepared.backend.force_conflicts = force_conflicts
         say_notes(world, prepared)
         refuse(prepared)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rlctl.cli.apply import trial
+from rlctl.cli.apply import spec_check
 from rlctl.cli.context import World
 from rlctl.cli.display import checks
 from rlctl.cli.run.prepare import Prepared
@@ -35,8 +35,8 @@ def preflight(world: World, prepared: Prepared, asked: Probing | None) -> list[C
     found = []
     if asked is not None and not (as_before and running):
         probed = asked.answer()
-        trial.refuse(world, prepared.loaded, probed)
-        found += trial.as_checks(prepared.loaded, probed)
+        spec_check.refuse(world, prepared.loaded, probed)
+        found += spec_check.as_checks(prepared.loaded, probed)
     found += checks.preflight(world, prepared)
     shown = [check for check in found if not as_before or check.verdict in ("problem", "warning")]
     for line in checks.as_lines(shown, "  "):

@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 
-from rlctl.cli.context import API_VERSION, World
+from rlctl.cli.context import World
 from rlctl.cli.display.report import evaluation_text, headline, other_modes
 from rlctl.cli.run.problems import label
 from rlctl.cli.run.snapshot import Snapshot
 from rlctl.cli.text import clock, count, number, plain
+from rlctl.spec.layout import API_VERSION
 from rlctl.waiting import HEARTBEAT_S
 
 

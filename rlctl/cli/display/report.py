@@ -76,45 +76,45 @@ def report(world: World, snapshot: Snapshot, *, utc: bool) -> list[str]:
 
 
 def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
-    told = snapshot.status
-    lag, evaluation = told["lag"], told["evaluation"]
+    status = snapshot.status
+    lag, evaluation = status["lag"], status["evaluation"]
     facts = [
         ("speed", _speed(snapshot)),
-        ("so far", _so_far(told)),
+        ("so far", _so_far(status)),
     ]
     if evaluation:
-        curve = sparkline([point[2] for point in told["history"]], 24)
+        curve = sparkline([point[2] for point in status["history"]], 24)
         facts.append(("return", f"{evaluation_text(evaluation)} {curve}".rstrip()))
-    if told["stop"]["not_evaluated"]:
-        facts.append(("" if evaluation else "return", plain(told["stop"]["not_evaluated"])))
+    if status["stop"]["not_evaluated"]:
+        facts.append(("" if evaluation else "return", plain(status["stop"]["not_evaluated"])))
     if evaluation and (info := info_text(evaluation.get("info", {}))):
         facts.append(("", info))
-    facts += [("", evaluation_text(one)) for one in other_modes(told)]
-    if evaluation and (cadence := cadence_text(told["cadence"])):
+    facts += [("", evaluation_text(one)) for one in other_modes(status)]
+    if evaluation and (cadence := cadence_text(status["cadence"])):
         facts.append(("", cadence))
-    if told["train_return"]:
-        facts.append(("training", _training(told)))
-    if info := info_text(told["train_info"]):
+    if status["train_return"]:
+        facts.append(("training", _training(status)))
+    if info := info_text(status["train_info"]):
         facts.append(("", info))
-    for condition, goal in told["stop"]["conditions"].items():
+    for condition, goal in status["stop"]["conditions"].items():
         facts.append(("goal", f"{condition} {clock(goal) if condition == 'wall_time' else number(goal)}"))
-    facts += _selected(told)
+    facts += _selected(status)
     if lag["mean"] is not None:
         facts.append(
             ("lag", f"mean {number(lag['mean'])}, p95 {number(lag['p95'])}, max {number(lag['max'])} versions")
         )
-    if told["replay"]:
-        facts += zip(("replay", "", ""), replay_text(told["replay"]), strict=False)
-    if told["init"]:
-        facts.append(("began from", plain(str(told["init"]["text"]))))
-    if told["checkpoint"]:
-        point = told["checkpoint"]
+    if status["replay"]:
+        facts += zip(("replay", "", ""), replay_text(status["replay"]), strict=False)
+    if status["init"]:
+        facts.append(("began from", plain(str(status["init"]["text"]))))
+    if status["checkpoint"]:
+        point = status["checkpoint"]
         ago = "" if snapshot.over else f", {age(point['age_s'])} ago"
         without = ", ".join(point.get("absent") or ())
         lacks = f", without the rows of {plain(without)}" if without else ""
         facts.append(("saved", f"generation {point['number']} at {whole(point['steps'])} steps{ago}{lacks}"))
-    if told["resumed"]:
-        facts.append(("resumed", str(told["resumed"]["text"])))
+    if status["resumed"]:
+        facts.append(("resumed", str(status["resumed"]["text"])))
     if snapshot.crashes():
         facts.append(("note", plain(snapshot.crashes())))
     if snapshot.phase == "running":
@@ -122,20 +122,20 @@ def _facts(snapshot: Snapshot) -> list[tuple[str, str]]:
     return facts
 
 
-def replay_text(told: Mapping[str, Any]) -> list[str]:
+def replay_text(replay: Mapping[str, Any]) -> list[str]:
     """Lines about a replay: its rows and shards, its rates, its samples per insert and its stale priorities."""
-    shards, wanted, stale = told["shards"], told["wanted_samples_per_insert"], told["stale_priorities"]
-    if not told["capacity"]:
+    shards, wanted, stale = replay["shards"], replay["wanted_samples_per_insert"], replay["stale_priorities"]
+    if not replay["capacity"]:
         return [f"0 of {shards['wanted']} shards have reported"]
     answer = "-" if shards["answer"] is None else shards["answer"]
     ratio = "no limit" if wanted is None else f"{number(wanted)} wanted"
     return [
-        f"{whole(told['rows'])} rows of {whole(told['capacity'])}, {whole(told['drawable'])} can be drawn; "
+        f"{whole(replay['rows'])} rows of {whole(replay['capacity'])}, {whole(replay['drawable'])} can be drawn; "
         f"{answer} of {shards['wanted']} shards answer"
-        + (f"; {whole(told['dropped'])} went with shards that ended" if told.get("dropped") else ""),
-        f"{whole(told['inserted'])} inserted, {count(told['inserted_per_s'])}/s; "
-        f"{whole(told['sampled'])} sampled, {count(told['sampled_per_s'])}/s",
-        f"{number(told['samples_per_insert'])} samples per insert, {ratio}"
+        + (f"; {whole(replay['dropped'])} went with shards that ended" if replay.get("dropped") else ""),
+        f"{whole(replay['inserted'])} inserted, {count(replay['inserted_per_s'])}/s; "
+        f"{whole(replay['sampled'])} sampled, {count(replay['sampled_per_s'])}/s",
+        f"{number(replay['samples_per_insert'])} samples per insert, {ratio}"
         + ("" if stale is None else f"; {percent(stale)} of the priorities came for rows that are gone"),
     ]
 
@@ -145,9 +145,9 @@ def steps_are_missing(totals: Mapping[str, Any]) -> bool:
     return bool(totals["consumed_steps"] > totals["agent_steps"])
 
 
-def _so_far(told: Mapping[str, Any]) -> str:
-    totals = told["totals"]
-    discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in told["policies"].values())
+def _so_far(status: Mapping[str, Any]) -> str:
+    totals = status["totals"]
+    discarded = sum((policy.get("ledger") or {}).get("discarded", 0) for policy in status["policies"].values())
     more = f" ({whole(discarded)} rows of the ledger were discarded in crashes)" if discarded else ""
     reuse = totals["learned_steps"] / max(totals["consumed_steps"], 1)
     more += f", each learned from {reuse:.1f} times in all passes" if reuse >= 1.05 else ""
@@ -171,49 +171,50 @@ def _speed(snapshot: Snapshot) -> str:
     return f"{count(steps)} env steps/s, {count(consumed)} consumed steps/s over the whole run"
 
 
-def _training(told: Mapping[str, Any]) -> str:
-    return f"{number(told['train_return']['mean'])} over {told['train_return']['episodes']} episodes"
+def _training(status: Mapping[str, Any]) -> str:
+    return f"{number(status['train_return']['mean'])} over {status['train_return']['episodes']} episodes"
 
 
-def info_text(told: Mapping[str, float | None]) -> str:
+def info_text(means: Mapping[str, float | None]) -> str:
     """`is_success 0.43, score 12 and 3 more`: numbers that environments report at the end of episodes; "": none."""
-    shown = [f"{plain(name)} {number(mean)}" for name, mean in told.items() if mean is not None]
+    shown = [f"{plain(name)} {number(mean)}" for name, mean in means.items() if mean is not None]
     more = f" and {len(shown) - MOST_INFO} more" if len(shown) > MOST_INFO else ""
     return ", ".join(shown[:MOST_INFO]) + more
 
 
-def other_modes(told: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def other_modes(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """The newest evaluation in each mode other than the one that counts."""
-    counts = (told["evaluation"] or {}).get("mode")
-    return [one for mode, one in told["evaluations"].items() if mode != counts]
+    counts = (status["evaluation"] or {}).get("mode")
+    return [one for mode, one in status["evaluations"].items() if mode != counts]
 
 
-def _selected(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+def _selected(status: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The best model, and the one that has reached the goal."""
     rows = []
-    for name, found in told["models"].items():
+    for name, found in status["models"].items():
         if found:
             reached = f"reaches {number(found['goal'])}: " if name == "goal" else ""
             rows.append(("best" if name == "best" else "", reached + evaluation_text(found["evaluation"])))
     return rows
 
 
-def evaluation_text(told: Mapping[str, Any]) -> str:
+def evaluation_text(evaluation: Mapping[str, Any]) -> str:
     """`487.3 ± 12.1 over 100 episodes, greedy on fresh seeds, version 96`."""
-    version = (told.get("ref") or {}).get("version")
+    version = (evaluation.get("ref") or {}).get("version")
     of = "" if version is None else f", version {version}"
-    if (seats := told.get("seats", 1)) > 1:
+    if (seats := evaluation.get("seats", 1)) > 1:
         of += f"; of the first of {seats} seats, all played by it"
-    how = f"{told['mode']}{' on fresh seeds' if told.get('confirms') else ''}"
-    return f"{number(told['mean'])} ± {number(told['std'])} over {told['episodes']} episodes, {how}{of}"
+    how = f"{evaluation['mode']}{' on fresh seeds' if evaluation.get('confirms') else ''}"
+    mean, std = number(evaluation["mean"]), number(evaluation["std"])
+    return f"{mean} ± {std} over {evaluation['episodes']} episodes, {how}{of}"
 
 
-def cadence_text(told: Mapping[str, Any] | None) -> str:
+def cadence_text(cadence: Mapping[str, Any] | None) -> str:
     """`one evaluation each 14s, 8 % of the run's CPU`, with advice where that is much; "": not known."""
-    if not told or told["every_s"] is None:
+    if not cadence or cadence["every_s"] is None:
         return ""
-    text = f"one evaluation each {age(told['every_s'])}, {percent(told['cpu_share'])} of the run's CPU"
-    if told["stated_s"] is None and (told["cpu_share"] or 0.0) >= _DEAR:
+    text = f"one evaluation each {age(cadence['every_s'])}, {percent(cadence['cpu_share'])} of the run's CPU"
+    if cadence["stated_s"] is None and (cadence["cpu_share"] or 0.0) >= _DEAR:
         text += "; with fewer evaluation.episodes it is less"
     return text
 
@@ -257,8 +258,8 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
          *(["NAME"] if named else []), "REASON")
     ]  # fmt: skip
     for process in snapshot.processes:
-        told = snapshot.reported(process.role, process.index)
-        model = told.get("model") or {}
+        member = snapshot.reported(process.role, process.index)
+        model = member.get("model") or {}
         rows.append(
             (
                 _which(process),
@@ -266,9 +267,9 @@ def _processes(world: World, snapshot: Snapshot) -> list[tuple[str, ...]]:
                 str(process.pid or "-"),
                 _restarts(snapshot, [process]),
                 _age(world, [process]),
-                age(told["silent_s"]) if told.get("silent_s") is not None else "-",
+                age(member["silent_s"]) if member.get("silent_s") is not None else "-",
                 f"{model['policy']} v{model['version']}" if model else "-",
-                count(told.get("env_steps_per_s")),
+                count(member.get("env_steps_per_s")),
                 *([process.name or "-"] if named else []),
                 process.reason or process.trouble,
             )
@@ -294,8 +295,8 @@ OUTCOMES = ("consumed", "discarded", "dropped", "stale", "fenced", "invalid", "l
 
 def final(snapshot: Snapshot) -> list[str]:
     """Lines of the table at the end of a run."""
-    told = snapshot.status
-    totals, wall_s, evaluation, lag = told["totals"], told["wall_s"], told["evaluation"], told["lag"]
+    status = snapshot.status
+    totals, wall_s, evaluation, lag = status["totals"], status["wall_s"], status["evaluation"], status["lag"]
     rows: list[tuple[str, str]] = []
     if evaluation:
         rows.append(("return", evaluation_text(evaluation)))
@@ -304,24 +305,24 @@ def final(snapshot: Snapshot) -> list[str]:
             rows.append(("", info))
     else:
         rows.append(("return", "not evaluated"))
-    if told["stop"]["not_evaluated"]:
-        rows.append(("", plain(told["stop"]["not_evaluated"])))
-    rows += [("", evaluation_text(one)) for one in other_modes(told)]
-    if told["train_return"]:
-        rows.append(("training", _training(told)))
-    rows += _selected(told)
+    if status["stop"]["not_evaluated"]:
+        rows.append(("", plain(status["stop"]["not_evaluated"])))
+    rows += [("", evaluation_text(one)) for one in other_modes(status)]
+    if status["train_return"]:
+        rows.append(("training", _training(status)))
+    rows += _selected(status)
     rows.append(("wall time", clock(wall_s)))
     rows.append(("env steps", whole(totals["env_steps"])))
     rows.append(("consumed", f"{whole(totals['consumed_steps'])} agent steps in {whole(totals['updates'])} updates"))
-    cpu_s = told["cpu_s"]
+    cpu_s = status["cpu_s"]
     each = ", ".join(f"{role} {seconds:.0f}" for role, seconds in sorted(cpu_s.items(), key=lambda entry: -entry[1]))
     rows.append(("CPU", f"{sum(cpu_s.values()):.0f} s" + (f": {each}" if each else "")))
     rows.append(("speed", _speed(snapshot)))
     if lag["mean"] is not None:
         rows.append(("lag", f"mean {number(lag['mean'])}, max {number(lag['max'])} versions"))
-    for policy, entry in told["policies"].items():
+    for policy, entry in status["policies"].items():
         rows.append(
-            ("ledger" if len(told["policies"]) == 1 else f"ledger {policy}", ledger_text(entry.get("ledger") or {}))
+            ("ledger" if len(status["policies"]) == 1 else f"ledger {policy}", ledger_text(entry.get("ledger") or {}))
         )
     if snapshot.crashes():
         rows.append(("note", plain(snapshot.crashes())))

@@ -10,7 +10,7 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlctl.cli.apply import trial as trying
+from rlctl.cli.apply import spec_check
 from rlctl.cli.context import ON_CLUSTERS, Cluster, World
 from rlctl.cli.display import checks
 from rlctl.cli.experiments import axes as grammar
@@ -179,14 +179,14 @@ class Design:
         for one in {_named(loaded.spec): loaded for loaded in self._loaded.values()}.values():
             with (
                 initial(self._world, one, kept=self.sweep.kept(one.spec)) as policy,
-                trying.begun(self._world, one, policy) as asked,
+                spec_check.started_check(self._world, one, policy) as asked,
             ):
                 if asked is None:
                     continue
                 probed = asked.answer()
             problems += [one.problem(fault) for fault in probed.faults]
             if not probed.faults:
-                found = trying.as_checks(one, probed)
+                found = spec_check.as_checks(one, probed)
                 for line in checks.as_lines(found, "  "):
                     self._world.say(line)
                 checks.refuse(self.sweep.name, found)

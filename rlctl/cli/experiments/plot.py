@@ -23,7 +23,7 @@ _GRID: Final = 61
 _NAME_COLUMNS: Final = 120
 
 
-def check(path: Path, force: bool) -> None:
+def check(path: Path, *, force: bool) -> None:
     """Refuse a plot that cannot be drawn, before any run is read.
 
     Raises:
@@ -33,7 +33,7 @@ def check(path: Path, force: bool) -> None:
     if path.suffix.lower() not in FORMATS:
         raise UsageError(f"--plot {path}: its name must end with {', '.join(FORMATS)}")
     require("sweep", "matplotlib")
-    require_free(path, force)
+    require_free(path, force=force)
 
 
 def draw(found: Sequence[Figures], path: Path, steps: int | None = None) -> None:

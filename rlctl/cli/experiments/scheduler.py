@@ -19,7 +19,7 @@ from rlctl.cli.experiments import record
 from rlctl.cli.experiments.record import Sweep, Trial
 from rlctl.cli.models.initial import initial
 from rlctl.cli.run.clusters import backend_of
-from rlctl.cli.run.prepare import Prepared, beside, refuse
+from rlctl.cli.run.prepare import Prepared, prepare, refuse
 from rlctl.cli.run.snapshot import AWAY_S, Snapshot, take
 from rlctl.cli.text import clock, count, number, plain, table
 from rlctl.errors import BackendUnreachable, RlctlError, SpecError, Unreadable, WorkloadFailed
@@ -135,7 +135,7 @@ class Scheduler:
                 raise
             return str(error.problems[0])  # settings that do not go together
         images = loaded.spec.images.model_copy(update=sweep.images)
-        prepared = beside(
+        prepared = prepare(
             self._world, replace(loaded, spec=loaded.spec.model_copy(update={"images": images})), mint=True
         )
         if prepared.state is not None and prepared.state.uid != trial.uid:

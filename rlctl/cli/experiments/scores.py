@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from rlctl.cli.context import ON_CLUSTERS, World, require
 from rlctl.cli.experiments.axes import NO_SETTINGS
 from rlctl.cli.experiments.record import flat
-from rlctl.cli.models.listing import whole
+from rlctl.cli.models.listing import read_whole
 from rlctl.cli.run.target import find
 from rlctl.cli.text import count, number
 from rlctl.errors import RlctlError
+from rlctl.spec.layout import EVALUATIONS
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, RunState
@@ -190,9 +191,7 @@ def _told(backend: Backend, state: RunState, mode: str) -> list[tuple[Any, Any, 
     if "history" in last_words:
         return _counted([(point[0], point[2]) for point in last_words["history"]])
     with backend.stored_files(state.run) as files:
-        stored = (
-            b"" if "evaluations.jsonl" not in files.sizes("results") else whole(files, "results", "evaluations.jsonl")
-        )
+        stored = b"" if EVALUATIONS not in files.sizes("results") else read_whole(files, "results", EVALUATIONS)
     found = []
     for line in stored.splitlines():
         try:

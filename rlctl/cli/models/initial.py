@@ -54,7 +54,7 @@ class Initial:
         return self._folder
 
     def plain(self) -> dict[str, Any]:
-        """Name and arrays, for the trial of the spec; empty before the fetch."""
+        """Name and arrays, for the check of the spec; empty before the fetch."""
         return {"of": self.name, "arrays": dict(self.arrays)} if self.arrays else {}
 
     def _fetched(self) -> Path:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from rlctl.errors import RlctlError, UsageError
+from rlctl.spec.layout import EVALUATIONS
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Folder, StoredFiles
@@ -48,7 +49,7 @@ class StoredModel:
         return (self.policy, self.lineage, self.version)
 
 
-def whole(files: StoredFiles, folder: Folder, name: str) -> bytes:
+def read_whole(files: StoredFiles, folder: Folder, name: str) -> bytes:
     """Read a whole file of a run's storage."""
     found = bytearray()
     while piece := files.read(folder, name, len(found), PIECE_BYTES):
@@ -145,11 +146,11 @@ def chosen(stored: Stored, run: str, which: str | None) -> StoredModel:
 
 
 def _selected(files: StoredFiles, name: str, sizes: Mapping[str, int]) -> StoredModel:
-    selected = json.loads(whole(files, "models", f"{name}.json"))
+    selected = json.loads(read_whole(files, "models", f"{name}.json"))
     policy = selected["policy"]
     if policy not in sizes:
         raise ValueError(f"it names {str(policy)[:100]!r}, which is not there")
-    description = whole(files, "models", policy)
+    description = read_whole(files, "models", policy)
     digests = {} if not (stated := selected.get("sha256")) else {policy: _text(stated)}
     if digests and digests[policy] != hashlib.sha256(description).hexdigest():
         raise ValueError(f"{policy} has changed since it was stored: its sha256 is another")
@@ -167,7 +168,7 @@ def _selected(files: StoredFiles, name: str, sizes: Mapping[str, int]) -> Stored
 def _generation(
     files: StoredFiles, file: str, sizes: Mapping[str, int], measured: Mapping[tuple[str, int, int], dict[str, Any]]
 ) -> StoredModel:
-    one = json.loads(whole(files, "checkpoints", file))["generation"]
+    one = json.loads(read_whole(files, "checkpoints", file))["generation"]
     parts, sha256 = one["parts"], one["sha256"]
     if "policy" not in parts:
         raise ValueError("it does not describe its policy: release 0.1 did not")
@@ -183,9 +184,9 @@ def _generation(
 def _evaluations(files: StoredFiles) -> dict[tuple[str, int, int], dict[str, Any]]:
     """Newest evaluation of each version in each mode, without the returns of single episodes."""
     found: dict[tuple[str, int, int], dict[str, Any]] = {}
-    if "evaluations.jsonl" not in files.sizes("results"):
+    if EVALUATIONS not in files.sizes("results"):
         return found
-    for one in _lines(whole(files, "results", "evaluations.jsonl")):
+    for one in _lines(read_whole(files, "results", EVALUATIONS)):
         try:
             mode, told = _measured(one)
             modes = found.setdefault(_ref(one["ref"]), {})

@@ -21,10 +21,10 @@ from rlctl.cli.models.listing import (
     PIECE_BYTES,
     StoredModel,
     chosen,
+    read_whole,
     require_described,
     stored_models,
     warn,
-    whole,
 )
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import Refused, RlctlError
@@ -148,7 +148,7 @@ def _write(files: StoredFiles, model: StoredModel, state: RunState, folder: Path
 
 
 def _description(files: StoredFiles, model: StoredModel) -> dict[str, Any]:
-    data = whole(files, model.folder, model.description)
+    data = read_whole(files, model.folder, model.description)
     known = model.sha256.get(model.description)
     if known is not None and hashlib.sha256(data).hexdigest() != known:
         raise _damaged(model, model.description)

@@ -18,8 +18,9 @@ from rlctl.errors import Conflict, SpecError, UsageError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Document, RunState
+    from rlctl.changes import Change
     from rlctl.images.registry.pinning import Pinned
-    from rlctl.plan import Change, Plan
+    from rlctl.plan import Plan
     from rlctl.spec import Loaded
     from rlctl.spec.layout import Layout, RunPlace
     from rlctl.spec.schema import Spec
@@ -94,7 +95,7 @@ def check_place(world: World, loaded: Loaded, *, pull: bool = False) -> None:
         )
 
 
-def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> Prepared:
+def prepare(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> Prepared:
     """Plan and render a loaded spec, and compare it with the run of its name; writes nothing.
 
     Args:
@@ -108,7 +109,7 @@ def beside(world: World, loaded: Loaded, *, mint: bool, pull: bool = False) -> P
         BackendUnreachable: the target does not answer, or a registry whose tag is recorded nowhere.
         Conflict: the run is recorded for another target or cluster, or by a release whose spec this one cannot read.
     """
-    from rlctl.plan import changes
+    from rlctl.changes import changes
 
     storage = storage_of(loaded)
     spec = _with_storage(loaded, storage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -11,6 +11,7 @@ from rlctl.cli.context import ON_CLUSTERS
 from rlctl.cli.run import problems as faults
 from rlctl.cli.run.clusters import where
 from rlctl.errors import BackendUnreachable, RlctlError, Unreadable
+from rlctl.spec.layout import API_VERSION
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Backend, Process, RunState
@@ -112,29 +113,31 @@ class Snapshot:
         if failure is not None and self.phase == "failed":
             whose = f" {failure.process}" if "/" in failure.process else ""  # the supervisor has no log of records
             found.append({"text": failure.text, "next": f"rlctl logs{whose}{self._named} --tail 50"})
-        if not self.over:
-            # a process that ends because the goal is reached is no problem
-            sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
-            for process in () if self.unseen else sorted(self.processes, key=faults.urgency):
-                if (process.state not in sound or process.permanent) and (past or not faults.past(process)):
-                    told = faults.of_process(process, self._named)
-                    found.append(told if process.next else {**told, "next": self._way_out(process)})
-                elif process.trouble:
-                    found.append({"text": told_of(process), "next": self._way_out(process)})
-            for role, wanted in self.state.replicas.items():
-                there = sum(process.count for process in self.members(role))
-                if there < wanted:
-                    found.append(
-                        {
-                            "text": f"{role}: {there} of {wanted} replicas exist",
-                            "next": f"rlctl status{self._named} -o wide",
-                        }
-                    )
-            if self.silent:
-                found.append({"text": "the manager does not answer", "next": f"rlctl logs manager{self._named}"})
-            known = {problem["text"] for problem in found}
-            found += [dict(problem) for problem in self.status["problems"] if problem.get("text") not in known]
+        if self.over:
+            return found
+        found += [*self._process_problems(past=past), *self._missing_replicas()]
+        if self.silent:
+            found.append({"text": "the manager does not answer", "next": f"rlctl logs manager{self._named}"})
+        known = {problem["text"] for problem in found}
+        found += [dict(problem) for problem in self.status["problems"] if problem.get("text") not in known]
         return found
+
+    def _process_problems(self, *, past: bool) -> Iterator[dict[str, Any]]:
+        # a process that ends because the goal is reached is no problem
+        sound = (*_SOUND, "stopping", "exited") if self.status["stop"].get("met") else (*_SOUND, "stopping")
+        for process in () if self.unseen else sorted(self.processes, key=faults.urgency):
+            if (process.state not in sound or process.permanent) and (past or not faults.past(process)):
+                told = faults.of_process(process, self._named)
+                yield told if process.next else {**told, "next": self._way_out(process)}
+            elif process.trouble:
+                yield {"text": told_of(process), "next": self._way_out(process)}
+
+    def _missing_replicas(self) -> Iterator[dict[str, Any]]:
+        for role, wanted in self.state.replicas.items():
+            there = sum(process.count for process in self.members(role))
+            if there < wanted:
+                text = f"{role}: {there} of {wanted} replicas exist"
+                yield {"text": text, "next": f"rlctl status{self._named} -o wide"}
 
     def target_problems(self) -> list[dict[str, str]]:
         """Problem of a target that does not report the states of its processes; [] otherwise."""
@@ -356,7 +359,7 @@ def complete(status: Mapping[str, Any] | None, state: RunState) -> dict[str, Any
     """The manager's status with every key present, so that readers need no defaults of their own."""
     given = _in_words_of_now(status or {})
     empty: dict[str, Any] = {
-        "apiVersion": "rlctl/v1", "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None,
+        "apiVersion": API_VERSION, "run": state.run, "uid": state.uid, "term": 0, "phase": "starting", "time": None,
         "wall_s": 0.0, "cpu_s": {},
         "verdict": {"kind": "starting", "text": "starting: no report yet"},
         "throughput": {}, "totals": {}, "lag": {}, "replay": None, "train_return": None, "train_info": {},

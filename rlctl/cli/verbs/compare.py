@@ -95,7 +95,7 @@ def tell(
     from rlctl.cli.experiments import scores
 
     if plot is not None:
-        plots.check(plot, force)
+        plots.check(plot, force=force)
     runs = []
     for name in names:
         try:

@@ -50,12 +50,12 @@ def export(
     """
     if file.suffix not in _FORMATS:
         raise UsageError(f"{file} is of no format that is known", hint="name it .onnx, .pt2 or .safetensors")
-    require_free(file, force)
+    require_free(file, force=force)
     if sign is not None:
         signing.require_signer(sign)
-        require_free(signing.signature_of(file), force)
+        require_free(signing.signature_of(file), force=force)
     told: dict[str, Any] = {"inputs": [], "outputs": [], "checked": None}
-    with fetched(world, model, target, verify) as (folder, name, origin), _whole(file, force) as made:
+    with fetched(world, model, target, verify) as (folder, name, origin), _written(file, force=force) as made:
         world.say(name)
         known = {key: origin.get(key) for key in _ORIGIN}
         if file.suffix == ".safetensors":
@@ -83,7 +83,7 @@ def export(
 
 
 @contextmanager
-def _whole(file: Path, force: bool) -> Iterator[Path]:
+def _written(file: Path, *, force: bool) -> Iterator[Path]:
     """Provide a temporary path of the same suffix; what the block writes there is moved to the file at its end.
 
     Raises:
@@ -95,7 +95,7 @@ def _whole(file: Path, force: bool) -> Iterator[Path]:
     with aside as folder:
         made = Path(folder).resolve() / file.name
         yield made
-        require_free(file, force)
+        require_free(file, force=force)
         with writing(file):
             made.replace(file) if force else link_or_copy(made, file)
 

@@ -24,7 +24,7 @@ from rlctl.errors import Conflict, RlctlError
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Revision, RunState
-    from rlctl.plan import Change
+    from rlctl.changes import Change
 
 _SHOWN_DIGITS = 12
 
@@ -132,7 +132,7 @@ def _changes(state: RunState, wanted: Revision) -> list[Change]:
     from pydantic import ValidationError
 
     from rlctl.backends.revisions import KEPT_AS_IT_IS
-    from rlctl.plan import changes
+    from rlctl.changes import changes
     from rlctl.spec.schema import Spec
 
     try:

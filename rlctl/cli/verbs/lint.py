@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rlctl.cli.apply import trial
+from rlctl.cli.apply import spec_check
 from rlctl.cli.context import ON_CLUSTERS, World
 from rlctl.cli.models.initial import initial
 from rlctl.cli.options import OptionalSpecs, Sets, verb
@@ -52,12 +52,12 @@ def lint(
         loaded = load(world, specs or (), sets)
         with (
             initial(world, loaded, only_here=True) as policy,
-            trial.begun(world, loaded, policy, measure=True) as asked,
+            spec_check.started_check(world, loaded, policy, measure=True) as asked,
         ):
             answer = None if asked is None else asked.answer()
         probed = None if loaded.spec.target in ON_CLUSTERS else answer
         if probed is not None:
-            trial.refuse(world, loaded, probed)
+            spec_check.refuse(world, loaded, probed)
     except SpecError as error:
         for problem in error.problems:
             world.data(str(problem))
@@ -68,7 +68,7 @@ def lint(
     if show_origin:
         shown = [(entry["path"], json.dumps(entry["value"]), entry["origin"]) for entry in values]
         world.lines(table(shown))
-    faults = [*(probed.missing if probed else ()), *trial.asks_too_little(loaded, answer)]
+    faults = [*(probed.missing if probed else ()), *spec_check.asks_too_little(loaded, answer)]
     findings = [*loaded.findings, *map(loaded.problem, faults)]
     for finding in findings:
         (world.complain if show_origin else world.data)(str(finding))
@@ -76,7 +76,7 @@ def lint(
         world.say(f"not checked: {loaded.spec.env.id}: on a cluster it lives in the image")
     elif probed.verdict != "problem":
         world.say(f"{'checked' if probed.verdict == 'ok' else 'not checked'}: {probed.text}")
-    if answer is not None and (text := trial.replay_memory(loaded, answer)):
+    if answer is not None and (text := spec_check.replay_memory(loaded, answer)):
         world.say(f"replay: {text}")
     elif answer is not None and probed is None:
         world.say(f"not checked: memory of the replay: {answer.text}")
@@ -87,7 +87,7 @@ def lint(
         world.say("the spec is valid")
     found = {"findings": findings}
     checked: dict[str, dict[str, Any]] = {
-        "environment": {"verdict": "not checked"} if probed is None else trial.as_plain(probed)
+        "environment": {"verdict": "not checked"} if probed is None else spec_check.as_plain(probed)
     }
     if probed is None and answer is not None and answer.shard_bytes:
         checked["environment"]["replay_shard_bytes"] = answer.shard_bytes

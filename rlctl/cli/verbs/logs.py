@@ -92,7 +92,7 @@ def logs(
     for record in backend.logs(name, query):
         found += 1
         if world.as_json:
-            world.line(
+            world.json_line(
                 {
                     "time": rfc3339(record.time), "level": record.level, "process": record.process,
                     "message": record.message, "extra": dict(record.extra),

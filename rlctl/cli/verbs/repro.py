@@ -14,7 +14,7 @@ import typer
 from rlctl.cli.context import World, require
 from rlctl.cli.models.episodes import WHEN, Episode, chosen, is_name, recorded
 from rlctl.cli.models.fetched import Code, code_of
-from rlctl.cli.models.listing import whole
+from rlctl.cli.models.listing import read_whole
 from rlctl.cli.options import RunArgument, RunOption, Target, Utc, verb
 from rlctl.cli.run.target import find, one_name
 from rlctl.cli.text import count, moment_of, number, table
@@ -65,7 +65,7 @@ def repro(
         if found.damaged:
             raise RlctlError(f"episode {found.name} of run {state.run}: {found.damaged}")
         modules = code_of({"run": state.run, "spec": state.spec, "code": state.code}, code)
-        data = whole(files, "episodes", found.file)
+        data = read_whole(files, "episodes", found.file)
         _require_same_env(found.name, data, state)
     with tempfile.TemporaryFile() as file:  # the program that replaces this process reads it
         file.write(data)

@@ -19,7 +19,7 @@ from rlctl.cli.options import (
     complete_role,
     verb,
 )
-from rlctl.cli.run.prepare import Rendered, beside, check_place, load, offline, say_notes
+from rlctl.cli.run.prepare import Rendered, check_place, load, offline, prepare, say_notes
 from rlctl.errors import Refused, UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def render(
         raise UsageError("-n goes with --admin: documents name no namespace", hint="kubectl apply -n NAMESPACE")
     loaded = load(world, specs or [], sets, target)
     on_cluster = loaded.spec.target in ON_CLUSTERS
-    rendered: Rendered = offline(world, loaded) if on_cluster else beside(world, loaded, mint=False)
+    rendered: Rendered = offline(world, loaded) if on_cluster else prepare(world, loaded, mint=False)
     plan, all_documents = rendered.plan, rendered.documents
     say_notes(world, rendered)
     documents = [document for document in all_documents if role is None or document.role == role]
@@ -142,7 +142,7 @@ def diff(
     """
     loaded = load(world, specs, sets, target)
     check_place(world, loaded)
-    prepared = beside(world, loaded, mint=False)
+    prepared = prepare(world, loaded, mint=False)
     say_notes(world, prepared)
     if prepared.state is None:
         world.say(f"{prepared.plan.run} does not exist; `rlctl up` would create all of it")

@@ -62,7 +62,7 @@ def _watch(world: World, backend: Backend, run: str, *, check: bool, utc: bool) 
         while (seen := observer.look()) is not None:
             snapshot = seen
             if world.as_json:
-                world.line(as_document(snapshot))
+                world.json_line(as_document(snapshot))
             elif screen.live:
                 screen.show(report(world, snapshot, utc=utc))
             else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from rlctl.cli.apply import trial
+from rlctl.cli.apply import spec_check
 from rlctl.cli.apply.applied import nothing_done
 from rlctl.cli.apply.attach import Interrupts, Outcome, attach
 from rlctl.cli.apply.bring_up import bring_up, say_newer_code, undo
@@ -20,13 +20,15 @@ from rlctl.cli.display.progress import Progress
 from rlctl.cli.models.initial import initial
 from rlctl.cli.options import Sets, Specs, Target, verb
 from rlctl.cli.run.clusters import where
-from rlctl.cli.run.prepare import Prepared, beside, check_place, load, refuse, say_notes
+from rlctl.cli.run.prepare import Prepared, check_place, load, prepare, refuse, say_notes
 from rlctl.cli.run.snapshot import Snapshot, as_document, take
 from rlctl.cli.text import span
 from rlctl.errors import Left, RlctlError, TimedOut
 
 if TYPE_CHECKING:
     from rlctl.backends.base import Applied, Check
+    from rlctl.cli.models.initial import Initial
+    from rlctl.spec import Loaded
 
 READY_WITHIN = "10m"
 """Timeout of `--wait` without --timeout."""
@@ -87,67 +89,92 @@ def up(
         loaded = load(world, specs or (), sets, target)
         check_place(world, loaded, pull=pull)
         with initial(world, loaded) as policy:
-            with trial.begun(world, loaded, policy) as asked:  # imports a simulator while we look for the run
-                prepared = beside(world, loaded, mint=True, pull=pull)
-                say_notes(world, prepared)
-                refuse(prepared)
-                run = prepared.plan.run
-                for folder in prepared.unknown:
-                    world.say(f"note: {folder} is of an earlier run {run} that the index does not know: {_BEGINS}")
-                if nothing_to_do(prepared):
-                    return _already_finished(world, prepared)
-                if prepared.spec.target in ON_CLUSTERS:
-                    world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
-                looked_at = preflight(world, prepared, asked)
+            prepared, looked_at = _prepared(world, loaded, policy, pull=pull)
+            if looked_at is None:
+                return _already_finished(world, prepared)
             if interrupts.asked:
-                raise Signalled(130, f"nothing of {run} was changed")
+                raise Signalled(130, f"nothing of {prepared.plan.run} was changed")
             prepared.backend.force_conflicts = force_conflicts
-            began = world.clock()
-
-            def late() -> bool:
-                return timeout_s is not None and world.clock() - began >= timeout_s
-
-            prepared.backend.leave = lambda: interrupts.asked or late()
-            try:
-                done = UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
-            except Left as left:
-                prepared.backend.leave = lambda: False
-                if late():
-                    left.hint = undo(world, prepared) if atomic else left.hint
-                    raise
-                so_far = f"  so far        {left.message}; the same command goes on"
-                told = f"left {run}\n{so_far}\n{_come_back(run)}"
-                if wait or atomic:
-                    raise Signalled(130, told) from None
-                world.say(told)
-                world.document(_document(UpProgress(prepared, [], looked_at), take(world, prepared.backend, run)))
+            deadline = None if timeout_s is None else world.clock() + timeout_s
+            done = _applied(
+                world, prepared, policy, looked_at, interrupts, deadline=deadline, wait=wait or atomic, atomic=atomic
+            )
+            if done is None:
                 return 0
-            finally:
-                prepared.backend.leave = lambda: False
             if nothing_done(done.applied) and not world.quiet:
                 say_newer_code(world, prepared)
-        timeout_s = None if timeout_s is None else max(0.0, timeout_s - (world.clock() - began))
+        left_s = None if deadline is None else max(0.0, deadline - world.clock())
         if wait or atomic:
-            ready_s = span(READY_WITHIN, "--timeout") if timeout_s is None else timeout_s
+            ready_s = span(READY_WITHIN, "--timeout") if left_s is None else left_s
             outcome = attach(
-                world, prepared.backend, run, interrupts=interrupts, progress=progress,
+                world, prepared.backend, prepared.plan.run, interrupts=interrupts, progress=progress,
                 timeout_s=ready_s, until_ready=True,
             )  # fmt: skip
             return _end_wait(world, done, outcome, timeout or READY_WITHIN, atomic=atomic)
-        if detach:
-            snapshot = take(world, prepared.backend, run)
-            if snapshot is not None and snapshot.phase == "failed":
-                raise RunFailed(snapshot)
-            world.say(f"{run} is up\n{_come_back(run)}")
-            world.document(_document(done, snapshot))
-            return 0
-        try:
-            outcome = attach(
-                world, prepared.backend, run, interrupts=interrupts, progress=progress, timeout_s=timeout_s
-            )
-        except Signalled as gone:
-            raise Signalled(gone.exit_code, f"left {run}; it goes on\n{_come_back(run)}") from None
-        return _end(world, done, outcome)
+        return _detach(world, done) if detach else _stay(world, done, interrupts, progress, left_s)
+
+
+def _prepared(
+    world: World, loaded: Loaded, policy: Initial | None, *, pull: bool
+) -> tuple[Prepared, list[Check] | None]:
+    """The run as it is and as it is wanted, and what was looked at; None: there is nothing to do."""
+    with spec_check.started_check(world, loaded, policy) as asked:  # imports a simulator while we look for the run
+        prepared = prepare(world, loaded, mint=True, pull=pull)
+        say_notes(world, prepared)
+        refuse(prepared)
+        run = prepared.plan.run
+        for folder in prepared.unknown:
+            world.say(f"note: {folder} is of an earlier run {run} that the index does not know: {_BEGINS}")
+        if nothing_to_do(prepared):
+            return prepared, None
+        if prepared.spec.target in ON_CLUSTERS:
+            world.say(f"{run} on {where(prepared.backend, prepared.spec.target)}")
+        return prepared, preflight(world, prepared, asked)
+
+
+def _applied(
+    world: World,
+    prepared: Prepared,
+    policy: Initial | None,
+    looked_at: list[Check],
+    interrupts: Interrupts,
+    *,
+    deadline: float | None,
+    wait: bool,
+    atomic: bool,
+) -> UpProgress | None:
+    """Send what has changed; None: Ctrl-C has left a wait in which nothing is written, and that is told.
+
+    Args:
+        deadline: time at which such a wait is left, too.
+        wait: the command has to see its run ready.
+
+    Raises:
+        Left: at the deadline.
+        Signalled: by Ctrl-C, where the command has to see its run ready.
+    """
+    backend, run = prepared.backend, prepared.plan.run
+
+    def late() -> bool:
+        return deadline is not None and world.clock() >= deadline
+
+    backend.leave = lambda: interrupts.asked or late()
+    try:
+        return UpProgress(prepared, bring_up(world, prepared, atomic=atomic, policy=policy), looked_at)
+    except Left as left:
+        backend.leave = lambda: False
+        if late():
+            left.hint = undo(world, prepared) if atomic else left.hint
+            raise
+        so_far = f"  so far        {left.message}; the same command goes on"
+        told = f"left {run}\n{so_far}\n{_come_back(run)}"
+        if wait:
+            raise Signalled(130, told) from None
+        world.say(told)
+        world.document(_document(UpProgress(prepared, [], looked_at), take(world, backend, run)))
+        return None
+    finally:
+        backend.leave = lambda: False
 
 
 _BEGINS: Final = "this is a new one, and begins at step 0 (docs/operations.md tells how to move a run)"
@@ -185,8 +212,24 @@ def _end_wait(world: World, done: UpProgress, outcome: Outcome, timeout: str, *,
     return 0
 
 
-def _end(world: World, done: UpProgress, outcome: Outcome) -> int:
-    run, snapshot = done.prepared.plan.run, outcome.snapshot
+def _detach(world: World, done: UpProgress) -> int:
+    run = done.prepared.plan.run
+    snapshot = take(world, done.prepared.backend, run)
+    if snapshot is not None and snapshot.phase == "failed":
+        raise RunFailed(snapshot)
+    world.say(f"{run} is up\n{_come_back(run)}")
+    world.document(_document(done, snapshot))
+    return 0
+
+
+def _stay(world: World, done: UpProgress, interrupts: Interrupts, progress: Progress, left_s: float | None) -> int:
+    """Stay with a run until it is over, or Ctrl-C or --timeout leave it."""
+    run = done.prepared.plan.run
+    try:
+        outcome = attach(world, done.prepared.backend, run, interrupts=interrupts, progress=progress, timeout_s=left_s)
+    except Signalled as gone:
+        raise Signalled(gone.exit_code, f"left {run}; it goes on\n{_come_back(run)}") from None
+    snapshot = outcome.snapshot
     if outcome.why == "detached" and snapshot is not None:
         world.say(f"left {run}; it goes on\n{_come_back(run)}")
     elif outcome.why == "timeout" and snapshot is not None:

@@ -123,7 +123,7 @@ def wait(
     if name is not None and wanted.name == "deleted":
         backend, state = look_up(world, name, target)
         if state is None:
-            return _answer(world, name, wanted, None, True, 0.0)
+            return _answer(world, name, wanted, None, met=True, waited_s=0.0)
     else:
         backend, state = find(world, name, target)
         name = state.run
@@ -133,16 +133,16 @@ def wait(
         snapshot = observer.look()
         waited_s = world.clock() - start_s
         if snapshot is None:
-            return _answer(world, name, wanted, None, wanted.name == "deleted", waited_s)
+            return _answer(world, name, wanted, None, met=wanted.name == "deleted", waited_s=waited_s)
         if wanted.name == "return":
             _require_measurable(wanted, snapshot)
         if wanted.met(snapshot):
-            return _answer(world, name, wanted, snapshot, True, waited_s)
+            return _answer(world, name, wanted, snapshot, met=True, waited_s=waited_s)
         if wanted.name != "deleted":
             if snapshot.phase == "failed":
                 raise RunFailed(snapshot)
             if snapshot.over:
-                return _answer(world, name, wanted, snapshot, False, waited_s)
+                return _answer(world, name, wanted, snapshot, met=False, waited_s=waited_s)
         if waited_s >= timeout_s:
             raise TimedOut(
                 f"{name}: {wanted.text} does not hold after {timeout}{_stands(wanted, snapshot)}{_slowest(snapshot)}",
@@ -184,7 +184,7 @@ def _stands(wanted: Condition, snapshot: Snapshot) -> str:
     return f" (now {number(wanted.value(snapshot))})"
 
 
-def _answer(world: World, run: str, wanted: Condition, snapshot: Snapshot | None, met: bool, waited_s: float) -> int:
+def _answer(world: World, run: str, wanted: Condition, snapshot: Snapshot | None, *, met: bool, waited_s: float) -> int:
     value = None if snapshot is None else wanted.value(snapshot)
     if met:
         world.data(f"{run}: {wanted.text}" + ("" if value is None else f" (now {number(value)})"))

@@ -24,6 +24,7 @@ from rlctl.spec.algorithms import (
 )
 from rlctl.spec.cluster import DEFAULT_SIZE
 from rlctl.spec.problems.messages import Fault
+from rlctl.spec.problems.multiples import no_multiple, partial_blocks
 from rlctl.spec.runs.model_names import is_folder
 from rlctl.spec.schema import Network, Spec
 from rlctl.spec.words import CLASS_PATH, both, closest, either, number, printable, show
@@ -31,6 +32,7 @@ from rlctl.spec.words import CLASS_PATH, both, closest, either, number, printabl
 Keys = tuple[str, ...]
 _ACTORS, _ENVS = ("roles", "actor", "replicas"), ("roles", "actor", "envs")
 _LEARNERS = ("roles", "learner", "replicas")
+_NO_EVALUATOR: Final = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
 BENT: Final = 2.0
 """Part of the range of log standard deviations with soft limits, in nats: the last 1 at either end."""
 
@@ -54,7 +56,7 @@ def unsound(spec: Spec) -> Iterator[Fault]:
         message = "the preset atari steps its games together and takes none; remove them, or write out what it would do"
         yield Fault(("env", "wrappers"), message, (("env", "preset"),))
     yield from _roles(spec)
-    yield from _likes(spec)
+    yield from _policies(spec)
     plain = fields.folded(spec)
     for name, policy in (plain.policies or {}).items():
         path = fields.as_written(spec, ("policies", name, "algorithm"))
@@ -72,8 +74,9 @@ def unsound(spec: Spec) -> Iterator[Fault]:
             if isinstance(policy.algorithm, Impala):
                 yield from _impala(policy.algorithm, policy.model, path, network)
             elif isinstance(policy.algorithm, Replayed):
-                yield from _of_a_replay(policy.algorithm, policy.model, path, network)
-    yield from _replay(spec, plain)
+                yield from _replayed_network(policy.algorithm, policy.model, path, network)
+    yield from _lock_step_roles(spec)
+    yield from _unused_replay(spec, plain)
     if spec.target == "kubernetes":
         yield from _cluster(spec)
 
@@ -88,11 +91,9 @@ def _roles(spec: Spec) -> Iterator[Fault]:
         message = f"each learner needs an actor, at most roles.actor.replicas, got {learners} > {actor.replicas}"
         yield Fault(_LEARNERS, message, (_ACTORS,))
     if spec.stop.eval_return is not None and evaluator.replicas == 0:
-        message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
-        yield Fault(("stop", "eval_return"), message, (("roles", "evaluator", "replicas"),))
+        yield Fault(("stop", "eval_return"), _NO_EVALUATOR, (("roles", "evaluator", "replicas"),))
     if spec.evaluation.video_every is not None and evaluator.replicas == 0:
-        message = "needs an evaluator: set roles.evaluator.replicas to at least 1, got 0"
-        yield Fault(("evaluation", "video_every"), message, (("roles", "evaluator", "replicas"),))
+        yield Fault(("evaluation", "video_every"), _NO_EVALUATOR, (("roles", "evaluator", "replicas"),))
 
 
 def _init(spec: Spec, base: Path) -> Iterator[Fault]:
@@ -103,12 +104,6 @@ def _init(spec: Spec, base: Path) -> Iterator[Fault]:
         yield Fault(("init", "verify"), message, (("init", "run"),))
     elif not os.path.isfile(base / spec.init.verify):
         yield Fault(("init", "verify"), f"no such file: {printable(str(base / spec.init.verify))}")
-
-
-def _multiples(value: int, of: int) -> list[str]:
-    """The multiples just below and above a value, without 0."""
-    low = value - value % of
-    return [str(multiple) for multiple in (low, low + of) if multiple > 0]
 
 
 def _code(spec: Spec, base: Path) -> Iterator[Fault]:
@@ -131,7 +126,7 @@ def _storage(spec: Spec) -> Iterator[Fault]:
             yield Fault(("storage", "path"), f"no home folder is known for {show(user)}; write the folder out")
 
 
-def _likes(spec: Spec) -> Iterator[Fault]:
+def _policies(spec: Spec) -> Iterator[Fault]:
     policies = spec.policies or {}
     for section in ("algorithm", "model"):
         if policies and getattr(spec, section) is not None:
@@ -171,16 +166,13 @@ def _algorithm(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         got = f"c_max {number(algorithm.c_max)} > rho_max {number(algorithm.rho_max)}"
         yield Fault((*path, "c_max"), f"must not exceed rho_max, got {got}", ((*path, "rho_max"),))
     if isinstance(algorithm, Replayed):
-        yield from _replayed(spec, algorithm, path)
+        yield from _replayed_batches(spec, algorithm, path)
         return
     steps, batch = algorithm.unroll_length, algorithm.batch_size
     if not algorithm.max_lag_versions and not spec.sync:
         yield from _whole_blocks(spec, algorithm, path)
     elif batch % steps:
-        message = (
-            f"must be a multiple of unroll_length, got {batch} = {batch // steps} x {steps} + {batch % steps};"
-            f" choose {either(_multiples(batch, steps))}"
-        )
+        message = f"must be {no_multiple(batch, steps, 'unroll_length')}"
         yield Fault((*path, "batch_size"), message, ((*path, "unroll_length"),))
     elif batch // steps < spec.roles.learner.replicas:
         message = (
@@ -213,12 +205,8 @@ def _actor_critic(algorithm: ActorCritic, path: Keys) -> Iterator[Fault]:
     if size != "auto" and size > algorithm.batch_size:
         message = f"must not exceed batch_size, got {size} > {algorithm.batch_size}"
         yield Fault((*path, "minibatch_size"), message, ((*path, "batch_size"),))
-    if isinstance(algorithm, Appo) and algorithm.reuse != "auto" and (rest := algorithm.reuse % len(algorithm.ages)):
-        message = (
-            f"must be at most buffer_batches or a multiple of it, got {algorithm.reuse} ="
-            f" {algorithm.reuse // algorithm.buffer_batches} x {algorithm.buffer_batches} + {rest};"
-            f" choose {either(_multiples(algorithm.reuse, algorithm.buffer_batches))}"
-        )
+    if isinstance(algorithm, Appo) and algorithm.reuse != "auto" and algorithm.reuse % len(algorithm.ages):
+        message = f"must be at most buffer_batches or {no_multiple(algorithm.reuse, algorithm.buffer_batches, 'it')}"
         yield Fault((*path, "reuse"), message, ((*path, "buffer_batches"),))
 
 
@@ -234,17 +222,14 @@ def _whole_segments(spec: Spec, algorithm: Clipped, network: Network, path: Keys
         yield Fault((*path, "minibatch_size"), message, ((*path, "unroll_length"), _LEARNERS))
 
 
-def _replayed(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
+def _replayed_batches(spec: Spec, algorithm: Replayed, path: Keys) -> Iterator[Fault]:
     if isinstance(algorithm, R2d2):
         yield from _sequences(algorithm, path)
     every = algorithm.policy_every if isinstance(algorithm, Td3) else 1
     size, batch, learners = algorithm.minibatch_size * every, algorithm.batch_size, spec.roles.learner.replicas
     if batch % size:
         name, shown = ("minibatch_size x policy_every", f" x {every}") if every > 1 else ("minibatch_size", "")
-        message = (
-            f"must be a multiple of {name}, got {batch} = {batch // size} x {algorithm.minibatch_size}{shown} +"
-            f" {batch % size}; choose {either(_multiples(batch, size))}"
-        )
+        message = f"must be {no_multiple(batch, size, name, shown=f'{algorithm.minibatch_size}{shown}')}"
         rests_on = ((*path, "minibatch_size"), *([(*path, "policy_every")] if every > 1 else []))
         yield Fault((*path, "batch_size"), message, rests_on)
     if algorithm.unit_rows <= algorithm.minibatch_size < learners * algorithm.unit_rows:
@@ -264,21 +249,15 @@ def _sequences(algorithm: R2d2, path: Keys) -> Iterator[Fault]:
     period, length = algorithm.unroll_length, algorithm.sequence_length
     for key, rows in (("burn_in", algorithm.burn_in), ("sequence_length", length)):
         if rows % period:
-            message = (
-                f"must be a multiple of unroll_length, got {rows} = {rows // period} x {period} + {rows % period};"
-                f" choose {either(_multiples(rows, period))}"
-            )
+            message = f"must be {no_multiple(rows, period, 'unroll_length')}"
             yield Fault((*path, key), message, ((*path, "unroll_length"),))
     size = algorithm.minibatch_size
     if size % length:
-        message = (
-            f"must be a multiple of sequence_length, got {size} = {size // length} x {length} + {size % length};"
-            f" choose {either(_multiples(size, length))}"
-        )
+        message = f"must be {no_multiple(size, length, 'sequence_length')}"
         yield Fault((*path, "minibatch_size"), message, ((*path, "sequence_length"),))
 
 
-def _of_a_replay(algorithm: Replayed, model: Network, path: Keys, network: Keys) -> Iterator[Fault]:
+def _replayed_network(algorithm: Replayed, model: Network, path: Keys, network: Keys) -> Iterator[Fault]:
     name, rests_on = algorithm.name, ((*path, "name"),)
     if isinstance(algorithm, R2d2):
         if model.core == "none":
@@ -346,14 +325,14 @@ def _impala(algorithm: Impala, model: Network, path: Keys, network: Keys) -> Ite
 
 
 def _whole_blocks(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
-    """An algorithm that learns from the newest policy alone, as PPO: the rest of a block is older than its weights."""
-    batch, block = algorithm.batch_size, spec.roles.actor.envs * algorithm.unroll_length
-    if batch % (block * spec.roles.learner.replicas):
-        message = (
-            f"must hold whole blocks of an actor for each learner, roles.actor.envs x unroll_length ="
-            f" {spec.roles.actor.envs} x {algorithm.unroll_length} = {block} steps, or the rest of a block is dropped;"
-            f" got {batch}; choose {either(_multiples(batch, block * spec.roles.learner.replicas))}"
-        )
+    message = partial_blocks(
+        envs=spec.roles.actor.envs,
+        seats=1,  # only the environment knows them
+        unroll_length=algorithm.unroll_length,
+        learners=spec.roles.learner.replicas,
+        batch_size=algorithm.batch_size,
+    )
+    if message is not None:
         yield Fault((*path, "batch_size"), message, (_ENVS, (*path, "unroll_length"), _LEARNERS))
 
 
@@ -375,7 +354,7 @@ def _lock_step(spec: Spec, algorithm: Algorithm, path: Keys) -> Iterator[Fault]:
         yield Fault((*path, "publish_every_updates"), message, (("sync",),))
 
 
-def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
+def _lock_step_roles(spec: Spec) -> Iterator[Fault]:
     if spec.sync and spec.roles.learner.replicas != 1:
         message = f"with sync there is exactly one learner, got {spec.roles.learner.replicas}"
         yield Fault(_LEARNERS, message, (("sync",),))
@@ -385,6 +364,10 @@ def _replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
             f" {spec.roles.modelpool.replicas}"
         )
         yield Fault(("roles", "modelpool", "replicas"), message, (("sync",),))
+
+
+def _unused_replay(spec: Spec, plain: Spec) -> Iterator[Fault]:
+    """Refuse settings of a replay where no algorithm learns from one; `plain` is the spec with `like` written out."""
     algorithms = [policy.algorithm for policy in (plain.policies or {}).values()]
     if any(it.needs_replay for it in algorithms):
         return

@@ -13,16 +13,17 @@ import pytest
 
 from rlctl.probe import Probed, Probing
 from rlctl.spec.schema import Network, Spec
+from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
 from rlctl_agents.algorithms.appo import Appo
-from rlctl_agents.algorithms.clipped import ClippedAlgorithm
+from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
-from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.types.spaces import Box, Discrete, Space, Spaces
 
 pytestmark = pytest.mark.processes
 
 ROOT = Path(__file__).parents[3]
 PLENTY_S = 40.0
-SPACES = Spaces(Box((4,), "float32"), Discrete(2))
+VECTOR = Box((4,), "float32")
 
 
 def probed(id: str, *, within_s: float = PLENTY_S, python: str = sys.executable, **spec: Any) -> Probed:
@@ -46,21 +47,33 @@ def test_a_mask_within_the_observation_is_told_to_be_none() -> None:
     assert "obs.action_mask is an input like others: a mask that is obeyed comes in info" in text
 
 
+@pytest.mark.parametrize(("algorithm", "drops"), [("ppo", True), ("appo", False)])
+def test_segments_that_ppo_drops_where_copies_do_not_fill_them_together_are_told(algorithm: str, drops: bool) -> None:
+    text = probed("tests.envs.test_vectors:Same", algorithm={"name": algorithm}).text
+    assert ("; ppo drops segments that are half made at each update" in text) is drops
+
+
 def test_a_network_of_ones_own_is_made_by_the_child() -> None:
     found = probed("Pendulum-v1", model={"torso": "tests.acting.owned_nets:Sound"})
     assert found.verdict == "ok", found.text
 
 
-@pytest.mark.parametrize("model", [{}, {"core": "lstm"}])
-@pytest.mark.parametrize("algorithm", [Ppo, Appo])
+@pytest.mark.parametrize(
+    ("id", "action", "model"),
+    [("CartPole-v1", Discrete(2), {}), ("Pendulum-v1", Box((1,), "float32"), {"core": "lstm"})],
+    ids=["discrete", "continuous"],
+)
+@pytest.mark.parametrize(
+    ("algorithm", "left"),
+    [(Ppo, {"minibatch_size", "epochs"}), (Appo, {"minibatch_size", "reuse"}), (Impala, set())],
+)
 def test_what_is_left_to_us_is_said_as_the_algorithm_takes_it(
-    algorithm: type[ClippedAlgorithm], model: dict[str, Any]
+    algorithm: type[ActorCriticAlgorithm], left: set[str], id: str, action: Space, model: dict[str, Any]
 ) -> None:
-    name = algorithm.settings().name
-    said = probed("CartPole-v1", algorithm={"name": name}, model=model).text.partition("mlp; ")[2]
-    built = algorithm(algorithm.settings(), Network(**model), SPACES, seed=0).config
+    said = probed(id, algorithm={"name": algorithm.settings().name}, model=model).text.partition("mlp; ")[2]
+    built = algorithm(algorithm.settings(), Network(**model), Spaces(VECTOR, action), seed=0).config
     told = dict(one.split() for one in said.split(", "))
-    assert told.keys() == {"entropy_coef", "minibatch_size", "epochs" if name == "ppo" else "reuse"}
+    assert told.keys() == {"entropy_coef", *left}
     assert {key: float(value) for key, value in told.items()} == {key: getattr(built, key) for key in told}
 
 

@@ -69,7 +69,7 @@ def test_every_combination_of_settings_and_seed_is_a_run_of_its_own(rlctl: Rlctl
     assert (best["settings"], best["iqm"], best["best_improves"]) == ("algorithm.lr=0.003", 12.5, None)
     assert (other["settings"], other["iqm"], other["best_improves"]) == ("algorithm.lr=0.001", 4.5, 1.0)
     assert rlctl("status", "pole-3").code == 0
-    assert len(rlctl.trials) == 1, "what differs in numbers alone is tried once"
+    assert len(rlctl.checks) == 1, "what differs in numbers alone is tried once"
 
 
 def test_trials_are_one_group_of_their_trackers_and_a_tracker_makes_no_other_sweep(

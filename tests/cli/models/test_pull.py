@@ -19,7 +19,7 @@ import torch
 import rlctl_agents
 from rlctl.backends.local.access.stored_files import FilesOfFolder
 from rlctl.cli.models import fetched
-from rlctl.cli.models.listing import Stored, StoredModel, chosen, stored_models, whole
+from rlctl.cli.models.listing import Stored, StoredModel, chosen, read_whole, stored_models
 from rlctl.cli.models.pull import pull, pull_chosen
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import BackendUnreachable, Refused, RlctlError, UsageError
@@ -224,7 +224,7 @@ def test_what_a_live_run_changes_meanwhile_is_looked_at_again(layout: Layout) ->
     found = stored_models(Pruned(layout, layout.models / "best.json", later))
     assert ([one.name for one in found.models], found.damaged) == (["best"], {})
     with pytest.raises(BackendUnreachable):
-        whole(FilesOfFolder(layout), "checkpoints", manifest.name)
+        read_whole(FilesOfFolder(layout), "checkpoints", manifest.name)
 
 
 @pytest.mark.parametrize("part", ["learner", "policy"])

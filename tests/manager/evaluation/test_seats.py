@@ -41,6 +41,7 @@ def test_a_manager_that_knows_no_seats_yet_does_not_believe_what_was_measured_on
     assert status(run)["evaluation"]["seats"] == 2
     run.manager.store()
     run.settings = spec(stop={"eval_return": 0}, evaluation={"episodes": 2})
+    (run.layout.results / "ledger.json").unlink()  # and with it what was agreed
     run.start()
     for role, number in (("modelpool", POOL), ("learner", LEARNER)):
         run.join(role, number)

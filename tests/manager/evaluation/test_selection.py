@@ -111,6 +111,30 @@ def test_a_model_that_is_not_confirmed_ends_no_run_and_its_fresh_figure_replaces
     assert stored(run, "best") == (20, 4), "what was lucky does not stand in the way"
 
 
+@pytest.mark.parametrize("first", ["the other model", "the confirmation"])
+def test_of_two_evaluators_the_one_beside_a_lucky_model_loses_no_better_one(run: Run, first: str) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    confirmation = told(run)
+    run.join("evaluator", JUDGE + 10, 1)
+    run.time.now += 10
+    other = order_evaluation(run, 20, judge=JUDGE + 10)
+    if first == "the other model":
+        assert play(run, other, 6.0, 6.0).ok
+        run.manager.turn()
+        assert kept(run) == {10, 20}
+    assert play(run, confirmation, 3.0, 4.0).ok
+    if first == "the confirmation":
+        assert play(run, other, 6.0, 6.0).ok
+    run.manager.turn()
+    assert stored(run, "best") == (20, 6)
+    again = told(run)
+    assert again.seats == {0: ref(20)}
+    assert play(run, again, 5.0, 7.0).ok
+    run.manager.turn()
+    assert stored(run, "goal") == (20, 6)
+    assert kept(run) == {20}
+
+
 def test_best_is_the_highest_mean_in_the_mode_that_counts_and_of_equal_ones_the_first(run: Run) -> None:
     for version, returns in ((10, (1.0, 1.0)), (20, (3.0, 3.0)), (30, (2.0, 4.0)), (40, (0.0, 0.0))):
         evaluate(run, version, *returns)

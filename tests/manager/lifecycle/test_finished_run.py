@@ -21,10 +21,10 @@ from rlctl_agents.manager.lifecycle.finished import (
     ON_REQUEST,
     OVER,
     PATIENCE_S,
-    Finished,
+    EndedRun,
     RunEnd,
-    finish,
-    finished,
+    read_end,
+    record_end,
     workloads_of,
 )
 from rlctl_agents.manager.lifecycle.scale_down import Release, workloads
@@ -81,16 +81,16 @@ class Rest:
     ) -> None:  # fmt: skip
         self.now = 1000.0
         self.layout, self.settings = layout, spec(stop={"agent_steps": 5000})
-        finish(layout, end or RunEnd("2026-11-21T19:00:00+00:00", met, 3))
+        record_end(layout, end or RunEnd("2026-11-21T19:00:00+00:00", met, 3))
         self.release = release or Release([], None)
         self.lines = Lines()
         arguments = Arguments("manager", "m", Path("f"), "ipc:///m", "")
         identity = logs.Identity("r", "manager", "manager/0", boot(1))
         process = Process(arguments, "r", UID, self.settings, boot(1), identity, logs.RecentLines())
-        known = finished(layout)
+        known = read_end(layout)
         assert known is not None
         releases = iter([self.release, *others])
-        self.manager = Finished(
+        self.manager = EndedRun(
             process, layout, known, self.lines, found=found,
             settings=SimpleNamespace(read=lambda: self.settings, reload=self.given),
             release=lambda: next(releases), clock=lambda: self.now,
@@ -138,11 +138,11 @@ def rest(layout: Layout, folder: Path) -> Iterator[Rest]:
 
 
 def test_a_run_folder_says_that_the_run_is_finished_even_when_it_is_torn(layout: Layout) -> None:
-    assert finished(layout) is None
-    finish(layout, RunEnd("2026-11-21T19:00:00+00:00", MET, 3))
-    assert finished(layout) == RunEnd("2026-11-21T19:00:00+00:00", MET, 3, released=False)
+    assert read_end(layout) is None
+    record_end(layout, RunEnd("2026-11-21T19:00:00+00:00", MET, 3))
+    assert read_end(layout) == RunEnd("2026-11-21T19:00:00+00:00", MET, 3, released=False)
     (layout.run / "finished.json").write_text('{"at')
-    torn = finished(layout)
+    torn = read_end(layout)
     assert torn is not None
     assert torn.met == OVER
 
@@ -176,14 +176,14 @@ def test_it_stays_finished_by_the_settings_by_which_it_ended(rest: Rest) -> None
     assert rest.order("/reload", {"live": {"stop": {"agent_steps": 4000}}}) == (200, {"changes": [], "resumed": False})
     assert rest.order("/stop") == (200, {"stopping": True})
     assert rest.order("/checkpoint")[0] == 400
-    assert finished(rest.layout) is not None
+    assert read_end(rest.layout) is not None
 
 
 def test_it_goes_on_by_settings_that_it_does_not_meet(rest: Rest) -> None:
     rest.manager.begin()
     assert rest.order("/reload", {"live": {"stop": {"agent_steps": 9000}}}) == (200, {"changes": [], "resumed": True})
     assert rest.manager.goes_on
-    assert finished(rest.layout) is None
+    assert read_end(rest.layout) is None
     assert rest.events() == ["resume"]
 
 
@@ -218,7 +218,7 @@ def test_its_pods_are_given_back_once_and_it_is_remembered(layout: Layout, folde
             rest.control.close()
         assert rest.events() == ["release"]
         assert server.replicas == {"deployments/r-actor-0": 0}
-        end = finished(layout)
+        end = read_end(layout)
         assert end is not None
         assert end.released
         asked = len(server.asked)
@@ -240,11 +240,11 @@ def test_a_full_volume_ends_no_manager_that_has_given_its_pods_back(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("rlctl_agents.manager.lifecycle.finished.finish", full)
+        patched.setattr("rlctl_agents.manager.lifecycle.finished.record_end", full)
         rest.manager.turn()
     rest.now += 5
     rest.manager.turn()
-    end = finished(layout)
+    end = read_end(layout)
     assert end is not None
     assert end.released
 
@@ -301,7 +301,7 @@ def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
             assert server.replicas == {"deployments/r-actor-0": 0, "deployments/r-evaluator": 5}
             release.said = "it has just been done"
             assert rest.turned() == ["resume"]
-            assert finished(layout) is None
+            assert read_end(layout) is None
         finally:
             rest.control.close()
 
@@ -335,7 +335,7 @@ def test_a_failed_run_says_why_and_stays_so_whatever_the_settings(untaught: Layo
     assert (status["phase"], status["stop"]["met"]) == ("failed", None)
     assert status["failure"] == {"process": "manager/0", "text": VAIN, "at": end.at}
     assert [one["text"] for one in status["problems"]] == [VAIN]
-    known = finished(untaught)
+    known = read_end(untaught)
     assert known is not None
     assert known.failed
 
@@ -347,7 +347,7 @@ def test_a_failed_run_goes_on_when_it_is_asked_to(untaught: Layout, folder: Path
         rest.joins(FAILED)
         assert not rest.manager.goes_on, "a process of before that comes late"
         assert rest.order("/reload", {"live": {"stop": {"agent_steps": 5000}}})[1]["resumed"] is True
-        assert finished(untaught) is None
+        assert read_end(untaught) is None
         assert rest.manager.events.since(0)[0][-1]["text"] == GOES_ON
     finally:
         rest.control.close()
@@ -363,7 +363,7 @@ def test_a_failed_run_whose_pods_were_given_back_goes_on_as_soon_as_others_join_
     assert not rest.manager.over
     rest.joins(FAILED)
     assert rest.manager.goes_on
-    assert finished(untaught) is None
+    assert read_end(untaught) is None
 
 
 def test_a_failed_run_whose_pods_may_not_be_given_back_goes_on_when_its_manager_is_started_again(

@@ -11,7 +11,8 @@ import pytest
 from rlctl_agents.manager.accounting.counters import MOST_COUNTERS
 from rlctl_agents.manager.lifecycle.stop import TELL_S
 from rlctl_agents.manager.membership.registry import load_members
-from rlctl_agents.manager.status.report import StatusBuilder, scalars
+from rlctl_agents.manager.status.report import StatusBuilder
+from rlctl_agents.manager.trackers.curves import curve_values
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.runtime.metrics import exposition
 from rlctl_agents.types.control import EvalResult, Histogram
@@ -57,7 +58,7 @@ def test_numbers_that_environments_tell_are_means_over_actors_and_few(run: Run) 
     assert list(found["train_info"])[:2] == ["is_success", "n000"]
     assert found["train_info"]["is_success"] == 0.5
     assert len(found["train_info"]) == MAX_INFO
-    assert scalars(found, {})["info/is_success/train"] == 0.5
+    assert curve_values(found, {})["info/is_success/train"] == 0.5
 
 
 def test_numbers_of_an_evaluation_are_in_status_files_events_curves_and_metrics(run: Run) -> None:
@@ -131,7 +132,7 @@ def test_the_status_of_a_learning_run_holds_its_figures(run: Run) -> None:
     assert found["policies"]["main"]["ref"]["version"] == 10
     (actor,) = found["roles"]["actor"]
     assert (actor["index"], actor["boot"], actor["env_steps_per_s"]) == (0, boot(ACTOR), 200)
-    curves = scalars(found, run.manager.members.seen[boot(LEARNER)].gauges)
+    curves = curve_values(found, run.manager.members.seen[boot(LEARNER)].gauges)
     assert curves["loss/policy"] == 0.5
     assert curves["learner/lr"] == 1e-3
     assert curves["return/train"] == 42

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rlctl.spec.layout import Layout
-from rlctl_agents.manager.lifecycle.finished import RunEnd, finish
+from rlctl_agents.manager.lifecycle.finished import RunEnd, record_end
 from rlctl_agents.manager.web.status_page import pages
 from rlctl_agents.manager.web.stored_page import newest_lines, stored
 from tests.manager.web.test_status_page import words
@@ -41,7 +41,7 @@ def test_it_shows_the_last_figures_curves_and_generations_and_looks_at_none_of_t
 
 
 def test_one_that_has_done_what_was_asked_says_so(run: Run) -> None:
-    finish(run.layout, RunEnd("2026-11-25T05:00:00+00:00", "return 101 >= 100", 1))
+    record_end(run.layout, RunEnd("2026-11-25T05:00:00+00:00", "return 101 >= 100", 1))
     assert "✓ r: finished" in words(pages(lambda: stored(run.layout))["/"]("").body.decode())
 
 

@@ -57,7 +57,9 @@ EPSILON = 1e-3
 
 
 def rescaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x.
+    """NumPy twin of `ops.rescaling.rescaled`, in float64: a shard does without torch.
+
+    h(x) = sign(x) (sqrt(|x| + 1) - 1) + EPSILON x.
 
     Source: Pohlen et al. 2018, arXiv:1805.11593, proposition A.2, and so is the inverse.
     """
@@ -66,7 +68,7 @@ def rescaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def unscaled(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The inverse of `rescaled`."""
+    """The inverse of `rescaled`, and the twin of `ops.rescaling.unscaled`."""
     size = np.abs(x) + 1 + EPSILON
     root = 2 * size / (1 + np.sqrt(1 + 4 * EPSILON * size))  # sqrt(|y| + 1) of the result y
     found: NDArray[np.float64] = np.sign(x) * (root - 1) * (root + 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rlctl_agents.runtime.process import RANK
+from rlctl_agents.runtime.gauges import RANK
 from rlctl_agents.types.control import Average, Report
 
 

@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Callable
 
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import EVALUATIONS, Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, CadenceSample
@@ -17,7 +17,7 @@ from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import APART, Evaluation, StateStore
 from rlctl_agents.manager.timing import Clock
-from rlctl_agents.runtime.process import ENVIRONMENTS, PLAYS
+from rlctl_agents.runtime.gauges import ENVIRONMENTS, PLAYS
 from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Recording, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 
@@ -80,7 +80,7 @@ class Evaluations:
         self.selection = Selection(layout.models, state, stands)
         self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + APART)
-        self._stored = JsonLines(layout.results / "evaluations.jsonl")
+        self._stored = JsonLines(layout.results / EVALUATIONS)
         self.recordings = Recordings(layout.episodes, stands)
         self._filmed = {one.version for one in self.recordings.episodes}  # also versions without a film
         self._count = 0  # evaluations in the mode that counts, without confirming ones
@@ -94,6 +94,7 @@ class Evaluations:
         self._held = self._lived  # when an evaluator could last get the last model, or played it
         self._finished: float | None = None  # when the wait for the last evaluation began
         self._last: ModelRef | None = None  # model of the last evaluation, once it is known
+        self._second: tuple[Evaluation, EvalResult] | None = None  # the next best one, while the best is confirmed
         self.awaits = False
         """True while the run must not end, because its last evaluation is missing."""
         self.not_evaluated: str | None = None
@@ -209,19 +210,9 @@ class Evaluations:
         if done.confirms or done.mode != self._mode:
             selection.measured_again(done)
         elif done.seats == 1 and done.mean > selection.better_than(done.mode):
-            try:
-                if not result.kept:
-                    raise ValueError(result.fault or "its evaluator did not bring it")
-                selection.choose(done, result.kept, self._quotas.models)
-            except ValueError as fault:
-                text = f"version {version} is the best so far with {done.mean:.4g}, and is not kept: {fault}"
-                self._events.add("not_kept", text, version=version)
-                return
-            text = f"version {version} is the best so far: mean {done.mean:.4g}"
-            found = selection.candidate(goal, self._mode)
-            if found is not None:
-                text += f" >= {goal:g}; it is evaluated again on fresh seeds"
-            self._events.add("best", text, version=version, mean=done.mean)
+            self._choose(done, result)
+        elif before is not None and result.kept and (self._second is None or done.mean > self._second[0].mean):
+            self._second = done, result
         found = selection.candidate(goal, self._mode)
         if done.confirms and before is not None and before.ref == done.ref and found is None:
             text = (
@@ -229,7 +220,27 @@ class Evaluations:
                 f"{before.mean:.4g}; the run goes on"
             )
             self._events.add("not_confirmed", text, version=version, mean=done.mean)
+        if done.confirms and self._second is not None:
+            second, self._second = self._second, None
+            if second[0].mean > selection.better_than(self._mode):
+                self._choose(*second)
         self.settle()
+
+    def _choose(self, done: Evaluation, result: EvalResult) -> None:
+        """Make a model the best one, if its evaluator has had it kept."""
+        version, goal = done.ref.version, self._settings().stop.eval_return
+        try:
+            if not result.kept:
+                raise ValueError(result.fault or "its evaluator did not bring it")
+            self.selection.choose(done, result.kept, self._playing)
+        except ValueError as fault:
+            text = f"version {version} is the best so far with {done.mean:.4g}, and is not kept: {fault}"
+            self._events.add("not_kept", text, version=version)
+            return
+        text = f"version {version} is the best so far: mean {done.mean:.4g}"
+        if self.selection.candidate(goal, self._mode) is not None:
+            text += f" >= {goal:g}; it is evaluated again on fresh seeds"
+        self._events.add("best", text, version=version, mean=done.mean)
 
     def settle(self) -> None:
         """Confirm the model that has reached the goal, if the best model's mean on fresh seeds reaches it."""
@@ -242,7 +253,12 @@ class Evaluations:
 
     def store(self) -> None:
         """Retry what could not be stored or removed of selected models."""
-        self.selection.store(self._quotas.models)
+        self.selection.store(self._playing)
+
+    @property
+    def _playing(self) -> set[ModelRef]:
+        """Models whose files are not to be removed, besides the selected ones."""
+        return self._quotas.models | ({self._second[0].ref} if self._second else set())
 
     @property
     def _mode(self) -> Mode:
@@ -290,6 +306,8 @@ class Evaluations:
     def _quota(self, wanted: RequestedEvaluation, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
         above = self.selection.better_than(wanted.mode) if chosen else math.inf
+        if chosen and self._confirming is not None:
+            above = -math.inf  # the best one may turn out to have been lucky
         evaluation, every = self._settings().evaluation, self._settings().evaluation.video_every
         rare = wanted.confirms or wanted.ref == self._last
         record = every is not None and wanted.mode == self._mode and (rare or self._ordered % every == 0)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import API_VERSION, EVENTS, Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.checkpoint.parts import sync_folder
 from rlctl_agents.manager.checkpoints.fencing_term import TornTerm, read_term
@@ -52,21 +52,21 @@ class RunEnd(msgspec.Struct):
     failed: bool = False
 
 
-def finished(layout: Layout) -> RunEnd | None:
+def read_end(layout: Layout) -> RunEnd | None:
     """End of the run; None: it has not ended. An unreadable file counts as an end.
 
     Raises:
         OSError: the volume refuses.
     """
-    data = read_file(_file(layout))
+    data = read_file(layout.finished_file)
     try:
         return None if data is None else msgspec.json.decode(data, type=RunEnd)
     except msgspec.MsgspecError as error:
-        log.error("%s cannot be read, and says all the same that the run is finished: %s", _file(layout), error)
+        log.error("%s cannot be read, and says all the same that the run is finished: %s", layout.finished_file, error)
         return RunEnd("", OVER, 0)
 
 
-def finish(layout: Layout, end: RunEnd, state: StateStore | None = None) -> None:
+def record_end(layout: Layout, end: RunEnd, state: StateStore | None = None) -> None:
     """Record that the run has ended, durably.
 
     Args:
@@ -75,7 +75,7 @@ def finish(layout: Layout, end: RunEnd, state: StateStore | None = None) -> None
     Raises:
         OSError: the volume refuses.
     """
-    path, data = _file(layout), msgspec.json.encode(end) + b"\n"
+    path, data = layout.finished_file, msgspec.json.encode(end) + b"\n"
     if state is None:
         replace_file(path, data, durable=True)
     else:
@@ -105,7 +105,7 @@ def still_met(settings: Spec, layout: Layout) -> str | None:
     return None if found is None else found.why
 
 
-class Finished:
+class EndedRun:
     """Manager of a finished run, which replies in place of the coordinator.
 
     Args:
@@ -132,13 +132,13 @@ class Finished:
         self._layout, self._end, self._clock, self._stop = layout, end, clock, process.stop
         self._begins_again = found and end.failed
         self._over = FAILED if end.failed else OVER
-        self._another, self._release = release, release()
-        self._back: tuple[float, float] | None = None  # times at which pods were heard after the release: first, last
+        self._make_release, self._release = release, release()
+        self._pods_heard: tuple[float, float] | None = None  # after the release: first and last time
         self._settings = settings
         self._told = ""
-        self._unstored, self._again = False, Every(STORE_S, clock)
+        self._unstored, self._store_due = False, Every(STORE_S, clock)
         self.lines = lines
-        self.events = Events(layout.results / "events.jsonl", time.time)
+        self.events = Events(layout.results / EVENTS, time.time)
         self.status = _last_status(process, layout, end)
         self.goes_on = False
         """True if the run has not ended under other settings, and goes on."""
@@ -177,13 +177,13 @@ class Finished:
             self._told = said
             self.events.add("release", said)
             self._end.released = self._unstored = self._release.done
-        if self._unstored and not self.goes_on and self._again.due():
+        if self._unstored and not self.goes_on and self._store_due.due():
             try:
-                finish(self._layout, self._end)
+                record_end(self._layout, self._end)
                 self._unstored = False
-            except OSError as error:  # another manager gives them back once more
-                log.error("cannot store that the pods were given back: %s", refusal(error) or error)
-        self._give_back_again()
+            except OSError as error:  # another manager releases them once more
+                log.error("cannot store that the pods were released: %s", refusal(error) or error)
+        self._release_again()
 
     def end(self) -> None:
         """Cancel the release of pods."""
@@ -224,17 +224,17 @@ class Finished:
     def _heard(self) -> None:
         if self._end.released and not self.goes_on:
             now = self._clock()
-            self._back = (now if self._back is None else self._back[0], now)
+            self._pods_heard = (now if self._pods_heard is None else self._pods_heard[0], now)
 
-    def _give_back_again(self) -> None:
+    def _release_again(self) -> None:
         """Release workloads once more that were scaled up, but not by settings under which the run would go on."""
         now = self._clock()
-        if self._back is None or self.goes_on or now - self._back[0] < PATIENCE_S:
+        if self._pods_heard is None or self.goes_on or now - self._pods_heard[0] < PATIENCE_S:
             return
-        still_there = now - self._back[1] < PATIENCE_S / 4
-        self._back = None
+        still_there = now - self._pods_heard[1] < PATIENCE_S / 4
+        self._pods_heard = None
         if still_there:
-            self._release, self._told, self._end.released = self._another(), "", False
+            self._release, self._told, self._end.released = self._make_release(), "", False
             self._release.start()
 
     def _judge(self, settings: Spec) -> None:
@@ -255,7 +255,7 @@ class Finished:
             ValueError: the volume refuses.
         """
         try:
-            _file(self._layout).unlink(missing_ok=True)
+            self._layout.finished_file.unlink(missing_ok=True)
             sync_folder(self._layout.run)
         except OSError as error:
             raise ValueError(str(error)) from error
@@ -275,10 +275,10 @@ def workloads_of(live: Path) -> str:
 def _last_status(process: Process, layout: Layout, end: RunEnd) -> dict[str, Any]:
     """Last status that the manager stored before the run ended."""
     try:
-        status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])
+        status = msgspec.json.decode(layout.status_file.read_bytes(), type=dict[str, Any])
     except (OSError, msgspec.MsgspecError) as error:
         log.error("the last status cannot be read: %s", error)
-        status = {"apiVersion": "rlctl/v1", "run": process.run, "uid": process.uid, "term": end.term}
+        status = {"apiVersion": API_VERSION, "run": process.run, "uid": process.uid, "term": end.term}
     stop = {"conditions": {}, **(status.get("stop") or {})}
     if end.failed:
         return {
@@ -289,7 +289,3 @@ def _last_status(process: Process, layout: Layout, end: RunEnd) -> dict[str, Any
             "stop": {**stop, "met": None},
         }
     return {**status, "phase": "finished", "problems": [], "stop": {**stop, "met": stop.get("met") or end.met}}
-
-
-def _file(layout: Layout) -> Path:
-    return layout.run / "finished.json"

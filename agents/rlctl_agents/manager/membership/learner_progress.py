@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 
 from rlctl_agents.manager.state_store import Progress, Resumed
-from rlctl_agents.runtime.process import LEARNED, RANK, RESUMED, RESUMING, SEEDED, STEPS
+from rlctl_agents.runtime.gauges import LEARNED, RANK, RESUMED, RESUMING, SEEDED, STEPS
 from rlctl_agents.types.control import Generation, Report
 from rlctl_agents.types.experience import ModelRef
 

@@ -16,6 +16,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from rlctl.spec.layout import EVALUATIONS, EVENTS
 from rlctl_agents.manager.state_store import StateStore
 from rlctl_agents.runtime.storage import read_file
 
@@ -154,9 +155,7 @@ class RunHistory:
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
         self._rows = _load(self._file)
-        self._evaluations, self._events = (
-            _Tail(folder / "evaluations.jsonl", Measured), _Tail(folder / "events.jsonl", _Event)
-        )  # fmt: skip
+        self._evaluations, self._events = _Tail(folder / EVALUATIONS, Measured), _Tail(folder / EVENTS, _Event)
         self._measured: dict[str, list[Measured]] = {}
         self._marked: dict[MarkKind, list[_Event]] = {}
         self._ran_before_s = max(self._rows.ran_s, *self._rows.running_s[-1:], 0.0)
@@ -191,9 +190,9 @@ class RunHistory:
             rows.add(round(unix, 1), round(running_s, 1), steps, {name: t / n for name, (t, n) in rows.sums.items()})
             rows.sums, self._view = {}, None
 
-    def store(self, state: StateStore) -> bool:
-        """Store the samples; False if they cannot be stored."""
-        return state.save(self._file, msgspec.json.encode(self._rows), durable=False)
+    def store(self, state: StateStore) -> None:
+        """Store the samples."""
+        state.save(self._file, msgspec.json.encode(self._rows), durable=False)
 
     def view(self) -> HistoryView:
         """Snapshot of the history; the same object until something is added."""

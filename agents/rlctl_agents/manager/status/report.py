@@ -1,4 +1,4 @@
-"""Status of a run: shown by `rlctl status`, stored, and drawn as curves."""
+"""Status of a run: shown by `rlctl status`, and stored."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any
 
+from rlctl.spec.layout import API_VERSION
 from rlctl.spec.machine import Machine
 from rlctl_agents.manager.accounting.ledger import Rows
 from rlctl_agents.manager.evaluation.evaluations import every_s
@@ -13,16 +14,15 @@ from rlctl_agents.manager.evaluation.selection import NAMES, Name
 from rlctl_agents.manager.membership.leases import Holder
 from rlctl_agents.manager.status.bottleneck import Waits, judge
 from rlctl_agents.manager.status.problems import SILENT_S, Facts, find
-from rlctl_agents.manager.status.replay import DRAWN, busy, figures, wanted_ratio
+from rlctl_agents.manager.status.replay import busy, figures, wanted_ratio
 from rlctl_agents.manager.status.view import RunView
 from rlctl_agents.manager.timing import report_every_s
+from rlctl_agents.runtime.gauges import ENDLESS, MEMORY, RANK, RESUMING, STARVED, UNREADABLE, WORLD
 from rlctl_agents.runtime.metrics import INFO
-from rlctl_agents.runtime.process import ENDLESS, MEMORY, RANK, RESUMING, STARVED, UNREADABLE, WORLD
 from rlctl_agents.types.control import Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.types.figures import MAX_INFO, info_numbers
 
-API_VERSION = "rlctl/v1"
 ACTING = ("env_steps", "frames", "agent_steps", "episodes")
 LEARNING = ("consumed_steps", "learned_steps", "updates")
 """Totals that actors, and learners, count."""
@@ -31,6 +31,7 @@ SETTLED_S = 5.0
 RECENT_EPISODES = 100
 """Episodes of which an actor's training return is the mean, at most."""
 REFUSED_S = 30.0
+"""Seconds for which a refusal of a process that asked to join stays a problem."""
 LISTED = 100
 """Members of a role that are listed one by one, at most."""
 UNWELL = 50
@@ -103,7 +104,7 @@ class StatusBuilder:
             "resumed": None if resumed is None else to_plain(resumed),
             "problems": find(self._facts(live, rows, faults, silent), view.life.run),
         }  # fmt: skip
-        return {key: clean(value) for key, value in status.items()}
+        return {key: _clean(value) for key, value in status.items()}
 
     def _note(self, live: dict[str, list[Holder]], rows: dict[str, Rows]) -> None:
         """Note the time of the last update, and the rates at which rows reach their fates."""
@@ -355,32 +356,43 @@ class StatusBuilder:
         batch = max(view.learners.steps_of_update(name) for name in view.learners.policies)
         return batch / per_s if per_s > 0 else 0.0
 
+    def _rejected_per_s(self, members: Iterable[Holder]) -> dict[tuple[str, str], float]:
+        """Messages that were rejected per second, by the role that rejects them and the reason."""
+        view, known = self._view, self._view.members
+        counted = [(one.role, one.boot, known.seen[one.boot].counters) for one in members if one.boot in known.seen]
+        found: dict[tuple[str, str], float] = {}
+        for role, boot, counters in [*counted, ("manager", view.life.boot, known.totals.of("manager"))]:
+            for name in counters:
+                stem, _, reason = name.partition(".")
+                if stem == "rejected":
+                    found[role, reason] = found.get((role, reason), 0.0) + known.rates.of(boot, name)
+        return found
+
+    def _late_generation(self) -> tuple[int, float] | None:
+        """The generation that is awaited longest, and the seconds since it was ordered; None: none is."""
+        checkpoints = self._view.checkpoints
+        late = [
+            (number, checkpoints.waiting_s(policy))
+            for policy in self._view.learners.policies
+            if (number := checkpoints.wanted(policy))
+        ]
+        return max(late, key=lambda one: one[1], default=None)
+
+    def _gauges_of(self, members: Iterable[Holder]) -> dict[str, dict[str, float]]:
+        """Gauges of the members that have reported: `learner/0` -> gauges."""
+        seen = self._view.members.seen
+        return {f"{one.role}/{one.index}": seen[one.boot].gauges for one in members if one.boot in seen}
+
     def _facts(
         self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str], silent: dict[str, float]
     ) -> Facts:
+        """What problems of the run are found from."""
         view, now = self._view, self._view.clock.monotonic()
         known = view.members
         ledgers = [f"ledger of {policy}" for policy in rows]
         stale, consumed = known.rates.sum(ledgers, "stale"), known.rates.sum(ledgers, "consumed")
         members = [one for all_of_role in live.values() for one in all_of_role]
-        reported = [(one, seen) for one in members if (seen := known.seen.get(one.boot)) is not None]
-        counted = [(one.role, one.boot, seen.counters) for one, seen in reported]
-        rejected: dict[tuple[str, str], float] = {}
-        for role, boot, counters in [*counted, ("manager", view.life.boot, known.totals.of("manager"))]:
-            for name in counters:
-                stem, _, reason = name.partition(".")
-                if stem == "rejected":
-                    rejected[role, reason] = rejected.get((role, reason), 0.0) + known.rates.of(boot, name)
-        late = [
-            (number, view.checkpoints.waiting_s(policy))
-            for policy in view.learners.policies
-            if (number := view.checkpoints.wanted(policy))
-        ]
-        learners = {
-            f"learner/{one.index}": seen.gauges
-            for one in live["learner"]
-            if (seen := known.seen.get(one.boot)) is not None
-        }
+        learners = self._gauges_of(live["learner"])
         together = max((int(gauges.get(WORLD, 1.0)) for gauges in learners.values()), default=0)
         wanted = view.settings.roles.learner.replicas
         broken, refusal = view.state.progress.broken, view.admission.refusal
@@ -403,8 +415,8 @@ class StatusBuilder:
             quarantined=known.quarantined(),
             residuals=view.outliers.found,
             stale_share=stale / (stale + consumed) if stale else 0.0,
-            rejected_per_s=rejected,
-            late_generation=max(late, key=lambda one: one[1], default=None),
+            rejected_per_s=self._rejected_per_s(members),
+            late_generation=self._late_generation(),
             late_parts=[
                 _process_of(part)
                 for policy in view.learners.policies
@@ -413,9 +425,9 @@ class StatusBuilder:
             generations_every_s=view.settings.checkpoint.every,
             damaged=view.checkpoints.manifests.newest_damaged,
             unreadable={
-                f"replay/{one.index}": int(parts)
-                for one in live.get("replay", ())
-                if (seen := known.seen.get(one.boot)) is not None and (parts := seen.gauges.get(UNREADABLE, 0.0))
+                name: int(parts)
+                for name, gauges in self._gauges_of(live.get("replay", ())).items()
+                if (parts := gauges.get(UNREADABLE, 0.0))
             },
             rows_unsaved=self._rows_unsaved(),
             unusable=view.learners.unusable(),
@@ -454,38 +466,14 @@ def counts(members: Sequence[Holder], silent: Container[str]) -> dict[str, int]:
     return {"live": len(members), "silent": sum(one.boot in silent for one in members)}
 
 
-def scalars(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float]:
-    """Curves of a status: tag -> value.
-
-    Args:
-        gauges: gauges of the learner: `loss.policy` becomes `loss/policy`.
-    """
-    found: dict[str, Any] = {f"throughput/{name}": value for name, value in status["throughput"].items()}
-    found |= {f"lag/{name}": value for name, value in status["lag"].items()}
-    found |= {
-        f"waits/{name}": status["verdict"][name]
-        for name in ("learner_waits_data", "actor_waits_credit", "actor_waits_model")
-    }
-    if (replay := status["replay"]) is not None:
-        found |= {f"replay/{name}": replay[name] for name in DRAWN} | {"replay/shards": replay["shards"]["answer"]}
-        found |= {f"waits/{name}": status["verdict"][name] for name in ("learner_waits_draw", "shard_busy")}
-    for policy, one in status["policies"].items():
-        found |= {f"ledger/{policy}/{name}": value for name, value in one["ledger"].items() if name != "balanced"}
-    if status["train_return"] is not None:
-        found["return/train"] = status["train_return"]["mean"]
-    found |= {f"info/{name}/train": mean for name, mean in status["train_info"].items()}
-    found |= {f"learner/{name}" if "." not in name else name.replace(".", "/"): value for name, value in gauges.items()}
-    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
-
-
-def clean(value: Any) -> Any:
+def _clean(value: Any) -> Any:
     """Replace NaN and infinities by None, so that the value is valid JSON."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: clean(one) for key, one in value.items()}
+        return {key: _clean(one) for key, one in value.items()}
     if isinstance(value, list):
-        return [clean(one) for one in value]
+        return [_clean(one) for one in value]
     return value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,6 +13,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from rlctl.spec.schema import Trackers
+from rlctl_agents.manager.status.replay import DRAWN
 from rlctl_agents.manager.trackers.background import Background, await_end
 from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, Tracker
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
@@ -99,6 +101,30 @@ class Curves:
         full = self._tensorboard.failure
         found = [{"text": full, "next": "df -h; df -i"}] if full else []
         return [*found, *({"text": one.problem, "next": "rlctl logs manager"} for one in self._trackers if one.problem)]
+
+
+def curve_values(status: dict[str, Any], gauges: dict[str, float]) -> dict[str, float]:
+    """Curves of a status: tag -> value.
+
+    Args:
+        gauges: gauges of the learner: `loss.policy` becomes `loss/policy`.
+    """
+    found: dict[str, Any] = {f"throughput/{name}": value for name, value in status["throughput"].items()}
+    found |= {f"lag/{name}": value for name, value in status["lag"].items()}
+    found |= {
+        f"waits/{name}": status["verdict"][name]
+        for name in ("learner_waits_data", "actor_waits_credit", "actor_waits_model")
+    }
+    if (replay := status["replay"]) is not None:
+        found |= {f"replay/{name}": replay[name] for name in DRAWN} | {"replay/shards": replay["shards"]["answer"]}
+        found |= {f"waits/{name}": status["verdict"][name] for name in ("learner_waits_draw", "shard_busy")}
+    for policy, one in status["policies"].items():
+        found |= {f"ledger/{policy}/{name}": value for name, value in one["ledger"].items() if name != "balanced"}
+    if status["train_return"] is not None:
+        found["return/train"] = status["train_return"]["mean"]
+    found |= {f"info/{name}/train": mean for name, mean in status["train_info"].items()}
+    found |= {f"learner/{name}" if "." not in name else name.replace(".", "/"): value for name, value in gauges.items()}
+    return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
 def opened_trackers(asked: Trackers, run: TrackedRun) -> list[Background]:

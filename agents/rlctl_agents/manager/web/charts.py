@@ -164,7 +164,9 @@ def _written(value: float, step: float) -> str:
     if value == 0 or abs(value) < step / 2:
         return "0"
     if step < 1e-4:
-        return f"{value:.1e}".replace("e-0", "e-").replace(".0e", "e")
+        digits = max(0, math.floor(math.log10(abs(value)) + 1e-9) - math.floor(math.log10(step) + 1e-9))
+        mantissa, _, power = f"{value:.{digits}e}".partition("e")
+        return f"{float(mantissa):g}e{int(power)}"
     return f"{value:,.{max(0, -math.floor(math.log10(step) + 1e-9))}f}".replace("-", "−")
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from rlctl_agents.manager.status.history import HistoryView, MarkKind, in_order
 from rlctl_agents.manager.web.charts import Chart, ChartMark, ChartPoint, Line, XAxis, by_name, drawn
 from rlctl_agents.manager.web.rendering import number
-from rlctl_agents.runtime.process import MEMORY, STATE_GAUGES
+from rlctl_agents.runtime.gauges import MEMORY, STATE_GAUGES
 
 STEPS_AXIS, TIME_AXIS = XAxis("agent steps learned from"), XAxis("running time", time=True)
 MOST_LEARNING, MOST_TOLD = 12, 5

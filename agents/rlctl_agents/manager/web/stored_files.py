@@ -12,12 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import EVALUATIONS, Layout
 from rlctl_agents.runtime.http_server import Response, is_count
 
 LARGEST_PIECE_BYTES: Final = 2**20
 _PLAIN = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._]{0,200}")
-_OF_RESULTS = ("evaluations.jsonl",)
 
 
 class StoredFiles:
@@ -71,7 +70,7 @@ def piece(path: Path, offset: int, length: int) -> bytes:
 
 
 def _offered(folder: Path, name: str) -> bool:
-    return _PLAIN.fullmatch(name) is not None and (folder.name != "results" or name in _OF_RESULTS)
+    return _PLAIN.fullmatch(name) is not None and (folder.name != "results" or name == EVALUATIONS)
 
 
 def _sizes(folder: Path) -> Iterator[tuple[str, int]]:

@@ -15,7 +15,7 @@ import msgspec
 
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.checkpoints.manifests import Manifests
-from rlctl_agents.manager.lifecycle.finished import finished
+from rlctl_agents.manager.lifecycle.finished import read_end
 from rlctl_agents.manager.status.history import RunHistory
 from rlctl_agents.manager.web.status_page import MOST_LINES, StatusSnapshot, log_line, pages
 from rlctl_agents.runtime import logs
@@ -60,9 +60,9 @@ def stored(layout: Layout) -> StatusSnapshot:
     Raises:
         OSError, ValueError: its last status cannot be read.
     """
-    status = msgspec.json.decode((layout.results / "status.json").read_bytes(), type=dict[str, Any])
+    status = msgspec.json.decode(layout.status_file.read_bytes(), type=dict[str, Any])
     if status.get("phase") != "finished":  # a run that failed on a cluster is in a state of its own only there
-        status["phase"] = "finished" if finished(layout) is not None else "over"
+        status["phase"] = "finished" if read_end(layout) is not None else "over"
     return StatusSnapshot.of(status, stored_generations(layout, status), history=RunHistory(layout.results).view())
 
 

@@ -19,7 +19,7 @@ from rlctl.backends.kubernetes.run_state.desired_state import (
 from rlctl.backends.kubernetes.run_state.owner import check_owner
 from rlctl.backends.kubernetes.run_state.record import Record
 from rlctl.backends.kubernetes.run_state.session import Session
-from rlctl.backends.revisions import check_fits, missing
+from rlctl.backends.revisions import check_fits, missing, rollback_note
 from rlctl.spec.names import COMPONENT, document_name, selector
 
 
@@ -44,7 +44,7 @@ def rollback(session: Session, run: str, number: int) -> Iterator[Applied]:
     wanted = of_revision(found, run, record.state.uid)
     if number != record.state.revision:
         wanted = _with_claims_of(kept(session.api, record, record.state.revision), wanted)
-    yield from apply(session, replace(wanted, note=f"rollback to {number}"), "rollback")
+    yield from apply(session, replace(wanted, note=rollback_note(number)), "rollback")
 
 
 def _with_claims_of(present: DesiredState, wanted: DesiredState) -> DesiredState:

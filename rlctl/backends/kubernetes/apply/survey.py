@@ -78,7 +78,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Everything that an `up` needs to know, and what it will do."""
+    """A run as its cluster has it beside the run that is wanted, and the writes of an `up` that follow from both."""
 
     wanted: DesiredState
     record: Record | None

@@ -42,7 +42,7 @@ def status_page(place: Place) -> Iterator[str]:
     """
     command = f"rlctl open status {place.run}"
     if not lock.alive(place.life):
-        if not (place.layout.results / "status.json").is_file():
+        if not place.layout.status_file.is_file():
             raise Conflict(
                 f"run {place.run} is over, and has left no figures to show",
                 hint=f"rlctl status {place.run}",

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from rlctl.backends.base import Folder
 from rlctl.backends.files import reported
-from rlctl.spec.layout import Layout
-
-_OF_RESULTS = "evaluations.jsonl"
+from rlctl.spec.layout import EVALUATIONS, Layout
 
 
 class FilesOfFolder:
@@ -29,7 +27,7 @@ class FilesOfFolder:
             if not self._folders[folder].is_dir():
                 return {}
             names = [path.name for path in sorted(self._folders[folder].iterdir())]
-            return dict(self._sizes(folder, [name for name in names if folder != "results" or name == _OF_RESULTS]))
+            return dict(self._sizes(folder, [name for name in names if folder != "results" or name == EVALUATIONS]))
 
     def _sizes(self, folder: Folder, names: list[str]) -> Iterator[tuple[str, int]]:
         for name in names:

@@ -18,11 +18,9 @@ from rlctl.backends.local.process.stopping import GRACE_S, stop, waves
 from rlctl.backends.local.process.supervisord import ALREADY_STARTED, STILL_RUNNING, Supervisor
 from rlctl.errors import BackendUnreachable, PartlyApplied
 from rlctl.plan import live_with
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import LIVE, Layout
 
 _REPLICAS = "replicas"
-LIVE = "live.json"
-"""Name of the document with the manager's live fields."""
 
 
 @contextmanager
@@ -52,8 +50,8 @@ def sections(documents: Iterable[Document], replicas: Mapping[str, int]) -> dict
     }
 
 
-def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping[str, int]) -> bool:
-    """Write documents and replica files; returns whether anything differed.
+def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping[str, int]) -> None:
+    """Write documents and replica files.
 
     Older run files stay until `remove_old`: processes that still run may be started again from them.
 
@@ -61,20 +59,17 @@ def write_files(layout: Layout, documents: Iterable[Document], replicas: Mapping
         OSError: a file cannot be written.
     """
     documents = list(documents)
-    changed = False
     for document in documents:
         path = layout.run / document.name
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        changed |= write_changed(path, as_scaled(document, replicas))
+        write_changed(path, as_scaled(document, replicas))
     folder = layout.run / _REPLICAS
     folder.mkdir(mode=0o700, exist_ok=True)
     wanted = sections(documents, replicas)
     for name, text in wanted.items():
-        changed |= write_changed(folder / f"{name}.conf", text)
+        write_changed(folder / f"{name}.conf", text)
     for path in _others(folder, "*.conf", {f"{name}.conf" for name in wanted}):
         path.unlink(missing_ok=True)
-        changed = True
-    return changed
 
 
 def as_scaled(document: Document, replicas: Mapping[str, int]) -> str:

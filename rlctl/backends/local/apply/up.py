@@ -13,7 +13,7 @@ from typing import Any
 
 from rlctl.backends.base import Applied, Document, RunState, Say
 from rlctl.backends.files import copy_policy, remove_asides, reserve, write_at_last, write_changed
-from rlctl.backends.local.apply.converge import LIVE, as_scaled, converge, half_done, remove_old, sections, write_files
+from rlctl.backends.local.apply.converge import as_scaled, converge, half_done, remove_old, sections, write_files
 from rlctl.backends.local.names import in_order, shown
 from rlctl.backends.local.process import supervisord
 from rlctl.backends.local.process.supervisord import Supervisor
@@ -23,7 +23,7 @@ from rlctl.backends.local.state.places import Place
 from rlctl.backends.run_states import live_counts
 from rlctl.errors import BackendUnreachable, Conflict, PartlyApplied
 from rlctl.plan import Plan
-from rlctl.spec.layout import Layout
+from rlctl.spec.layout import LIVE, Layout
 from rlctl.waiting import Waiting
 
 _ENDING_TIMEOUT_S = 60.0
@@ -45,13 +45,7 @@ def apply(
     """
     place = _place(plan, documents, spec)
     layout = place.layout
-    layout.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # else a record would name what never was
-    places.record(place)
-    layout.make()
-    for folder in (layout.run, *layout.run.glob("*/")):
-        remove_asides(folder)
-    for left in layout.root.glob(f".{layout.init.name}-*"):  # of an `up` that was killed while it copied a policy
-        shutil.rmtree(left, ignore_errors=True)
+    _prepare_folders(place)
     _await_end(place, say)  # an ending run changes its stored state
     stored = run_state.read_stored(place)
     if initial is not None and (stored is None or not layout.init.exists()):
@@ -69,15 +63,10 @@ def apply(
     if stored is not None and (differs or replace(wanted, revision=stored.revision) != stored):
         wanted = replace(wanted, revision=stored.revision + 1)
     revisions.keep(place, stored, wanted, documents, note)
-    wanted_sections = sections(documents, wanted.replicas)
 
     if supervisor is not None:
-        write_files(layout, documents, wanted.replicas)
-        run_state.write_state(layout, replace(wanted, phase="running"))
-        supervisord.linked(place)
         try:
-            with half_done(f"what changes of run {place.run} is recorded, and not all of it reached"):
-                yield from _reloaded(place, documents, wanted.replicas, converge(supervisor, wanted_sections), say)
+            yield from _reconverge(supervisor, place, documents, wanted, say)
         except Conflict:
             if stored is not None and known:  # restored, so that the next call sees the difference too
                 run_state.write_documents(layout, known)
@@ -85,28 +74,21 @@ def apply(
                 run_state.write_state(layout, stored)
             raise
     else:
-        run_state.write_state(layout, replace(wanted, phase="stopped"))
-        run_state.clear_end(layout)
-        run_state.watch_file(layout).unlink(missing_ok=True)
-        (layout.run / "supervisord.pid").unlink(missing_ok=True)
-        places.clear_sockets(place.sockets)
-        places.make_sockets(place.sockets)
-        write_files(layout, documents, wanted.replicas)
-        write_changed(_sent_file(layout), _live_hash(documents, wanted.replicas))
-        supervisord.start(place, say)
-        try:
-            write_at_last(layout.run, lambda: run_state.write_state(layout, replace(wanted, phase="running")))
-        except OSError as error:
-            raise PartlyApplied(
-                f"run {place.run} has been started, and {layout.run} takes no word of it: {error.strerror}",
-                hint="Free some space, then run the same command again.",
-                objects=(place.run,),
-            ) from error
-        yield Applied("supervisord", "created")
-        for name in sorted(wanted_sections, key=in_order):
-            yield Applied(shown(name), "created")
+        yield from _start(place, documents, wanted, say)
     remove_old(layout, documents)
     revisions.drop_old(layout, wanted.revision)
+
+
+def _prepare_folders(place: Place) -> None:
+    """Make the folders of a run, record them in the index, and remove what killed commands left in them."""
+    layout = place.layout
+    layout.root.parent.mkdir(mode=0o700, parents=True, exist_ok=True)  # else a record would name what never was
+    places.record(place)
+    layout.make()
+    for folder in (layout.run, *layout.run.glob("*/")):
+        remove_asides(folder)
+    for left in layout.root.glob(f".{layout.init.name}-*"):  # of an `up` that was killed while it copied a policy
+        shutil.rmtree(left, ignore_errors=True)
 
 
 def _known_documents(layout: Layout) -> list[Document]:
@@ -114,6 +96,52 @@ def _known_documents(layout: Layout) -> list[Document]:
         return run_state.read_documents(layout)
     except BackendUnreachable:  # torn: it is written anew
         return []
+
+
+def _reconverge(
+    supervisor: Supervisor, place: Place, documents: Sequence[Document], wanted: RunState, say: Say
+) -> Iterator[Applied]:
+    """Make a live run what is wanted.
+
+    Raises:
+        Conflict: the run is ending.
+        PartlyApplied: the supervisor or the manager stopped answering in between.
+    """
+    write_files(place.layout, documents, wanted.replicas)
+    run_state.write_state(place.layout, replace(wanted, phase="running"))
+    supervisord.linked(place)
+    with half_done(f"what changes of run {place.run} is recorded, and not all of it reached"):
+        applied = converge(supervisor, sections(documents, wanted.replicas))
+        yield from _reloaded(place, documents, wanted.replicas, applied, say)
+
+
+def _start(place: Place, documents: Sequence[Document], wanted: RunState, say: Say) -> Iterator[Applied]:
+    """Start the processes of a run that has none.
+
+    Raises:
+        PartlyApplied: they run, and the full disk takes no record of it.
+    """
+    layout = place.layout
+    run_state.write_state(layout, replace(wanted, phase="stopped"))
+    run_state.clear_end(layout)
+    run_state.watch_file(layout).unlink(missing_ok=True)
+    (layout.run / "supervisord.pid").unlink(missing_ok=True)
+    places.clear_sockets(place.sockets)
+    places.make_sockets(place.sockets)
+    write_files(layout, documents, wanted.replicas)
+    write_changed(_sent_file(layout), _live_hash(documents, wanted.replicas))
+    supervisord.start(place, say)
+    try:
+        write_at_last(layout.run, lambda: run_state.write_state(layout, replace(wanted, phase="running")))
+    except OSError as error:
+        raise PartlyApplied(
+            f"run {place.run} has been started, and {layout.run} takes no word of it: {error.strerror}",
+            hint="Free some space, then run the same command again.",
+            objects=(place.run,),
+        ) from error
+    yield Applied("supervisord", "created")
+    for name in sorted(sections(documents, wanted.replicas), key=in_order):
+        yield Applied(shown(name), "created")
 
 
 def _place(plan: Plan, documents: Sequence[Document], spec: Mapping[str, Any]) -> Place:

@@ -209,15 +209,15 @@ def place(run: str, storage: str | None = None) -> Place:
     return Place(run, uid, folder, sockets_of(uid), recorded=False)
 
 
-def record(place: Place) -> bool:
-    """Enter the run in the index; returns whether that wrote.
+def record(place: Place) -> None:
+    """Enter the run in the index.
 
     Raises:
         OSError: the index cannot be written.
     """
     run_index.folder().mkdir(mode=0o700, parents=True, exist_ok=True)
     entry = IndexEntry(place.run, place.uid, storage=str(place.storage), sockets=str(place.sockets))
-    return write_changed(run_index.path(place.run), to_json(entry.stored()))
+    write_changed(run_index.path(place.run), to_json(entry.stored()))
 
 
 def forget(place: Place) -> None:

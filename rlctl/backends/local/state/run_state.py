@@ -34,26 +34,18 @@ def state_file(layout: Layout) -> Path:
     return layout.run / "state.json"
 
 
-def failure_file(layout: Layout) -> Path:
-    return layout.run / "failure.json"
-
-
-def finished_file(layout: Layout) -> Path:
-    return layout.run / "finished.json"
-
-
 def watch_file(layout: Layout) -> Path:
     """Restarts and reasons by process name: the watch writes it, for `rlctl status`."""
     return layout.run / "watch.json"
 
 
-def write_state(layout: Layout, state: RunState) -> bool:
-    """Store a state; returns whether anything differed.
+def write_state(layout: Layout, state: RunState) -> None:
+    """Store a state.
 
     Raises:
         OSError: the file cannot be written.
     """
-    return write_changed(state_file(layout), to_json(to_stored(state)))
+    write_changed(state_file(layout), to_json(to_stored(state)))
 
 
 def read_stored(place: Place) -> RunState | None:
@@ -126,7 +118,7 @@ def read_end(layout: Layout) -> End | None:
     Raises:
         BackendUnreachable: the file is torn or foreign.
     """
-    path, what = failure_file(layout), "why the run failed"
+    path, what = layout.failure_file, "why the run failed"
     stored = read_json(path, what)
     if stored is not None:
         try:
@@ -140,17 +132,17 @@ def read_end(layout: Layout) -> End | None:
         except (KeyError, TypeError, ValueError) as error:
             raise broken(path, what, f"{type(error).__name__}: {error}") from error
         return End("failed", failure)
-    return End("finished", None) if finished_file(layout).exists() else None
+    return End("finished", None) if layout.finished_file.exists() else None
 
 
 def write_failure(layout: Layout, failure: Failure) -> None:
-    write_changed(failure_file(layout), to_json({**asdict(failure), "at": failure.at.isoformat()}))
+    write_changed(layout.failure_file, to_json({**asdict(failure), "at": failure.at.isoformat()}))
 
 
 def clear_end(layout: Layout) -> None:
     """Remove the recorded end, before the run starts again."""
-    failure_file(layout).unlink(missing_ok=True)
-    finished_file(layout).unlink(missing_ok=True)
+    layout.failure_file.unlink(missing_ok=True)
+    layout.finished_file.unlink(missing_ok=True)
 
 
 def _vanished(layout: Layout) -> Failure:

@@ -51,8 +51,12 @@ def test_one_broken_record_hides_no_other_run(place: Place) -> None:
 
 
 def test_the_same_state_is_not_written_twice(place: Place) -> None:
-    assert not run_state.write_state(place.layout, STATE)
-    assert run_state.write_state(place.layout, replace(STATE, revision=4))
+    file = run_state.state_file(place.layout)
+    first = file.stat().st_ino
+    run_state.write_state(place.layout, STATE)
+    assert file.stat().st_ino == first
+    run_state.write_state(place.layout, replace(STATE, revision=4))
+    assert file.stat().st_ino != first
 
 
 def test_a_failure_and_an_end_come_back(place: Place) -> None:
@@ -62,7 +66,7 @@ def test_a_failure_and_an_end_come_back(place: Place) -> None:
     assert found is not None
     assert (found.phase, found.failure) == ("failed", failure)
     run_state.clear_end(place.layout)
-    run_state.finished_file(place.layout).write_text("{}")  # as the manager does
+    place.layout.finished_file.write_text("{}")  # as the manager does
     found = run_state.read(place)
     assert found is not None
     assert found.phase == "finished"
@@ -255,8 +259,10 @@ def test_a_place_is_minted_once_and_then_remembered(homes: Path) -> None:
     assert first.uid != second.uid
     assert not first.recorded
     first.layout.make()
-    assert places.record(first)
-    assert not places.record(first)
+    places.record(first)
+    file = run_index.path("one").stat().st_ino
+    places.record(first)
+    assert run_index.path("one").stat().st_ino == file, "an equal entry is not written again"
     assert places.place("one", "/elsewhere") == replace(first, recorded=True)
     with pytest.raises(ValueError, match="absolute"):
         places.place("two", "relative")

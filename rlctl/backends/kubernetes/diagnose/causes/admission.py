@@ -50,42 +50,46 @@ def refusal(workload: Object, reason: str, message: str) -> Cause:
         return _quota(workload, message, said)
     if missing := re.search(r"failed quota: (\S+): must specify (.+?)(?: for: .+)?$", message):
         text = f"quota {missing[1]} demands that every pod states {missing[2]}"
-        return Cause("quota-unstated", text, "failed", said, f"kubectl{ns} describe quota {missing[1]}", True)
+        return Cause("quota-unstated", text, "failed", said, f"kubectl{ns} describe quota {missing[1]}", permanent=True)
     if policy := re.search(r'violates PodSecurity "([^"]+)": (.+)', message, re.DOTALL):
         text = f"the namespace's Pod Security level {policy[1]} forbids these pods: {_without_details(policy[2])}"
         again = "remove what your patch adds to the pod, or ask the administrator for another level of the namespace"
-        return Cause("pod-security", text, "failed", said, again, True, key=policy[2])
+        return Cause("pod-security", text, "failed", said, again, permanent=True, key=policy[2])
     if "security context constraint" in message:
         text = "no security context constraint of the cluster allows these pods"
-        return Cause("pod-security", text, "failed", said, f"kubectl{ns} get rolebindings", True)
+        return Cause("pod-security", text, "failed", said, f"kubectl{ns} get rolebindings", permanent=True)
     if hook := re.search(r'admission webhook "([^"]+)" denied the request:? ?(.*)', message, re.DOTALL):
         text = f"the cluster's policy {hook[1]} forbids these pods: {hook[2].strip() or 'it does not say why'}"
-        return Cause("webhook-denied", text, "failed", said, "ask the cluster's administrator", True, key=stable(text))
+        return Cause(
+            "webhook-denied", text, "failed", said, "ask the cluster's administrator", permanent=True, key=stable(text)
+        )
     if hook := re.search(r'failed calling webhook "([^"]+)":(.*)', message, re.DOTALL):
         why = "does not answer in time" if re.search(r"deadline|timeout", hook[2]) else "does not work"
         text = f"the cluster's admission webhook {hook[1]} {why}; the cluster goes on trying"
         return Cause("webhook-silent", text, "backoff", said, "ask the cluster's administrator")
     if policy := re.search(r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", message, re.DOTALL):
         text = f"the cluster's policy {policy[1]} forbids these pods: {policy[2].strip()}"
-        return Cause("policy-denied", text, "failed", said, "ask the cluster's administrator", True, key=stable(text))
+        return Cause(
+            "policy-denied", text, "failed", said, "ask the cluster's administrator", permanent=True, key=stable(text)
+        )
     if account := re.search(r'serviceaccount "([^"]+)" not found', message):
         text = f"there is no ServiceAccount {account[1]}"
-        return Cause("account-missing", text, "failed", said, f"kubectl{ns} get serviceaccounts", True)
+        return Cause("account-missing", text, "failed", said, f"kubectl{ns} get serviceaccounts", permanent=True)
     if priority := re.search(r"no PriorityClass with name (\S+) was found", message):
         text = f"there is no PriorityClass {priority[1]}"
         again = "kubectl get priorityclasses  (there are these; a patch names it)"
         if priority[1].startswith("rlctl-"):
             again = f"rlctl render --admin{ns or ' -n NAMESPACE'} --user NAME  (prints it)"
-        return Cause("priority-missing", text, "failed", said, again, True)
+        return Cause("priority-missing", text, "failed", said, again, permanent=True)
     if limits := re.search(r"forbidden: \[?((?:maximum|minimum|max) .+?)\]?$", message, re.DOTALL):
         text = f"the namespace's limits forbid these pods: {limits[1]}"
-        return Cause("limit-range", text, "failed", said, f"kubectl{ns} describe limitrange", True)
+        return Cause("limit-range", text, "failed", said, f"kubectl{ns} describe limitrange", permanent=True)
     if "is being terminated" in message:
         text = "the namespace is being deleted"
-        return Cause("namespace-ending", text, "failed", said, "kubectl get namespaces", True)
+        return Cause("namespace-ending", text, "failed", said, "kubectl get namespaces", permanent=True)
     if re.search(r"is invalid:|is forbidden:", message):
         text = f"the cluster does not accept these pods: {_after(message)}"
-        return Cause("pod-refused", text, "failed", said, _describe(workload), True, key=stable(text))
+        return Cause("pod-refused", text, "failed", said, _describe(workload), permanent=True, key=stable(text))
     text = f"its pods cannot be made: {_after(message)}"
     return Cause("pod-refused", text, "backoff", said, _describe(workload), key=stable(text))
 
@@ -108,7 +112,7 @@ def _quota(workload: Object, message: str, said: str) -> Cause:
     if never:
         text = f"one pod asks for more than all of quota {found[1]}: {told}"
     key = f"{found[1]}:{','.join(over)}"
-    return Cause("quota", text, "failed" if never else "backoff", said, again, never, key=key)
+    return Cause("quota", text, "failed" if never else "backoff", said, again, permanent=never, key=key)
 
 
 def room(quota: Object) -> dict[str, tuple[float, float]]:

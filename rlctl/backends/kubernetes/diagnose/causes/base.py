@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -30,6 +30,7 @@ class Cause:
     state: State
     evidence: str = ""  # the cluster's message, word for word
     next: str = ""  # command that helps
+    _: KW_ONLY
     permanent: bool = False  # it stays until a person changes something
     lines: tuple[str, ...] = ()  # last log lines of the previous life
     key: str = ""  # pods with the same kind and key have the same cause; "": the text is the key

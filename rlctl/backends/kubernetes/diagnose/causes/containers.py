@@ -57,17 +57,19 @@ def _config(pod: Object, said: str, message: str) -> Cause:
         text = f"the {key[2]} {key[3].rpartition('/')[2]} has no key {key[1]}"
         name = key[3].rpartition("/")[2]
         again = f"kubectl{ns} describe {key[2].lower()} {name}  (rlctl up writes its own again)"
-        return Cause("config-key-missing", text, "failed", said, again, True)
+        return Cause("config-key-missing", text, "failed", said, again, permanent=True)
     if missing := re.search(r'(secret|configmap|serviceaccount)s? "([^"]+)" not found', message, re.IGNORECASE):
         kind = {"secret": "Secret", "configmap": "ConfigMap"}.get(missing[1].lower(), "ServiceAccount")
         text = f"there is no {kind} {missing[2]}, which it reads"
         again = f"kubectl{ns} get {kind.lower()}s  (rlctl up writes its own again)"
-        return Cause("config-object-missing", text, "failed", said, again, True)
+        return Cause("config-object-missing", text, "failed", said, again, permanent=True)
     if "runAsNonRoot" in message or "non-root" in message:
         text = "its image runs as root, or names its user by a word, and the pod must not run as root"
-        return Cause("config-root", text, "failed", said, "set USER to a number above 10000 in the Dockerfile", True)
+        return Cause(
+            "config-root", text, "failed", said, "set USER to a number above 10000 in the Dockerfile", permanent=True
+        )
     text = "its container cannot be configured"
-    return Cause("config", text, "failed", said, describe(pod), True, key=stable(message))
+    return Cause("config", text, "failed", said, describe(pod), permanent=True, key=stable(message))
 
 
 def start(pod: Object, reason: str, message: str) -> Cause:
@@ -75,15 +77,15 @@ def start(pod: Object, reason: str, message: str) -> Cause:
     said = evidence(reason, message)
     if "argument list too long" in message:
         text = "its arguments and environment are larger than the kernel takes"
-        return Cause("start-too-long", text, "failed", said, describe(pod), True)
+        return Cause("start-too-long", text, "failed", said, describe(pod), permanent=True)
     if command := _NO_COMMAND.search(message):
         why = "may not be executed" if "denied" in command[2] else "is not in its image"
         text = f"the command {command[1]} {why}"
         again = "rlctl image build  (the image is not one of rlctl's)"
-        return Cause("start-command", text, "failed", said, again, True)
+        return Cause("start-command", text, "failed", said, again, permanent=True)
     if "exec format error" in message:
         text = "its image is for another processor"
-        return Cause("image-platform", text, "failed", said, "rlctl image build  (for that platform)", True)
+        return Cause("image-platform", text, "failed", said, "rlctl image build  (for that platform)", permanent=True)
     if re.search(r"nvidia|libcuda|cdi|device", message, re.IGNORECASE):
         return Cause("start-device", "its node cannot give it the GPU", "backoff", said, describe(pod), key="device")
     return Cause("start", "its container cannot be started", "backoff", said, describe(pod), key=stable(message))
@@ -144,7 +146,9 @@ class _Death:
     def cause(self, kind: str, text: str, *, said: str = "", again: str = "", key: str = "") -> Cause:
         permanent = self.code == USER_FAULT or too_often(self.restarts + 1)
         state: State = "failed" if permanent else "backoff" if self.looping else "starting"
-        return Cause(kind, text, state, said or self.said, again or self.next, permanent, self.lines, key)
+        return Cause(
+            kind, text, state, said or self.said, again or self.next, permanent=permanent, lines=self.lines, key=key
+        )
 
 
 def _first(pod: Object) -> list[str]:

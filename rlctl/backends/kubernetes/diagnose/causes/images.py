@@ -99,19 +99,19 @@ def cause(pod: Object, status: Object, spec: Object, related: RelatedObjects) ->
     if reason == "InvalidImageName" or "invalid reference format" in message:
         return Cause(
             "image-invalid", f"{image!r} is no image name", "failed", said,
-            "rlctl image push --registry REGISTRY  (prints the name that belongs under images:)", True,
+            "rlctl image push --registry REGISTRY  (prints the name that belongs under images:)", permanent=True,
         )  # fmt: skip
     if reason == "ErrImageNeverPull":
         return Cause(
             "image-never-pulled", f"image {image} is not on the node, and imagePullPolicy Never forbids to fetch it",
-            "failed", said, describe(pod), True,
+            "failed", said, describe(pod), permanent=True,
         )  # fmt: skip
     if reason == "SignatureValidationFailed":
         text = f"the cluster refuses image {image}: its signature is not valid"
-        return Cause("image-signature", text, "failed", said, describe(pod), True)
+        return Cause("image-signature", text, "failed", said, describe(pod), permanent=True)
     if _not_mirrored(registry, message):
         text = f"image {image} does not exist in the registry that the nodes use for {registry}"
-        return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", True)
+        return Cause("image-not-found", text, "failed", said, "rlctl image push --registry REGISTRY", permanent=True)
     low = message.lower()
     for part in (image, registry, repository):  # a name such as team/404-denied must not match
         low = low.replace(part.lower(), "…")
@@ -119,7 +119,7 @@ def cause(pod: Object, status: Object, spec: Object, related: RelatedObjects) ->
         if re.search(sort.signs, low):
             return Cause(
                 sort.kind, sort.text.format(**words), "failed" if sort.permanent else "backoff", said,
-                sort.next.format(**words), sort.permanent,
+                sort.next.format(**words), permanent=sort.permanent,
             )  # fmt: skip
     return Cause("image", f"image {image} cannot be pulled", "backoff", said, describe(pod))
 

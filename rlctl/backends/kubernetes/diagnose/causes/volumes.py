@@ -34,7 +34,7 @@ def unbound(pod: Object, message: str, related: RelatedObjects) -> Cause | None:
     if missing := re.search(r'persistentvolumeclaim "([^"]+)" not found', message):
         return settled(pod, related, Cause(
             "claim-missing", f"there is no PersistentVolumeClaim {missing[1]}", "failed",
-            evidence("Unschedulable", message), f"kubectl{namespaced(pod)} get pvc", True,
+            evidence("Unschedulable", message), f"kubectl{namespaced(pod)} get pvc", permanent=True,
         ))  # fmt: skip
     if "unbound immediate PersistentVolumeClaims" not in message and "being deleted" not in message:
         return None
@@ -57,7 +57,7 @@ def claim(found: Object, related: RelatedObjects) -> Cause | None:
     modes = ", ".join(spec.get("accessModes") or ())
     if phase == "Lost":
         text = f"the volume of claim {name} is gone"
-        return Cause("claim-lost", text, "failed", f"claim {name} is in phase Lost", show, True)
+        return Cause("claim-lost", text, "failed", f"claim {name} is in phase Lost", show, permanent=True)
     events = related.of("PersistentVolumeClaim", name, "ProvisioningFailed", "FailedBinding", "ProvisionerError")
     for event in events:
         reason, message = str(event.get("reason")), str(event.get("message", ""))
@@ -65,18 +65,21 @@ def claim(found: Object, related: RelatedObjects) -> Cause | None:
         if re.search(r"storageclass(?:\.storage\.k8s\.io)? \"[^\"]*\" not found", message):
             return Cause(
                 "class-missing", f"claim {name} asks for the storage class {storage_class}, which does not exist",
-                "failed", said, "kubectl get storageclass  (set storage.class to one that shares between nodes)", True,
+                "failed", said, "kubectl get storageclass  (set storage.class to one that shares between nodes)",
+                permanent=True,
             )  # fmt: skip
         if "no storage class is set" in message:
             return Cause(
                 "class-missing", f"claim {name} names no storage class, and the cluster has no default one", "failed",
-                said, "kubectl get storageclass  (set storage.class, or storage.claim to an existing claim)", True,
+                said, "kubectl get storageclass  (set storage.class, or storage.claim to an existing claim)",
+                permanent=True,
             )  # fmt: skip
         if re.search(r"access ?mode|ReadWriteMany|MULTI_NODE_MULTI_WRITER|multi.?node", message, re.IGNORECASE):
             return Cause(
                 "class-not-shared",
                 f"storage class {storage_class} cannot share a volume between nodes ({modes}), and a run needs that",
-                "failed", said, "kubectl get storageclass  (CFS, EFS, Filestore, NFS and CephFS classes can)", True,
+                "failed", said, "kubectl get storageclass  (CFS, EFS, Filestore, NFS and CephFS classes can)",
+                permanent=True,
             )  # fmt: skip
         text = f"the volume of claim {name} cannot be made by class {storage_class}; the cluster goes on trying"
         return Cause("claim-failed", text, "backoff", said, show)
@@ -108,11 +111,11 @@ def _mount(pod: Object, related: RelatedObjects, reason: str, message: str) -> C
         kind = {"secret": "Secret", "configmap": "ConfigMap"}.get(missing[1].lower(), "PersistentVolumeClaim")
         text = f"there is no {kind} {missing[2]}, which it mounts"
         again = f"kubectl{namespaced(pod)} get {kind.lower()}s  (rlctl up writes its own again)"
-        return settled(pod, related, Cause("mount-object-missing", text, "failed", said, again, True))
+        return settled(pod, related, Cause("mount-object-missing", text, "failed", said, again, permanent=True))
     if key := re.search(r"references non-existent (config|secret) key:? (\S+)", message):
         kind = "Secret" if key[1] == "secret" else "ConfigMap"
         text = f"the {kind} of its volume {volume} has no key {key[2].rstrip('.')}"
-        return settled(pod, related, Cause("mount-key-missing", text, "failed", said, show, True))
+        return settled(pod, related, Cause("mount-key-missing", text, "failed", said, show, permanent=True))
     if "Multi-Attach" in message:
         return Cause(
             "volume-held",

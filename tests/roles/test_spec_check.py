@@ -1,4 +1,4 @@
-"""The trial of a spec: faults at the value that is wrong, and which leaf goes through which net."""
+"""The check of a spec: faults at the value that is wrong, and which leaf goes through which net."""
 
 import sys
 from typing import Any
@@ -7,13 +7,13 @@ import pytest
 
 from rlctl.spec import fields
 from rlctl.spec.schema import Spec
-from rlctl_agents.roles.trial import Trial, tried
+from rlctl_agents.roles.spec_check import SpecFindings, check_spec
 
 
-def trial(id: str = "tests.acting.owned:Sound", **spec: Any) -> Trial:
+def checked(id: str = "tests.acting.owned:Sound", **spec: Any) -> SpecFindings:
     env = {"id": id, **spec.pop("env", {})}
     whole = Spec.model_validate({"run": "a", "env": env, **spec})
-    return tried(fields.normal(whole).model_dump(mode="json"))
+    return check_spec(fields.normal(whole).model_dump(mode="json"))
 
 
 ID, TORSO, ALGORITHM = ("env", "id"), ("policies", "main", "model", "torso"), ("policies", "main", "algorithm", "name")
@@ -59,7 +59,7 @@ DOZEN = {"actor": {"envs": 12}}
     ],
 )
 def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], nets: dict[str, Any]) -> None:
-    found = trial(**spec)
+    found = checked(**spec)
     assert found.faults == []
     assert {leaf.leaf: (leaf.space, leaf.net) for leaf in found.inputs["main"]} == nets
 
@@ -90,7 +90,8 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
         (
             {"id": "tests.envs.tiny:Duel", "algorithm": {"name": "ppo", "batch_size": 2048}, "roles": DOZEN},
             (*ALGORITHM[:-1], "batch_size"),
-            "roles.actor.envs x seats x unroll_length = 12 x 2 x 32 = 768 steps",
+            "roles.actor.envs x seats x unroll_length = 12 x 2 x 32 = 768 steps, or the rest of a block is dropped; got"
+            " 2048; choose 1536 or 2304",
         ),
         ({"id": "tests.acting.owned:Table"}, TORSO, "auto cannot know whether obs, float32 [40, 40], is an image"),
         ({"id": "tests.acting.owned:RgbStack"}, TORSO, "auto cannot know what obs, uint8 [4, 84, 84, 3], is"),
@@ -138,7 +139,7 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
     ],
 )
 def test_a_fault_is_told_at_the_value_that_is_wrong(spec: dict[str, Any], path: tuple[str, ...], words: str) -> None:
-    (fault,) = trial(**spec).faults
+    (fault,) = checked(**spec).faults
     assert fault.path == path
     assert words in fault.message
     assert "\n" not in fault.message
@@ -149,10 +150,10 @@ DRAWN = {"evaluation": {"video_every": 10}}
 
 
 def test_a_frame_is_drawn_where_episodes_are_to_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert trial("CartPole-v1", **DRAWN).faults == []
+    assert checked("CartPole-v1", **DRAWN).faults == []
     monkeypatch.setitem(sys.modules, "pygame", None)
-    assert trial("CartPole-v1").faults == []
-    (fault,) = trial("CartPole-v1", **DRAWN).faults
+    assert checked("CartPole-v1").faults == []
+    (fault,) = checked("CartPole-v1", **DRAWN).faults
     assert fault.path == ("evaluation", "video_every")
     assert fault.message == 'the frames of a recorded episode need pygame: pip install "rlctl[agents]"'
     assert fault.missing
@@ -163,20 +164,20 @@ def test_a_frame_is_drawn_where_episodes_are_to_be_recorded(monkeypatch: pytest.
     [("tests.envs.tiny:Duel", "shows none of them"), ("tests.acting.owned:Sound", "episodes need render_mode")],
 )
 def test_an_environment_that_draws_nothing_cannot_be_recorded(id: str, words: str) -> None:
-    (fault,) = trial(id, **DRAWN).faults
+    (fault,) = checked(id, **DRAWN).faults
     assert fault.path == ("evaluation", "video_every")
     assert words in fault.message
 
 
 def test_faults_of_environment_network_and_algorithm_are_told_at_once() -> None:
-    found = trial("CartPole-v9", model={"torso": "tests.no:Net"}, algorithm={"name": "tests.no:Algorithm"})
+    found = checked("CartPole-v9", model={"torso": "tests.no:Net"}, algorithm={"name": "tests.no:Algorithm"})
     assert [fault.path for fault in found.faults] == [ID, TORSO, ALGORITHM]
 
 
 def test_a_package_that_is_not_installed_is_marked(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "needs_more.py").write_text("import nothing_like_it\n")
     monkeypatch.syspath_prepend(tmp_path)
-    (fault,) = trial("needs_more:Env").faults
+    (fault,) = checked("needs_more:Env").faults
     assert fault.missing
     assert "needs_more imports nothing_like_it, which is not installed" in fault.message
 
@@ -185,7 +186,7 @@ def fitted(arrays: dict[str, str], *parts: str, **spec: Any) -> list[str]:
     """Faults of a policy with these arrays that a run begins from."""
     init = {"run": "pole@best", "parts": list(parts)}
     whole = Spec.model_validate({"run": "a", "env": {"id": "CartPole-v1"}, "init": init, **spec})
-    found = tried(fields.normal(whole).model_dump(mode="json"), {"of": "pole@best", "arrays": arrays})
+    found = check_spec(fields.normal(whole).model_dump(mode="json"), {"of": "pole@best", "arrays": arrays})
     return [f"{'.'.join(fault.path)}: {fault.message}" for fault in found.faults]
 
 
@@ -208,6 +209,25 @@ def test_a_network_that_cannot_be_made_is_the_fault_then() -> None:
     ("algorithm", "known"), [("dqn", True), ("impala", False), ("tests.acting.owned_nets:Mine", False)]
 )
 def test_the_memory_of_a_shard_is_told_where_there_is_one(algorithm: str, known: bool) -> None:
-    found = trial("CartPole-v1", algorithm={"name": algorithm})
+    found = checked("CartPole-v1", algorithm={"name": algorithm})
     assert not found.faults
     assert (found.shard_bytes > 40 * 1_000_000) == known
+
+
+@pytest.mark.parametrize(
+    ("id", "apart"),
+    [("test_vectors:Same", True), ("test_vectors:Told", True), ("test_vectors:Next", False), ("tiny:Turns", True),
+     ("tiny:Duel", False), ("tiny:Clock", False)],
+)  # fmt: skip
+@pytest.mark.parametrize("frames", [1, 2])
+def test_copies_that_do_not_fill_their_segments_together_are_told(id: str, apart: bool, frames: int) -> None:
+    env = {} if frames == 1 else {"frame_stack": frames}
+    found = checked(f"tests.envs.{id}", env=env)
+    assert (found.faults, found.apart) == ([], apart)
+
+
+@pytest.mark.parametrize(
+    ("id", "real"), [("CartPole-v1", False), ("Pendulum-v1", True), ("tests.acting.owned:Both", True)]
+)
+def test_an_action_that_holds_real_numbers_is_told(id: str, real: bool) -> None:
+    assert checked(id).continuous is real

@@ -6,7 +6,7 @@ arrays of the policy that the run begins with, or nothing. The answer goes to st
 
     {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
      "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
-     "masked": false, "continuous": false, "shard_bytes": 0}
+     "masked": false, "continuous": false, "apart": false, "shard_bytes": 0}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
 installed here. torch is imported for a network or an algorithm of the user's own and for `initial` alone, because
@@ -28,8 +28,10 @@ from typing import Any
 
 import msgspec
 
+from rlctl.spec.problems.multiples import partial_blocks
 from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvError, EnvRefused, Renders
+from rlctl_agents.envs.stacking import Stacked
 from rlctl_agents.models.actions import require_bounds, require_bounds_or_choices, require_choices
 from rlctl_agents.models.inputs import continuous, described, nets, require_distribution
 from rlctl_agents.runtime.logs import chain
@@ -38,7 +40,7 @@ from rlctl_agents.types.by_name import NoModule
 from rlctl_agents.types.spaces import Spaces, leaves
 
 ALONE_S = 60
-"""Time after which a trial ends by itself: an `rlctl` that was killed cannot end it."""
+"""Time after which a check ends by itself: an `rlctl` that was killed cannot end it."""
 
 _OURS = Path(__file__).parents[1]
 
@@ -59,8 +61,8 @@ class Input(msgspec.Struct, frozen=True):
     net: str
 
 
-class Trial(msgspec.Struct):
-    """Findings of a trial."""
+class SpecFindings(msgspec.Struct):
+    """Findings about a spec."""
 
     faults: list[Fault] = []
     inputs: dict[str, list[Input]] = {}
@@ -68,6 +70,9 @@ class Trial(msgspec.Struct):
     """Masks say which actions are legal."""
     continuous: bool = False
     """An action holds real numbers."""
+    apart: bool = False
+    """Copies of the environment do not fill their segments together: seats act in turn, or a vector has decisions of
+    new episodes alone."""
     shard_bytes: int = 0
     """Bytes of the arrays of one shard of the replay; 0: there is none, or it is not known."""
 
@@ -82,90 +87,100 @@ class Trial(msgspec.Struct):
             self.faults.append(Fault(path, _in_words(error, path), _package_missing(error)))
 
 
-def tried(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> Trial:
-    """Try a spec: find everything that it names, make one environment and reset it.
+def check_spec(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> SpecFindings:
+    """Check a spec: find everything that it names, make one environment and reset it.
 
     Args:
         spec: plain data, whole, in its normal form.
         initial: `of` and `arrays` of the policy that the run begins with; None: it begins with none.
     """
-    found = Trial(faults=[], inputs={})
-    spaces: Spaces | None = None
-    together = False
+    found = SpecFindings(faults=[], inputs={})
     with found.telling("env", "id"):
-        spaces, together = _spaces(spec)
-        found.masked = spaces.legal
-    if spaces is not None and spaces.seats > 1 and spec["stop"]["eval_return"] is not None:
-        from rlctl.spec.schema import Stop
-        from rlctl_agents.manager.lifecycle.stop import require_measurable
-
-        with found.telling("stop", "eval_return"):
-            require_measurable(Stop.model_validate(spec["stop"]), spaces.seats)
-    if spaces is not None and spaces.seats > 1 and together:
-        for name, policy in spec["policies"].items():
-            with found.telling("policies", name, "algorithm", "batch_size"):
-                _whole_blocks(spec, policy["algorithm"], spaces.seats)
-    if spaces is not None and spec["evaluation"]["video_every"] is not None:
+        spaces, together, resets = _spaces(spec)
+        found.masked, found.apart = spaces.legal, resets or not together
+    if found.faults:  # the environment is not there
+        for name in spec["policies"]:
+            _own(spec, name, None, found)
+        return found
+    if spaces.seats > 1:
+        _check_seats(spec, spaces.seats, found, together=together)
+    if spec["evaluation"]["video_every"] is not None:
         with found.telling("evaluation", "video_every"):
             _draw(spec)
-    for name, policy in spec["policies"].items():
-        torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
-        path = ("policies", name, "model", "torso")
-        faults = len(found.faults)
-        if ":" in torso or ":" in algorithm or policy["algorithm"].get("class"):
-            _own(spec, name, spaces, found)
-        if spaces is None or len(found.faults) > faults:
-            continue
-        found.continuous = continuous(spaces.action)
-        if spec["replay"] is not None:
-            with found.telling("policies", name, "algorithm", "name"):
-                _require_actions(algorithm, spaces)
-        if len(found.faults) == faults:  # else its default of squash would be blamed
-            squash = policy["model"]["gaussian"]["squash"]
-            with found.telling(*(*path[:-1], "gaussian", "squash") if squash else ("env", "id")):
-                require_distribution(spaces.action, squash=squash)
-        with found.telling(*path):
-            chosen = {} if ":" in torso else nets(spaces.obs, torso)
-            observed = leaves(spaces.obs, "obs")
-            found.inputs[name] = [Input(leaf, described(space), chosen.get(leaf, torso)) for leaf, space in observed]
-            if initial and len(found.faults) == faults:
-                with found.telling(*path[:-1]):
-                    _fits(spec, initial, name, spaces, found)
-        if policy["algorithm"].get("value_batches", 0) not in (0, "auto") and len(found.faults) == faults:
-            with found.telling("policies", name, "algorithm", "value_batches"):
-                _made(spec, name, spaces)  # whether its value shares a torso depends on the observations
-    if spaces is not None and spec["replay"] is not None and not found.faults:  # a class of the user's can be made
+    for name in spec["policies"]:
+        _check_policy(spec, initial, name, spaces, found)
+    if spec["replay"] is not None and not found.faults:  # a class of the user's can be made
         found.shard_bytes = _shard_bytes(spec, spaces)
     return found
 
 
-def _whole_blocks(spec: dict[str, Any], algorithm: dict[str, Any], seats: int) -> None:
-    """Check that a batch of an algorithm that learns from the newest policy alone, as PPO, holds whole blocks of an
-    actor, whose seats all act in every step: what is left of one is older than the next weights.
+def _check_seats(spec: dict[str, Any], seats: int, found: SpecFindings, *, together: bool) -> None:
+    """Add faults of a spec whose environment has several seats; `together`: all of them act in every step."""
+    if spec["stop"]["eval_return"] is not None:
+        from rlctl.spec.schema import Stop
+        from rlctl_agents.manager.lifecycle.stop import require_measurable
 
-    Raises:
-        ValueError: it does not.
-    """
-    envs, learners = spec["roles"]["actor"]["envs"], spec["roles"]["learner"]["replicas"]
-    if spec["replay"] is None and not algorithm["max_lag_versions"]:
-        block = envs * seats * algorithm["unroll_length"]
-        batch = algorithm["batch_size"]
-        if batch % (block * learners):
-            raise ValueError(
-                f"must hold whole blocks of an actor for each learner, roles.actor.envs x seats x unroll_length = "
-                f"{envs} x {seats} x {algorithm['unroll_length']} = {block} steps, or the rest of a block is dropped; "
-                f"got {batch}"
+        with found.telling("stop", "eval_return"):
+            require_measurable(Stop.model_validate(spec["stop"]), seats)
+    if not together or spec["replay"] is not None:
+        return
+    for name, policy in spec["policies"].items():
+        algorithm = policy["algorithm"]
+        if not algorithm["max_lag_versions"]:
+            fault = partial_blocks(
+                envs=spec["roles"]["actor"]["envs"],
+                seats=seats,
+                unroll_length=algorithm["unroll_length"],
+                learners=spec["roles"]["learner"]["replicas"],
+                batch_size=algorithm["batch_size"],
             )
+            if fault is not None:
+                found.faults.append(Fault(("policies", name, "algorithm", "batch_size"), fault))
 
 
-def _spaces(spec: dict[str, Any]) -> tuple[Spaces, bool]:
-    """Spaces of the environment, which is made and reset once, and whether all its seats act at first."""
+def _check_policy(
+    spec: dict[str, Any], initial: dict[str, Any] | None, name: str, spaces: Spaces, found: SpecFindings
+) -> None:
+    """Add faults of a policy, and which leaf of its observation goes through which net."""
+    policy = spec["policies"][name]
+    torso, algorithm = policy["model"]["torso"], policy["algorithm"]["name"]
+    path = ("policies", name, "model", "torso")
+    faults = len(found.faults)
+    _own(spec, name, spaces, found)
+    if len(found.faults) > faults:
+        return
+    found.continuous = continuous(spaces.action)
+    if spec["replay"] is not None:
+        with found.telling("policies", name, "algorithm", "name"):
+            _require_actions(algorithm, spaces)
+    if len(found.faults) == faults:  # else its default of squash would be blamed
+        squash = policy["model"]["gaussian"]["squash"]
+        with found.telling(*(*path[:-1], "gaussian", "squash") if squash else ("env", "id")):
+            require_distribution(spaces.action, squash=squash)
+    with found.telling(*path):
+        chosen = {} if ":" in torso else nets(spaces.obs, torso)
+        observed = leaves(spaces.obs, "obs")
+        found.inputs[name] = [Input(leaf, described(space), chosen.get(leaf, torso)) for leaf, space in observed]
+        if initial and len(found.faults) == faults:
+            with found.telling(*path[:-1]):
+                _fits(spec, initial, name, spaces, found)
+    if policy["algorithm"].get("value_batches", 0) not in (0, "auto") and len(found.faults) == faults:
+        with found.telling("policies", name, "algorithm", "value_batches"):
+            _made(spec, name, spaces)  # whether its value shares a torso depends on the observations
+
+
+def _spaces(spec: dict[str, Any]) -> tuple[Spaces, bool, bool]:
+    """Spaces of the environment, which is made and reset once, whether all its seats act at first, and whether new
+    episodes have decisions of their own."""
+    from rlctl_agents.envs.gymnasium import Resetting
+
     env = envs.make_of(spec["env"], envs=1, seeds=[spec["seed"] % 2**31])
     try:
         first = env.reset()
     finally:
         env.close()
-    return env.spaces, len(first.slot) == env.spaces.seats
+    resets = isinstance(env._env if isinstance(env, Stacked) else env, Resetting)
+    return env.spaces, len(first.slot) == env.spaces.seats, resets
 
 
 def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:
@@ -224,7 +239,7 @@ def _draw(spec: dict[str, Any]) -> None:
             env.close()
 
 
-def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -> None:
+def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: SpecFindings) -> None:
     """A network or an algorithm of the user's own: loaded, and made as actors and learners make it where there is an
     environment to make it for."""
     policy = spec["policies"][name]
@@ -234,7 +249,7 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
     if ":" in torso and spaces is None:
         with found.telling("policies", name, "model", "torso"):
             by_name.load(torso)
-    if ":" not in algorithm and not derived and spaces is None:
+    if ":" not in algorithm and not derived and (spaces is None or ":" not in torso):
         return
     # these import torch and pydantic
     from rlctl.spec.schema import Spec
@@ -259,7 +274,7 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: Trial) -
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
 
 
-def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: Trial) -> None:
+def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: SpecFindings) -> None:
     """Add a fault for every array that does not fit the network, of the policy that the run begins with."""
     from rlctl.spec.problems.initial import misfits
     from rlctl_agents.policies.initial import arrays_of
@@ -316,7 +331,7 @@ def main(_: Sequence[str] = ()) -> int:
     spec = json.loads(sys.stdin.buffer.read())
     initial = spec.pop("initial", None)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    text = msgspec.json.encode(tried(spec, initial))
+    text = msgspec.json.encode(check_spec(spec, initial))
     with open(answer, "wb") as stream:
         stream.write(text)
     return 0

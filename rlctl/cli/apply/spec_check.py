@@ -1,4 +1,4 @@
-"""Trial of a spec's environment, networks and algorithms on this machine: its start, its report and its refusals."""
+"""Check of a spec's environment, networks and algorithms on this machine: its start, its report and its refusals."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def begun(
+def started_check(
     world: World, loaded: Loaded, initial: Initial | None = None, *, measure: bool = False
 ) -> Iterator[Probing | None]:
     """Start the child; `answer` fetches its result. None for a cluster, where all of it is in the image.
 
     Args:
         initial: initial policy of the run, which has to fit its network.
-        measure: try for a cluster too if there is a replay, to measure its memory.
+        measure: check for a cluster too if there is a replay, to measure its memory.
     """
     from rlctl.spec import fields
 

@@ -26,7 +26,7 @@ def test_what_the_child_refuses_ends_3_at_its_line_and_starts_nothing(rlctl: Rlc
     assert f"{rlctl.spec}:2:7: env.id: {UNKNOWN.faults[0].message}" in said
     assert f"{rlctl.spec}:1:1: model.torso: auto cannot know" in said
     assert rlctl.backend.find("pole") is None
-    assert rlctl.trials[-1].over
+    assert rlctl.checks[-1].over
 
 
 def test_what_the_child_refuses_is_in_the_json_of_lint(rlctl: Rlctl) -> None:
@@ -68,12 +68,12 @@ def test_a_package_that_is_not_installed_is_a_finding_of_lint_and_keeps_up_from_
 
 def test_the_second_up_of_a_live_run_waits_for_no_child(rlctl: Rlctl) -> None:
     rlctl.up()
-    assert rlctl.trials[-1].asked
+    assert rlctl.checks[-1].asked
     rlctl.probed = UNKNOWN
     again = rlctl("up", rlctl.spec, "-d", "--set", "run=pole")
     assert again.code == 0
-    assert not rlctl.trials[-1].asked
-    assert rlctl.trials[-1].over
+    assert not rlctl.checks[-1].asked
+    assert rlctl.checks[-1].over
     assert rlctl("up", rlctl.spec, "-d", "--set", "algorithm.lr=1e-4").code == 3
 
 
@@ -85,20 +85,20 @@ def test_a_spec_for_a_cluster_is_tried_by_nobody_and_lint_alone_says_so(rlctl: R
     dry = rlctl("up", spec, "--dry-run", "client")
     assert dry.code == 0
     assert "not checked" not in dry.err
-    assert rlctl.trials == []
+    assert rlctl.checks == []
 
 
 def test_a_broken_spec_starts_no_child(rlctl: Rlctl) -> None:
     assert rlctl("lint", str(rlctl.write("faulty.yaml", "run: Pole\nenv: {id: CartPole-v1}\n"))).code == 3
-    assert rlctl.trials == []
+    assert rlctl.checks == []
 
 
 def test_a_child_is_ended_when_up_refuses_for_another_reason(rlctl: Rlctl) -> None:
     rlctl.up()
     refused: Any = rlctl("up", rlctl.spec, "-d", "--set", "env.id=Acrobot-v1")
     assert refused.code == 5
-    assert rlctl.trials[-1].over
-    assert not rlctl.trials[-1].asked
+    assert rlctl.checks[-1].over
+    assert not rlctl.checks[-1].asked
 
 
 DQN = "run: pole\nenv: {id: CartPole-v1}\nalgorithm: {name: dqn}\nreplay: {capacity: 400000}\n"
