@@ -46,6 +46,7 @@ ATTACKS = (
            partial(wire.starved, "names"), STARVED),
     Attack("actor's key: hello without end", "the same", partial(wire.starved, "hellos"), STARVED),
     Attack("actor's key: all credit, never a block", "the same", partial(wire.starved, "hoards"), STARVED),
+    Attack("actor's key: credit for a block of millions of rows", "the same", partial(wire.starved, "claims"), STARVED),
     Attack(f"webhook service: {service.IDLE} idle connections", f"{service.HOOKS} of {service.HOOKS} signed hooks "
            "are accepted", service.idle, {"accepted": "hooks accepted (202)", "max_ms": "slowest answer, ms"}),
     Attack(f"webhook service: {service.READERS} readers of a log of 16 MiB that never read", "none is left after "

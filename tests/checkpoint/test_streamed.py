@@ -220,7 +220,7 @@ def test_a_file_system_that_refuses_for_a_moment_is_asked_again(
     monkeypatch.setattr(hashlib, "file_digest", stale)
     monkeypatch.setattr(parts, "READ_AGAIN_S", 0.0)
     np.testing.assert_array_equal(read(tmp_path, part), ROWS)
-    faults += [OSError(116, "Stale file handle")] * 3
+    faults += [OSError(116, "Stale file handle")] * parts.READS
     with pytest.raises(PartError, match="Stale file handle"):
         read(tmp_path, part)
 

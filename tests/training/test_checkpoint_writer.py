@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from rlctl_agents.checkpoint import parts
+from rlctl_agents.checkpoint.parts import PartError
 from rlctl_agents.checkpoint.state import StateError, unpack_state
 from rlctl_agents.training.checkpoint_writer import CheckpointWriter, Job, NothingReadable, resume
 from rlctl_agents.training.learner_state import LearnerState
@@ -73,6 +75,30 @@ def test_a_damaged_generation_is_passed_over_and_the_log_says_so(
     assert "generation 3 cannot be used" in caplog.text
     assert "is damaged" in caplog.text
     assert "is missing" in caplog.text
+
+
+def test_a_volume_that_refuses_is_no_reason_to_go_on_from_an_older_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations, asked, read = saved(tmp_path, 1, 2), list[Path](), Path.read_bytes
+    refuses = 0
+
+    def stale(path: Path) -> bytes:
+        asked.append(path)
+        if len(asked) <= refuses:
+            raise OSError(116, "Stale file handle")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", stale)
+    monkeypatch.setattr(parts, "READ_AGAIN_S", 0.0)
+    refuses = parts.READS - 1
+    resumed = resume(tmp_path, generations, lambda data: "")
+    assert resumed is not None
+    assert resumed.number == 2
+    asked.clear()
+    refuses = parts.READS
+    with pytest.raises(PartError, match="Stale file handle"):
+        resume(tmp_path, generations, lambda data: "")
 
 
 def test_nothing_to_go_on_from_is_no_error_but_nothing_readable_is(tmp_path: Path) -> None:

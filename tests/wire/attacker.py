@@ -2,8 +2,9 @@
 
 Ends of channels are processes: `python -m tests.wire.attacker WHAT ...`, until they are killed.
 `serve KEYS` listens for requests and prints its address. `honest KEYS ADDRESS TICKET` sends blocks as fast as it may.
-`names`, `hellos` and `hoards KEYS ADDRESS TICKET` have the actor's key: the first says hello under ever new boots over
-one connection, the second without end under its own, the third asks for all credit and never sends a block.
+`names`, `hellos`, `hoards` and `claims KEYS ADDRESS TICKET` have the actor's key: the first says hello under ever new
+boots over one connection, the second without end under its own, the third asks for all credit and never sends a block,
+the fourth asks for that of one block, the largest that there can be.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from typing import NamedTuple
 import msgspec
 import zmq
 
+from rlctl_agents.wire.codec import BlockCodec
 from rlctl_agents.wire.rpc.server import RpcServer
 from rlctl_agents.wire.sockets import Wire
 from tests.wire.keyring import Keyring, ticket
-from tests.wire.pair import STEPS, RawSender, make_receiver, make_sender, offer
+from tests.wire.pair import SCHEMA, STEPS, RawSender, make_receiver, make_sender, offer
 
 HONEST, OWN = "0" * 15 + "1", "0" * 15 + "2"
 ROWS = 2 * STEPS
-ATTACKS = ("names", "hellos", "hoards")
+ATTACKS = ("names", "hellos", "hoards", "claims")
 BEGUN_WITHIN_S = 60.0
 
 
@@ -188,14 +190,15 @@ def attack(what: str, keys: str, address: str, ticket: str) -> None:
     raw = RawSender(Wire.of(keys), address, OWN)
     for number in count():
         boot = f"{number:016x}" if what == "names" else OWN
-        hello = msgspec.msgpack.encode(raw.hello(boot=boot, ticket=ticket, want=1 << 40))
+        asks = {"want": 1, "block_rows": BlockCodec(SCHEMA).max_rows} if what == "claims" else {"want": 1 << 40}
+        hello = msgspec.msgpack.encode(raw.hello(boot=boot, ticket=ticket, **asks))
         try:
             raw.socket.send(hello, zmq.NOBLOCK)
             while raw.socket.poll(0):
                 raw.socket.recv()
         except zmq.Again:
             time.sleep(0.0001)
-        if what == "hoards":
+        if what in ("hoards", "claims"):
             time.sleep(0.2)
 
 

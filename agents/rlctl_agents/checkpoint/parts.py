@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import logging
 import os
 import re
 import socket
@@ -25,10 +26,12 @@ _HALF = re.compile(r"(.+)-([0-9]{6,})-[a-z]+[0-9]*(?:-[0-9a-f]{12})?\.(?:safeten
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEMPORARY = ".tmp."
 """Mark in the names of files that are being written."""
-READS, READ_AGAIN_S = 3, 1.0
+READS, READ_AGAIN_S = 180, 1.0
 """Attempts to read a part that the file system refuses, and the seconds between two."""
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 FORMAT = 1
@@ -147,7 +150,7 @@ def refused(path: Path, size: int) -> Iterator[None]:
 
 
 def persistently(path: Path, read: Callable[[], T]) -> T:
-    """Read a part with `read`, again where the file system refuses: an NFS server that comes back does for moments.
+    """Read a part with `read`, again for minutes where the file system refuses: an NFS server that comes back does so.
 
     Raises:
         Corrupt: it is missing.
@@ -160,7 +163,10 @@ def persistently(path: Path, read: Callable[[], T]) -> T:
             raise Corrupt(f"{path} is missing") from error
         except OSError as error:
             if not left:
-                raise PartError(f"cannot read {path}: {error.strerror}") from error
+                way_out = "look at the volume; with the file moved away, an older generation is read"
+                raise PartError(f"cannot read {path}: {error.strerror}; {way_out}") from error
+            if left == READS - 1:
+                log.warning("cannot read %s: %s; trying again for %g s", path, error.strerror, left * READ_AGAIN_S)
         time.sleep(READ_AGAIN_S)
     raise AssertionError("it is read at least once")
 

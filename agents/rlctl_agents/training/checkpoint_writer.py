@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from rlctl_agents.checkpoint.parts import LEARNER, POLICY, PartError, name_of, read_part, remove_leftovers, write_part
+from rlctl_agents.checkpoint.parts import (
+    LEARNER,
+    POLICY,
+    Corrupt,
+    PartError,
+    name_of,
+    read_part,
+    remove_leftovers,
+    write_part,
+)
 from rlctl_agents.checkpoint.policy import PolicyFile, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.training.learner_state import LearnerState
@@ -180,7 +189,7 @@ class NothingReadable(Exception):
 
 
 def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[bytes], str]) -> Generation | None:
-    """Resume from the newest generation that can be read.
+    """Resume from the newest generation that is whole. One that the volume does not give now is no reason to go back.
 
     Args:
         folder: folder of checkpoints.
@@ -192,13 +201,14 @@ def resume(folder: Path, generations: Iterable[Generation], restore: Callable[[b
 
     Raises:
         NothingReadable: there were some, and all are damaged.
+        PartError: the file system refuses to read one.
     """
     failures = []
     for generation in generations:
         try:
             data = read_part(folder, generation.parts[LEARNER], generation.sha256[LEARNER])
             problem = restore(data)
-        except (PartError, StateError, KeyError, ValueError) as error:
+        except (Corrupt, StateError, KeyError, ValueError) as error:
             reason = f"it has no part {error}" if isinstance(error, KeyError) else str(error)
             failures.append(f"generation {generation.number}: {reason}")
             log.error("generation %d cannot be used, trying an older one: %s", generation.number, reason)

@@ -4,7 +4,7 @@ numbers that environments report at the end of an episode."""
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -44,6 +44,9 @@ class Share(NamedTuple):
 def shares(action: Space) -> tuple[Share, ...]:
     """Shares that are counted for an action space: those of each entry, up to `MAX_SHARES`. Real numbers have none.
 
+    Raises:
+        ValueError: an entry has no action.
+
     Example:
         `[one.name for one in shares(Discrete(2))]` is `["action=0", "action=1"]`.
     """
@@ -51,14 +54,16 @@ def shares(action: Space) -> tuple[Share, ...]:
     for leaf, space in leaves(action, "action"):
         match space:
             case Discrete():
-                entries: list[tuple[int | None, int]] = [(None, space.n)]
+                entries: Iterable[tuple[int | None, int]] = [(None, space.n)]
             case MultiDiscrete():
-                entries = list(enumerate(space.n))
+                entries = enumerate(space.n)
             case MultiBinary():
-                entries = [(entry, 2) for entry in range(space.n)]
+                entries = ((entry, 2) for entry in range(space.n))  # as many as a process says
             case _:
-                entries = []
+                entries = ()
         for entry, n in entries:
+            if n < 1:
+                raise ValueError(f"{leaf} must have at least one action, got {n}")
             parts = min(n, MAX_SHARES)
             if len(found) + parts > MAX_SHARES:
                 return tuple(found)

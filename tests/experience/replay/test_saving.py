@@ -16,7 +16,7 @@ import pytest
 from numpy.typing import NDArray
 
 from rlctl_agents.checkpoint import streamed
-from rlctl_agents.checkpoint.parts import PartError, generation_of
+from rlctl_agents.checkpoint.parts import Corrupt, PartError, generation_of
 from rlctl_agents.experience.replay.messages import Draw, Drawn
 from rlctl_agents.experience.replay.ring import as_bytes
 from rlctl_agents.experience.replay.saving import ShardSaver, restore_newest
@@ -237,10 +237,26 @@ def test_a_part_that_failed_midway_is_not_followed_by_an_older_one_of_the_same_r
     def restore(folder: Path, file: str, sha256: str) -> int:
         tried.append(file)
         place.feed(40)
-        raise PartError("stale file handle")
+        raise Corrupt("is cut short")
 
     monkeypatch.setattr(place.shared, "restore", restore)
     assert restore_newest(place.shared, tmp_path, generations, index=0, shards=1) == (40, 1)
+    assert tried == [generations[0].parts["replay0"]]
+
+
+def test_a_volume_that_refuses_ends_a_shard_and_no_older_rows_are_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generations = [saved(tmp_path, number, fed(0)) for number in (2, 1)]
+    place, tried = Place(0), list[str]()
+
+    def restore(folder: Path, file: str, sha256: str) -> int:
+        tried.append(file)
+        raise PartError("stale file handle")
+
+    monkeypatch.setattr(place.shared, "restore", restore)
+    with pytest.raises(PartError):
+        restore_newest(place.shared, tmp_path, generations, index=0, shards=1)
     assert tried == [generations[0].parts["replay0"]]
 
 

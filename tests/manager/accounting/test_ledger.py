@@ -12,7 +12,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rlctl_agents.manager.accounting.ledger import TOLERATED_REPORTS, Rows, RunLedger, SenderLedger, StoredLedger
+from rlctl_agents.manager.accounting.ledger import (
+    LEFT_REPORTS,
+    TOLERATED_REPORTS,
+    Rows,
+    RunLedger,
+    SenderLedger,
+    StoredLedger,
+)
 from rlctl_agents.types.control import Account
 from rlctl_agents.types.experience import Ledger
 from tests.support.samples import size
@@ -62,6 +69,23 @@ def test_whoever_comes_back_finds_its_rows_in_flight_again() -> None:
     found = books()
     assert found.rows(nobody)["main"].lost == 47
     assert found.rows(everybody)["main"].in_flight == 47
+
+
+def test_rows_on_the_way_to_a_learner_that_the_actor_has_left_are_lost_unless_they_arrive() -> None:
+    found = books(pending=0)
+    found.receiver("M", "main")
+    for report in range(LEFT_REPORTS):
+        assert found.rows(everybody)["main"].lost == 0, report
+        sent = 10 * (report + 1)
+        found.hear_sender("A", {"L": Ledger(113 + sent, 13, 100), "M": Ledger(113 + sent, 13, sent)}, 0)
+        found.hear_receiver("M", {"A": account(sent, sent, produced=113 + sent, consumed=sent)}, nobody)
+    assert (rows := found.rows(everybody)["main"]).lost == 20
+    assert (rows.in_flight, rows.difference) == (20, 0), "those in its queue"
+    assert not found.faults()
+    found.hear_receiver("L", {"A": account(90, 90, queued=30, consumed=60)}, nobody)
+    assert (found.rows(everybody)["main"].lost, found.rows(everybody)["main"].in_flight) == (10, 30)
+    found.hear_sender("A", {"L": Ledger(223, 13, 110), "M": Ledger(223, 13, 100)}, 0)
+    assert found.rows(everybody)["main"].lost == 0, "it is back"
 
 
 def test_a_learner_that_knows_more_than_the_actor_has_told_us_does_not_unbalance_the_books() -> None:

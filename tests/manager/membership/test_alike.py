@@ -6,7 +6,7 @@ import pytest
 
 from rlctl_agents.manager.membership.leases import LEAVING_S
 from rlctl_agents.manager.status.problems import ROLLS_S
-from rlctl_agents.runtime.process import STOPPING
+from rlctl_agents.runtime.gauges import STOPPING
 from rlctl_agents.types.control import Hello, Origin
 from tests.manager.world import ACTOR, LEARNER, Run, boot, status
 

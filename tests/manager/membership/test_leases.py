@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
+from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, StoredExperience, require_ours
 from rlctl_agents.manager.membership.leases import BURIED_AFTER_S, LEAVING_S, Holder, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import STAYS_S, Addresses
 from rlctl_agents.types.control import Experience, Hello
+from rlctl_agents.types.spaces import Box, Discrete, MultiDiscrete, Space, Spaces
 from tests.manager.world import PATTERN, UID, Time, boot, experience
 
 
@@ -292,6 +293,33 @@ def test_the_first_experience_counts_and_another_one_is_refused_with_both_named(
     with pytest.raises(ValueError, match="segments of 10 steps instead of 20"):
         agreement.hear(hello("actor", 3, experience(steps=10)))
     assert agreement.experience == experience()
+
+
+def test_the_experience_outlives_the_manager_as_long_as_one_process_lives_that_carries_it() -> None:
+    living = {boot(1)}
+    agreement = ExperienceSpec(living.__contains__)
+    agreement.hear(hello("actor", 1, experience()))
+    stored = msgspec.json.decode(msgspec.json.encode(agreement.store()), type=StoredExperience)
+    after, anew = ExperienceSpec(living.__contains__), ExperienceSpec(lambda _: False)
+    for one in (after, anew):
+        one.restore(stored)
+    with pytest.raises(ValueError, match=r"actor/0 does not fit actor/0: spaces .*\[9\].* instead of .*\[4\]"):
+        after.hear(hello("actor", 2, experience(width=9)))
+    with pytest.raises(ValueError, match="segments of 10 steps instead of 20"):
+        after.hear(hello("actor", 2, experience(steps=10)))
+    assert after.experience is None, "a learner waits for an actor of now"
+    assert after.hear(hello("actor", 1, experience()))
+    assert after.figures == agreement.figures
+    assert anew.hear(hello("actor", 2, experience(width=9)))
+
+
+@pytest.mark.parametrize("action", [Discrete(0), MultiDiscrete((2, 0)), Discrete(-1)])
+def test_a_space_without_actions_is_refused_and_decides_nothing(action: Space) -> None:
+    agreement = ExperienceSpec(lambda _: True)
+    none = msgspec.structs.replace(experience(), spaces=Spaces(Box((4,), "float32"), action))
+    with pytest.raises(ValueError, match="action must have at least one action"):
+        agreement.hear(hello("actor", 1, none))
+    assert agreement.hear(hello("actor", 2, experience()))
 
 
 def test_an_evaluator_agrees_on_spaces_only_and_says_nothing_about_segments() -> None:

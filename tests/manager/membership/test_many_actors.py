@@ -18,8 +18,9 @@ from rlctl_agents.manager.membership.registry import MOST_GAUGES
 from rlctl_agents.manager.status.report import LISTED, UNWELL, StatusBuilder, counts, listed
 from rlctl_agents.manager.timing import LONGEST_S, Every
 from rlctl_agents.manager.web.status_page import page
+from rlctl_agents.runtime.gauges import BASE_ROWS, GROUP
 from rlctl_agents.runtime.logs import Lines
-from rlctl_agents.runtime.process import BASE_ROWS, GROUP, allow_many_files
+from rlctl_agents.runtime.process import allow_many_files
 from rlctl_agents.types.control import Average, Histogram, Report
 from rlctl_agents.types.experience import ModelRef
 from tests.manager.world import Run, Time, boot, experience

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlctl_agents.runtime.addresses import STAYS_S, Addresses
-from rlctl_agents.runtime.process import STOPPING
+from rlctl_agents.runtime.gauges import STOPPING
 from tests.manager.world import ACTOR, LEARNER, PATTERN, Run, Time, everybody, spec, status
 
 ACTORS = 120

@@ -123,6 +123,34 @@ def test_a_sender_that_uses_nothing_gets_no_more_than_its_share() -> None:
     assert honest.unused == 40
 
 
+def test_a_sender_that_states_a_huge_block_neither_stops_the_others_nor_takes_their_credit() -> None:
+    credits, greedy, honest = Credits(80, batch_size=20), Peer("greedy"), [Peer(name) for name in "ab"]
+    for peer in honest:
+        ask(credits, peer, want=30)
+    ask(credits, greedy, want=1, block_rows=81)
+    for turn in range(9):
+        credits.deal()
+        assert greedy.unused == 0
+        assert all(peer.unused >= 10 for peer in honest), f"it stands before them in turn {turn}"
+        assert not credits.short, "nor are they blamed for what they hold"
+        for peer in honest:
+            send(credits, peer, 10, want=30)
+            credits.settle(peer, 10)
+    smaller = Peer("smaller")
+    ask(credits, smaller, want=1, block_rows=81)
+    credits.forget(greedy)
+    for peer in honest:
+        credits.forget(peer)
+        ask(credits, peer, want=0)
+    credits.deal(quiet=False)
+    assert smaller.unused == 0
+    for peer in honest:
+        credits.forget(peer)
+        ask(credits, peer, want=0)
+    credits.deal()
+    assert smaller.unused == 81, "it has its turn when no other wants or holds any"
+
+
 def test_a_block_given_in_turn_is_not_called_back_before_its_sender_has_heard_of_it() -> None:
     credits, peers = Credits(40), [Peer(name) for name in "abc"]
     for peer, want in zip(peers, (24, 24, 0), strict=True):  # a share is 13 rows, and a block 12

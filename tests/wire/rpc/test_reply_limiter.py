@@ -65,6 +65,21 @@ def test_callers_at_one_address_that_read_nothing_leave_turns_to_those_at_others
     assert turns.next() == "a's"
 
 
+def test_callers_that_never_read_hold_their_turns_at_their_address_and_no_others() -> None:
+    clock = Clock()
+    turns = ReplyLimiter[str](clock)
+    trackers = [Tracker() for _ in range(AT_ONCE)]
+    for number, tracker in enumerate(trackers):
+        turns.began(tracker, 1, f"10.0.0.{number // EACH}")  # type: ignore[arg-type]
+    turns.wait(("actor", "a"), "a's", "10.0.0.0")
+    turns.wait(("actor", "b"), "b's", "10.0.1.0")
+    assert turns.next() is None
+    clock.now += SLOW_S + 1.0
+    assert [turns.next(), turns.next()] == ["b's", None], "what they have not read is in memory still"
+    trackers[0].done = True
+    assert turns.next() == "a's"
+
+
 def test_callers_at_one_address_leave_room_for_requests_of_others() -> None:
     turns = ReplyLimiter[int](Clock())
     for number in range(WAITING_EACH + 5):

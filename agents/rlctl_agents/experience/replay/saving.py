@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlctl_agents.checkpoint.parts import SHARD, PartError, StateError, name_of, remove_leftovers
+from rlctl_agents.checkpoint.parts import SHARD, Corrupt, PartError, StateError, name_of, remove_leftovers
 from rlctl_agents.experience.replay.server import SharedShard
 from rlctl_agents.types.control import Contribute, Generation, Reply
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -121,6 +121,9 @@ def restore_newest(
         generations: newest first.
         index: of this shard.
         shards: number of shards now.
+
+    Raises:
+        PartError: the file system refuses to read one: it may be whole.
     """
     remove_leftovers(folder)
     unreadable = 0
@@ -135,9 +138,9 @@ def restore_newest(
             before = shared.rows
             try:
                 rows = shared.restore(folder, generation.parts[part], generation.sha256[part])
-            except (PartError, StateError, ValueError, KeyError) as error:
+            except (Corrupt, StateError, ValueError, KeyError) as error:
                 unreadable += 1
-                if shared.rows > before:  # a read error midway; an older part holds the same rows again
+                if shared.rows > before:  # it ended midway; an older part holds the same rows again
                     left.add(part)
                     log.error("%s of generation %d was restored in part: %s", part, generation.number, error)
                     continue

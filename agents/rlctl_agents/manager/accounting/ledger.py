@@ -8,7 +8,8 @@ their boot, so a report that is lost, late or repeated changes nothing. The book
     sent     = received + missing + on the way
     received = consumed + stale + fenced + invalid + queued
 
-Rows at a sender, on the way or queued are in flight while the processes that hold them live, and lost afterwards.
+Rows at a sender, on the way or queued are in flight while the processes that hold them live, and lost afterwards. Those
+on the way to a receiver that their sender has left for another are lost, too, unless they arrive.
 
 A learner that dies loses what it learned since its newest generation. Rows that only such lost weights were learned
 from were consumed as well, but are counted as discarded:
@@ -30,6 +31,8 @@ from rlctl_agents.types.experience import Ledger
 
 TOLERATED_REPORTS = 2
 """Contradictory reports of one process in a row that may be numbers read one after the other; more are a fault."""
+LEFT_REPORTS = 10
+"""Reports in which a sender has sent to others of the policy alone, after which it has left the receiver before."""
 MAX_FAULTS = 5
 MOST_RECEIVERS = 1000
 """Receivers of one sender, at most: a process with an actor's key may name any."""
@@ -73,6 +76,7 @@ class Pair(msgspec.Struct):
 
     ledger: Ledger = msgspec.field(default_factory=Ledger)  # as the sender says
     account: Account = msgspec.field(default_factory=lambda: Account(Ledger()))  # as the receiver says
+    elsewhere: int = 0  # reports since rows were sent to it in which others got some
 
     @property
     def produced(self) -> int:
@@ -178,6 +182,9 @@ class RunLedger:
         if now < before or (now == before and pending == sender.pending and sender.pairs):
             return  # an older report, arriving late, or a repeated one
         contradiction = f"names the receiver {made_up[0][:40]!r}" if made_up else ""
+        known = {receiver: pair.ledger.sent for receiver, pair in sender.pairs.items()}
+        served = {receiver for receiver, ledger in sent.items() if ledger.sent > known.get(receiver, 0)}
+        policies = {self._policy(receiver) for receiver in served}
         for receiver, ledger in sent.items():
             if receiver not in sender.pairs and len(sender.pairs) >= MOST_RECEIVERS:
                 contradiction = "names more receivers than there are"
@@ -190,6 +197,8 @@ class RunLedger:
                 contradiction = (
                     f"has sent {ledger.sent} rows by its own count, {sender.claimed[receiver]} by its receiver's"
                 )
+            if self._policy(receiver) in policies:
+                pair.elsewhere = 0 if receiver in served else pair.elsewhere + 1
             pair.ledger = msgspec.structs.replace(ledger)
         sender.pending = pending
         if sent:
@@ -382,7 +391,8 @@ class RunLedger:
             rows.fenced += account.fenced
             rows.invalid += account.invalid
             rows.lost += account.lost
-            _keep(rows, pair.sent - account.received - account.lost, alive(boot) and alive(receiver))
+            arrives = alive(boot) and alive(receiver) and pair.elsewhere < LEFT_REPORTS
+            _keep(rows, pair.sent - account.received - account.lost, arrives)
             _keep(rows, account.queued, alive(receiver))
         return found
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rlctl_agents.manager import timing
 from rlctl_agents.manager.events import Events
-from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, require_ours
+from rlctl_agents.manager.membership.experience_spec import require_ours
 from rlctl_agents.manager.membership.leases import Holder, LeaseGrant
 from rlctl_agents.manager.membership.registry import RECEIVERS, Members
 from rlctl_agents.manager.timing import Clock
@@ -49,7 +49,7 @@ class LeaseAdmission:
         self._ticket, self._admit = ticket, admit
         self._began = clock.monotonic()
         self._refusals = LogThrottle(clock.monotonic, every_s=TOLD_AGAIN_S)
-        self.experience = ExperienceSpec(members.leases.alive)
+        self.experience = members.experience
         self.joined: set[str] = set()
         """Roles of which a process has joined."""
         self.refusal: tuple[str, float] | None = None

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+import msgspec
+
 from rlctl_agents.runtime.addresses import TALKS_TO
 from rlctl_agents.types.control import Experience, Hello
 from rlctl_agents.types.experience import schema_difference, short_json
@@ -30,12 +32,22 @@ def require_ours(hello: Hello, run: str, uid: str) -> None:
         raise ValueError(f"boot {hello.boot!r} or index {hello.prefer} is not what a process has")
 
 
+class StoredExperience(msgspec.Struct):
+    """The agreement, as stored for the next manager."""
+
+    agreed: Experience | None = None
+    whole: bool = False
+    carriers: dict[str, str] = {}
+    outdated: list[str] = []
+
+
 class ExperienceSpec:
     """Experience of a run, on which all its processes agree.
 
     The first statement counts. An evaluator's segments are never sent, so of its experience only the spaces and the
     frame skip matter. The agreement ends with the last live process that carries it: then all have been restarted
-    with other settings, and the next statement counts.
+    with other settings, and the next statement counts. It outlives the manager, or the first actor that says hello to
+    the next one would decide for all.
 
     A learner that reads segments of another schema replaces that part. Deployments end an actor of a former spec only
     once one of the new spec is ready, so on a cluster neither the first nor the last statement could decide.
@@ -49,13 +61,14 @@ class ExperienceSpec:
         self._agreed: Experience | None = None
         self._figures: tuple[str, ...] = ()
         self._whole = False  # an actor has stated it, so the schema counts
+        self._stated = False  # to this manager
         self._carriers: dict[str, str] = {}  # boot -> name; an evaluator carries the spaces alone
         self._outdated: set[str] = set()  # actors with a schema that the learner has replaced
 
     @property
     def experience(self) -> Experience | None:
-        """Experience as agreed; None until an actor has stated it."""
-        return self._agreed if self._whole else None
+        """Experience as agreed; None until an actor has stated it to this manager."""
+        return self._agreed if self._whole and self._stated else None
 
     @property
     def seats(self) -> int:
@@ -80,7 +93,7 @@ class ExperienceSpec:
         """Take in a hello; True if the experience is new or has changed.
 
         Raises:
-            ValueError: its experience contradicts that of a live process; the message names both.
+            ValueError: its experience contradicts that of a live process, and the message names both; or it is none.
         """
         said = hello.experience
         if said is None:
@@ -88,7 +101,7 @@ class ExperienceSpec:
         name = hello.role if hello.prefer is None else f"{hello.role}/{hello.prefer}"
         if hello.role == "learner":
             return self._replace_schema(hello.boot, name, said)
-        acts = hello.role != "evaluator"
+        acts, figures = hello.role != "evaluator", figure_names(said.spaces.action)
         if self._agreed is not None:
             difference = _difference(said, self._agreed, schema=acts and self._whole)
             if difference:
@@ -101,10 +114,21 @@ class ExperienceSpec:
         self._carriers[hello.boot] = name
         self._outdated.discard(hello.boot)
         changed = acts and said != self.experience
+        self._stated |= acts
         if acts or self._agreed is None:
-            self._agreed, self._whole = said, acts
-            self._figures = figure_names(said.spaces.action)
+            self._agreed, self._whole, self._figures = said, acts, figures
         return changed
+
+    def store(self) -> StoredExperience:
+        """The agreement for the next manager."""
+        return StoredExperience(self._agreed, self._whole, self._carriers, sorted(self._outdated))
+
+    def restore(self, stored: StoredExperience) -> None:
+        """Resume the agreement that another manager stored, if a process lives that carries it."""
+        self._carriers = {boot: name for boot, name in stored.carriers.items() if self._alive(boot)}
+        if stored.agreed is not None and self._carriers:
+            self._agreed, self._whole, self._outdated = stored.agreed, stored.whole, set(stored.outdated)
+            self._figures = figure_names(stored.agreed.spaces.action)
 
     def _replace_schema(self, boot: str, name: str, wanted: Experience) -> bool:
         """Adopt the segment schema that a learner reads; False if it is agreed, or its spaces are outdated."""

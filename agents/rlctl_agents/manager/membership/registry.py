@@ -23,10 +23,11 @@ from rlctl_agents.manager.accounting.counters import (
 )
 from rlctl_agents.manager.accounting.ledger import RunLedger, StoredLedger
 from rlctl_agents.manager.accounting.outliers import ActorEpisodes, printable
+from rlctl_agents.manager.membership.experience_spec import ExperienceSpec, StoredExperience
 from rlctl_agents.manager.membership.leases import Holder, Leases, StoredLeases
 from rlctl_agents.runtime.addresses import Addresses
+from rlctl_agents.runtime.gauges import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.runtime.logs import Lines
-from rlctl_agents.runtime.process import BASE_ROWS, RANK, RESTS, group_of
 from rlctl_agents.runtime.storage import read_file
 from rlctl_agents.types.control import Origin, Report
 from rlctl_agents.types.experience import ModelRef
@@ -50,6 +51,7 @@ class StoredMembers(msgspec.Struct):
     leases: StoredLeases = msgspec.field(default_factory=StoredLeases)
     ledger: StoredLedger = msgspec.field(default_factory=StoredLedger)
     totals: StoredTotals = msgspec.field(default_factory=StoredTotals)
+    experience: StoredExperience = msgspec.field(default_factory=StoredExperience)
 
 
 def load_members(folder: Path) -> StoredMembers:
@@ -86,6 +88,8 @@ class Members:
         self.ledger.restore(stored.ledger)
         self.totals.restore(stored.totals)
         self.leases.restore(stored.leases, [*sorted(self.ledger.boots()), *sorted(self.totals.boots())])
+        self.experience = ExperienceSpec(self.leases.alive)
+        self.experience.restore(stored.experience)
         self.addresses.alive((one.role, one.index) for one in self.leases.live())
         self.rates = Rates(clock)
         self.lag = LagWindow(clock)
@@ -239,7 +243,8 @@ class Members:
 
     def store(self) -> StoredMembers:
         """The members, for the next manager."""
-        return StoredMembers(FORMAT, self.leases.store(), self.ledger.store(), self.totals.store())
+        experience = self.experience.store()
+        return StoredMembers(FORMAT, self.leases.store(), self.ledger.store(), self.totals.store(), experience)
 
 
 def _bounded(values: Mapping[str, T]) -> dict[str, T]:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 AHEAD_BLOCKS = 8
 """Most blocks of credit that a sender gets before it asks."""
+OUTSIZED = 8
+"""Factor above the median of the blocks of live senders at which a block is too large; most of them would have to lie
+to move that."""
 
 
 @dataclass(slots=True)
@@ -49,6 +52,9 @@ class Credits:
     credit. What is left is granted to others in advance. When a sender has to wait, credit is recalled from those that
     hold some and have nothing to send, and from those that hold more than their share.
 
+    A block is as large as its sender says. One that is larger than share, batch and OUTSIZED times the median waits
+    until none of the others does and none sends, and the receiver recalls its credit as soon as another waits.
+
     Args:
         budget_rows: at least 1, and at least `batch_size`.
         batch_size: rows that the receiver gathers before it settles any; 0: it settles rows as they come.
@@ -65,6 +71,7 @@ class Credits:
         self.resize(budget_rows, batch_size, queue_rows)
         self._most_rows = most_rows
         self._block_each = 0  # rows of one block of each live sender
+        self._median = ((0, 0), 0)  # of these blocks, and the sum and the number of senders that it is of
         self.outstanding = 0
         self.queued = 0  # of these, received
         self.short = False  # a sender has rows waiting, and others have all the credit
@@ -138,24 +145,36 @@ class Credits:
         """Rows that may be outstanding now."""
         return max(self.budget_rows, min(self._most_rows, self._block_each))
 
-    def deal(self) -> list[Peer]:
-        """Grant the free credit; returns the senders whose limit has changed, which have to be sent a grant."""
+    def deal(self, *, quiet: bool = True) -> list[Peer]:
+        """Grant the free credit; returns the senders whose limit has changed, which have to be sent a grant.
+
+        Args:
+            quiet: no sender sends at present.
+        """
         dealt: list[Peer] = []
         self.short = False
         if self.queue_rows and self.queued >= self.queue_rows:
             return dealt
         budget = self.budget
-        share = budget // max(len(self._live), 1)
+        share = self._share
+        passed: set[str] = set()
         while self._asking:
             peer = next(iter(self._asking.values()))
             if peer.held >= share and peer.unused >= peer.block_rows:
                 del self._asking[peer.boot]  # it may have more when it has sent some
                 continue
+            outsized = self.outsized(peer)
+            if outsized and peer.boot not in passed:
+                passed.add(peer.boot)
+                self._asking[peer.boot] = self._asking.pop(peer.boot)  # to the end of the queue
+                continue
+            if outsized and not quiet:
+                break
             free = budget - self.outstanding
             least = peer.block_rows - peer.unused if peer.unused < peer.block_rows else peer.block_rows
             stuck = self.outstanding - self.queued == peer.unused < peer.block_rows
             if least > free and not (stuck and self.queued < max(self.batch_size, 1)):
-                self.short = True
+                self.short = not outsized
                 return dealt + self._call_back(least - free, share)
             more = min(peer.want - peer.unused, share - peer.held, free) - least
             del self._asking[peer.boot]  # and to the end of the queue, if that is not all it wants
@@ -172,6 +191,19 @@ class Credits:
                 self._give(peer, min(room, free) // peer.block_rows * peer.block_rows)
                 dealt.append(peer)
         return dealt
+
+    @property
+    def _share(self) -> int:
+        return self.budget // max(len(self._live), 1)
+
+    def outsized(self, peer: Peer) -> bool:
+        """True if a sender says that its block is far larger than those of the others."""
+        if peer.block_rows <= max(self._share, self.batch_size):
+            return False
+        if self._median[0] != (now := (self._block_each, len(self._live))):  # sorted when one has come, gone or grown
+            blocks = sorted(other.block_rows for other in self._live.values() if other.block_rows)
+            self._median = now, blocks[(len(blocks) - 1) // 2] if blocks else peer.block_rows
+        return peer.block_rows > OUTSIZED * self._median[1]
 
     def _place(self, peer: Peer) -> None:
         boot, unused, free = peer.boot, peer.unused, peer.live and not peer.recall

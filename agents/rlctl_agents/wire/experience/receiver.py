@@ -42,10 +42,14 @@ MAX_SENDERS = 65_536
 HELLOS, HELLOS_PER_S = 100.0, 10.0
 """Rate limit of the hellos of a connection: burst, and hellos per second. A block and a recall allow two more each."""
 HELD_S = 60.0
-"""Seconds after which credit that is not used, while other senders wait for some, is recalled."""
+"""Seconds after which credit that is not used, while other senders wait for some, is recalled; at once where a
+block is far larger than those of the others."""
 BARRED_S = 60.0
-"""Seconds without credit for a sender that, since its last block, has held credit unused for so long, or has not
-acknowledged a recall, for the second time; doubled each further time. Once is free: a simulator may be that slow."""
+"""Seconds without credit for a sender that, since it sent the rows of its largest block, has held credit unused for so
+long, or has not acknowledged a recall, for the second time; doubled each further time. Once is free: a simulator may be
+that slow."""
+QUIET_S = 1.0
+"""Seconds without a block after which one that is far larger than those of the others may have credit."""
 _MALFORMED = frozenset(
     ("boot", "frames", "decode", "fields", "dtype", "shape", "size", "codec", "bool", "ledger", "streams")
 )
@@ -67,9 +71,10 @@ class _Sender:
         self.ticket = ""  # the newest valid one, and when it was made
         self.leased_s = 0
         self.heard = 0.0
-        self.used = 0.0  # a block came, or it held no credit
+        self.rows = 0  # received since `used`
+        self.used = 0.0  # the rows of its largest block had come, or it held no credit
         self.recalled = (0, 0.0)  # number of the recall that it has not acknowledged, and since when
-        self.offences = 0  # times that it held credit unused, or heeded no recall, since its last block
+        self.offences = 0  # times that it held credit unused, or heeded no recall, since it used some
         self.barred_until = 0.0  # it gets no credit until then
 
 
@@ -165,7 +170,7 @@ class ExperienceReceiver:
         self._unsettled: dict[tuple[str, int], int] = {}  # (boot, sequence) -> rows
         self._connections: OrderedDict[bytes, _Connection] = OrderedDict()  # by routing id
         self._throttle = LogThrottle(clock)
-        self._polled = self._look_at = clock()
+        self._polled = self._look_at = self._came = clock()  # `_came`: a block
         self._lock = threading.Lock()  # accounts change as a whole
         self._told: dict[str, Account] = {}  # copies of accounts
         self._changed: set[str] = set()  # boots whose accounts differ from these
@@ -432,8 +437,11 @@ class ExperienceReceiver:
             else:
                 account.queued += rows
         sender.sequence = block.sequence + 1
-        sender.heard = sender.used = now
-        sender.offences, sender.barred_until = 0, 0.0
+        sender.heard = self._came = now
+        sender.rows += rows
+        if sender.rows >= peer.block_rows:  # the rest of a large block would be held for ever by ever smaller ones
+            sender.rows, sender.used = 0, now
+            sender.offences, sender.barred_until = 0, 0.0
         self._live[block.boot] = sender
         self._credits.hear(peer, sent=block.sent, want=block.want, grant=block.grant)
         if fault:
@@ -459,7 +467,7 @@ class ExperienceReceiver:
         return SegmentBlock(header, version, fields)
 
     def _deal(self) -> None:
-        for peer in self._credits.deal():
+        for peer in self._credits.deal(quiet=self._clock() - self._came >= QUIET_S):
             self._asked[peer.boot] = None
         for boot in self._asked:  # one grant each, however often it asked and was dealt to
             self._tell(self._senders[boot])
@@ -510,7 +518,7 @@ class ExperienceReceiver:
             elif now - since >= FORGET_AFTER_S:  # it is heard, but does not acknowledge it
                 self._bar(sender, now)
                 self._credits.forget(peer)
-        elif self._credits.short and now - sender.used >= HELD_S:
+        elif self._credits.short and (now - sender.used >= HELD_S or self._credits.outsized(peer)):
             self._bar(sender, now)
             self._credits.recall(peer)
             self._asked[peer.boot] = None

@@ -14,9 +14,10 @@ W = TypeVar("W")
 AT_ONCE = 16
 """Most large replies in flight: receivers that each take a tenth of the link fill it; more would slow each down."""
 EACH = 2
-"""Most of them to one place: clients at one that read slowly, or not at all, leave the rest to others."""
+"""Most of them to one place: clients at one that read slowly, or not at all, leave the rest to others. What a hung
+client there has not read stays in memory, and counts until its connection ends."""
 SLOW_S = 15.0
-"""A client that takes so much longer than over the slowest link counts as hung, and its turn goes to the next."""
+"""A client that takes so much longer than over the slowest link counts as hung, and its turn goes to another place."""
 SLOWEST, SLOWEST_EACH = 1e5, 2e6
 """Bytes per second of the slowest link: to places without a limit of their own, and to others."""
 WAITING, WAITING_EACH = 1 << 16, 1 << 10
@@ -25,7 +26,7 @@ WAITING, WAITING_EACH = 1 << 16, 1 << 10
 
 class ReplyLimiter(Generic[W]):
     """Large replies in flight, and the queue of requests for more: first come, first served, but a place with `EACH`
-    replies in flight is passed over. A place is an address; "" has no such limit.
+    replies that are not sent is passed over. A place is an address; "" has no such limit.
 
     Args:
         clock: monotonic seconds.
@@ -46,7 +47,8 @@ class ReplyLimiter(Generic[W]):
     def free(self, place: str = "") -> bool:
         """True if one more large reply may be sent to this place."""
         self._forget()
-        return len(self._under_way) < AT_ONCE and place not in self._full()
+        now = self._clock()
+        return sum(now < until for _, until, _ in self._under_way) < AT_ONCE and place not in self._full()
 
     def began(self, tracker: zmq.MessageTracker, size: int, place: str = "") -> None:
         """Record a reply of `size` bytes to a place as in flight, until the tracker is done."""
@@ -76,10 +78,10 @@ class ReplyLimiter(Generic[W]):
         return request
 
     def _forget(self) -> None:
-        """Remove replies that have been sent, and those of clients that count as hung."""
+        """Remove replies that have been sent, and those of hung clients that no place counts."""
         now = self._clock()
-        self._under_way = [one for one in self._under_way if not one[0].done and now < one[1]]
+        self._under_way = [one for one in self._under_way if not one[0].done and (one[2] or now < one[1])]
 
     def _full(self) -> set[str]:
-        """Places with `EACH` replies in flight."""
+        """Places with `EACH` replies that are not sent."""
         return {place for place, count in Counter(one[2] for one in self._under_way).items() if place and count >= EACH}
