@@ -54,8 +54,13 @@ def spec_of(form: Soak) -> Spec:
     capacity = form.actors * ROWS_PER_ACTOR
     return spec | {
         "algorithm": {"name": "apex_dqn"},
-        "replay": {"capacity": capacity, "samples_per_insert": RATIO, "learning_starts": min(1000, capacity // 4)},
+        "replay": {"capacity": capacity, "samples_per_insert": RATIO, "learning_starts": starts(form)},
     }
+
+
+def starts(form: Soak) -> int:
+    """`replay.learning_starts`."""
+    return min(1000, form.actors * ROWS_PER_ACTOR // 4)
 
 
 def soak(form: Soak) -> dict[str, Any]:
@@ -78,7 +83,7 @@ def soak(form: Soak) -> dict[str, Any]:
         time.sleep(SETTLE_S)
         told = crew.run.stored()
         ledger = told["policies"]["main"]["ledger"]
-        error = abs(told["replay"]["samples_per_insert"] / RATIO - 1)
+        error = limiter_error(told["replay"], form)
         names = ("produced", "consumed", "fenced", "stale", "lost", "in_flight", "balanced")
         return found | {"limiter_error_at_end": error, **{name: ledger[name] for name in names}}
 
@@ -97,6 +102,12 @@ def filled(crew: Fleet) -> None:
         if time.monotonic() > deadline:
             raise TimeoutError(f"the replay holds {told.get('rows', 0)} rows after 180 s")
         time.sleep(LOOK_S)
+
+
+def limiter_error(replay: dict[str, Any], form: Soak) -> float:
+    """|sampled / inserted - ratio| / ratio after `learning_starts`, by the counts of the shards."""
+    paid = replay.get("inserted", 0) - starts(form)
+    return abs(replay["sampled"] / paid / RATIO - 1) if paid > 0 else 0.0
 
 
 def consumed(told: dict[str, Any]) -> float:
@@ -123,8 +134,7 @@ class Watch:
         """Do what is due: kill, or look at the run."""
         told = self._crew.run.stored()
         replay = told.get("replay") or {}
-        if replay.get("samples_per_insert"):
-            self._error = max(self._error, abs(replay["samples_per_insert"] / RATIO - 1))
+        self._error = max(self._error, limiter_error(replay, self._form))
         if (steps := consumed(told)) > self._steps:
             self._moved, self._steps = now, steps
         self._pause_s = max(self._pause_s, now - self._moved)

@@ -48,10 +48,19 @@ def test_the_run_whose_shards_are_killed_says_which_goals_it_misses() -> None:
 
     def told(**other: object) -> str:
         row = {name: store.as_text(value) for name, value in (figures | other).items()}
-        return bench.table([{"case": "soak", "who": "rlctl", **row}])[0]
+        return "\n".join(bench.table([{"case": "soak", "who": "rlctl", **row}]))
 
     assert "The ledger balances, samples per insert stay within 2 %" in told()
-    missed = told(balanced=False, limiter_error_at_end=0.021, not_recovered=1, learner_mib_last=106.0)
+    assert "| shards killed | 9 |" in told()
+    missed = told(balanced=False, limiter_error_most=0.021, not_recovered=1, learner_mib_last=106.0)
     for what in ("ledger does not balance", "off by over 2 %", "a shard is not back", "learner has grown by 6%"):
         assert what in missed
     assert "Failed: TimeoutError" in told(failed="TimeoutError")
+
+
+def test_the_error_of_samples_per_insert_is_of_the_rows_after_the_first() -> None:
+    form = soak.Soak(actors=100, shards=4, seconds=1.0, kill_every_s=1.0, warm_s=0.0)
+    paid = 100_000
+    counts = {"inserted": paid + soak.starts(form), "sampled": 1.01 * soak.RATIO * paid}
+    assert soak.limiter_error(counts, form) == pytest.approx(0.01)
+    assert soak.limiter_error({}, form) == 0

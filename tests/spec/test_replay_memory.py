@@ -3,10 +3,20 @@
 from typing import Any
 
 from rlctl.spec import Machine
-from rlctl.spec.problems.replay import comes_to, gibibytes, shortage, too_large, too_little, volume_holds
+from rlctl.spec.problems.replay import (
+    comes_to,
+    gibibytes,
+    shortage,
+    too_large,
+    too_little,
+    too_many,
+    volume_holds,
+)
 from rlctl.spec.schema import Spec
 
 GIB = 2**30
+PROCESS = 320 * 2**20 + 90 * 2**10
+"""Bytes that the process of a shard with one actor comes to need beside its arrays."""
 
 
 def spec(shards: int = 1, memory: str = "8Gi", actors: int = 1, **replay: Any) -> Spec:
@@ -54,10 +64,11 @@ def test_a_replay_that_generations_hold_needs_room_to_be_read_too() -> None:
     reading, machine = 50 * 5_000_000, Machine(cores=2, memory_mib=4.8 * 1024)
     assert too_large(none, rows, machine) is None
     assert too_large(held, rows, machine) is not None
-    assert (too_little(none, 2600 * 2**20), shortage(none, rows, rows, 2)) == (None, "")
+    room = rows + PROCESS
+    assert (too_little(none, 2600 * 2**20), shortage(none, rows, room, 2)) == (None, "")
     assert too_little(held, 2600 * 2**20) is not None
-    assert shortage(held, rows, rows + reading, 2) == ""
-    assert "would fit" in shortage(held, rows, rows + reading - 1, 2)
+    assert shortage(held, rows, room + reading, 2) == ""
+    assert "would fit" in shortage(held, rows, room + reading - 1, 2)
 
 
 def test_what_is_suggested_fits() -> None:
@@ -92,7 +103,16 @@ def test_a_pod_asks_for_its_arrays_and_its_process() -> None:
 
 
 def test_a_shard_finds_room_in_what_is_left() -> None:
-    assert shortage(spec(), GIB, GIB, 2) == ""
-    assert "512Mi of memory is left here for one; replay.capacity 400,000 would fit" in shortage(
-        spec(), GIB, GIB / 2, 2
+    assert shortage(spec(), GIB, GIB + PROCESS, 2) == ""
+    assert "1.0Gi of memory is left here for one and its process; replay.capacity 540,000 would fit" in shortage(
+        spec(), GIB, GIB, 2
+    )
+
+
+def test_more_shards_of_a_run_have_room_beside_those_that_are_there() -> None:
+    machine = Machine(cores=2, memory_mib=16 * 1024)
+    assert too_many(spec(2), 5 * GIB, 10 * GIB, 1, Machine(cores=2, memory_mib=15.8 * 1024)) == ""
+    assert too_many(spec(2), 5 * GIB, 11 * GIB, 1, machine) == (
+        "roles.replay.replicas: 1 more of 5.0Gi beside 11.0Gi of those that run; this machine has 16.0Gi; after `rlctl "
+        "down`, `rlctl up SPEC --set roles.replay.replicas=2` divides replay.capacity anew"
     )

@@ -52,6 +52,8 @@ class Staging:
             fields = {name: torch.empty_like(one, device=self._device) for name, one in here.fields.items()}
             there = Batch(fields, torch.empty_like(here.version, device=self._device), here.segment_fields)
             copied, read = (torch.cuda.Event() if self._on_gpu else None for _ in range(2))  # type: ignore[no-untyped-call]
+            if read is not None:  # queued work may still use the device memory that this was allocated from
+                read.record(torch.cuda.current_stream(self._device))
             memory.there = _There(there, copied, read)
         return memory
 

@@ -11,7 +11,13 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.machine import left_bytes
 from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
-from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
+from rlctl_agents.experience.replay.memory import (
+    DRAWS_BYTES,
+    draws_bytes,
+    samples_per_insert,
+    shard_capacity,
+    shard_settings,
+)
 from rlctl_agents.experience.replay.messages import Draw
 from rlctl_agents.experience.replay.saving import TELL_S, ShardSaver, restore_newest
 from rlctl_agents.experience.replay.server import Inserter, SharedShard
@@ -37,8 +43,6 @@ from rlctl_agents.wire.rpc.server import RpcServer
 SERVE_S = 0.1
 QUEUE_BYTES = 1 << 26
 """Bytes of blocks that have come, or may come, before they are inserted."""
-REMEMBERED_BYTES = 1 << 27
-"""Bytes of draws kept for resending, over all learners: a new draw for a lost one would count as sampled, too."""
 LEAST_BUDGET, MOST_BUDGET = 256, 8192
 """Rows that may be on their way, fewer where they come to more than QUEUE_BYTES, and a block of each actor in any case:
 it holds the credit for a block while it makes it. Where inserting waits for learners, no more is granted while
@@ -77,7 +81,8 @@ def main(process: Process) -> None:
         capacity, settings = shard_capacity(spec, shards), shard_settings(config)
         ratio = samples_per_insert(spec, config, spaces)
         needs = Shard.bytes_for(schema, settings, capacity)
-        require_memory(spec, needs, left_bytes(), shards)
+        draws = draws_bytes(config, schema)
+        require_memory(spec, needs + draws, left_bytes(), shards)
         shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
         shared = SharedShard(
             shard,
@@ -121,7 +126,7 @@ def main(process: Process) -> None:
         inserter = Inserter(shared, receiver, lead)
         stack.callback(inserter.close)
         server = RpcServer(
-            wire, lease.bind["rpc"], process.boot, {Draw: shared.draw}, REPLAY, remembers=REMEMBERED_BYTES
+            wire, lease.bind["rpc"], process.boot, {Draw: shared.draw}, REPLAY, remembers=DRAWS_BYTES + draws
         )
         stack.callback(server.close)
         refusals = Refusals(
@@ -186,8 +191,8 @@ def count_saved(metrics: Metrics, seconds: float, size: int) -> None:
 
 
 def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:
-    """Check that the arrays of a shard can be filled: the kernel gives them page by page, as rows come, and would end
-    this process hours later.
+    """Check that a shard can be filled: the kernel gives it page by page, as rows come, and would end this process
+    hours later.
 
     Raises:
         UserFault: there is too little memory left.

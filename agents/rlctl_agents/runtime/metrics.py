@@ -61,6 +61,7 @@ HELP = {
     "checkpoint_seconds": "Time that parts of generations took.",
     "checkpoint_bytes": "Bytes of the newest part of a generation.",
     "shards": "Shards of the replay that answer this learner.",
+    "sampled_per_insert": "Rows drawn from the replay for each inserted one after those that fill it, by all learners.",
     "lag_versions": "Versions between the weights that chose a row's action and those that learn from it.",
     "rejected": "Messages and models refused, by reason.",
 }

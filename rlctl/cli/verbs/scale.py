@@ -32,13 +32,14 @@ def scale(
     """Change how many replicas of a role run.
 
     Restarts nothing, and holds until the spec's own number changes. More than roles.actor.max_replicas of the
-    spec is refused (exit 5); so are so few shards of a replay that one would not fit into roles.replay.memory.
+    spec is refused (exit 5); so are so few shards of a replay that one would not fit into roles.replay.memory, and on
+    one machine more of them than fit into its memory.
     """
     wanted: dict[str, int] = {}
     for role, count in map(_parsed, roles):
         if wanted.setdefault(role, count) != count:
             raise UsageError(f"{role} is given twice: {wanted[role]} and {count}", hint="name each role once")
-    from rlctl.plan import FEWER_SHARDS, why_not_scale
+    from rlctl.changes import FEWER_SHARDS, why_not_scale
     from rlctl.spec.fields import max_actors
 
     backend, state = find(world, run, target)
@@ -46,14 +47,14 @@ def scale(
     spec = stored_spec(state)
     for role in wanted:
         require_role(state, role)
-    if why := why_not_scale(spec, wanted, state.replicas) or _too_large(backend, state, spec, wanted):
+    if why := why_not_scale(spec, wanted, state.replicas) or _unfit_shards(world, backend, state, spec, wanted):
         raise Conflict(
             f"run {state.run} cannot be scaled so:\n" + "\n".join(f"  {reason}" for reason in why),
             hint=_way_out(wanted, stored_limit=max_actors(spec)),
             objects=tuple(wanted),
         )
     backend.force_conflicts = force_conflicts
-    for note in _too_little(state, spec, wanted):
+    for note in _memory_notes(state, spec, wanted):
         world.say(f"note: {note}")
     try:
         done = follow(world, backend.scale(state.run, wanted))
@@ -79,9 +80,9 @@ def scale(
     return 0
 
 
-def _too_little(state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
+def _memory_notes(state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
     """Findings of `lint` about roles whose pods have too little memory after scaling, as with fewer modelpools."""
-    from rlctl.plan import sized
+    from rlctl.changes import sized
     from rlctl.spec.problems.findings import too_little_memory
     from rlctl.spec.words import dotted
 
@@ -89,15 +90,16 @@ def _too_little(state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str
     return [f"{dotted(fault.path)}: {fault.message}" for fault in found if fault.path[1] in wanted]
 
 
-def _too_large(backend: Backend, state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
-    """Reasons why a restarted pod would have too little memory for one of fewer shards; [] where it has enough, or
-    where no manager reports the bytes of a row."""
-    shards = wanted.get("replay")
-    if state.target not in ON_CLUSTERS or shards is None or shards >= state.replicas["replay"]:
+def _unfit_shards(world: World, backend: Backend, state: RunState, spec: Spec, wanted: dict[str, int]) -> list[str]:
+    """Reasons why one of fewer shards would have too little memory in a restarted pod, or this machine too little for
+    more of them; [] where there is enough, or where no manager reports the bytes of a row."""
+    shards, have, on_cluster = wanted.get("replay"), state.replicas.get("replay"), state.target in ON_CLUSTERS
+    if shards is None or have is None or (shards >= have if on_cluster else shards <= have):
         return []
-    from rlctl.plan import sized
+    from rlctl.changes import sized
+    from rlctl.spec import Machine
     from rlctl.spec.fields import normal
-    from rlctl.spec.problems.replay import too_little
+    from rlctl.spec.problems.replay import too_little, too_many
     from rlctl.spec.words import dotted
 
     try:
@@ -108,6 +110,9 @@ def _too_large(backend: Backend, state: RunState, spec: Spec, wanted: dict[str, 
     if not told or not told["capacity"] or plain.replay is None:
         return []
     of_one = plain.replay.capacity / shards * told["array_bytes"] / told["capacity"]
+    if not on_cluster:
+        machine = world.machine or Machine.here()
+        return [why] if (why := too_many(plain, int(of_one), told["array_bytes"], shards - have, machine)) else []
     fault = too_little(plain, int(of_one))
     return [f"{dotted(fault.path)}: {fault.message}"] if fault else []
 

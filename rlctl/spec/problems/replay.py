@@ -10,9 +10,11 @@ from rlctl.spec.problems.messages import Fault
 from rlctl.spec.schema import ReplayBuffer, Spec
 from rlctl.spec.units import mebibytes
 
-PROCESS_BYTES = 384 * 2**20
-"""Bytes of a shard's process beside its arrays: 64 MiB, and what it keeps at most of draws that may be asked for again
-(128), of rows on their way to a slow disk (128), and of blocks that have come and are not stored yet (64)."""
+STARTED_BYTES = 64 * 2**20
+"""Bytes of a shard's process when it has begun."""
+PROCESS_BYTES = STARTED_BYTES + 320 * 2**20
+"""Bytes of a shard's process beside its arrays: what it begins with, and MiB that it keeps at most of draws that may be
+asked for again (128), of rows on their way to a slow disk (128), and of blocks that are not stored yet (64)."""
 CONNECTION_BYTES = 90 * 2**10
 """Bytes that a shard keeps of each actor's connection; see `rlctl.spec.roles.manager_mib`."""
 READING_BYTES = 50
@@ -91,18 +93,37 @@ def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
 
 
 def shortage(spec: Spec, shard_bytes: int, left_bytes: float, shards: int) -> str:
-    """Reason why a shard does not fit into the memory that is left; "" where it does.
+    """Reason why a shard that has just begun does not fit into the memory that is left; "" where it does.
 
     Args:
-        left_bytes: of the machine, or of the pod, for the arrays.
+        left_bytes: of the machine, or of the pod.
         shards: how many there are.
     """
-    needs = shard_bytes + _reading(spec, shards)
-    if needs <= left_bytes:
+    needs, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards) - STARTED_BYTES
+    if needs + beside <= left_bytes:
         return ""
     return (
         f"replay.capacity: {comes_to(spec, shard_bytes, shards)}; {gibibytes(left_bytes)} of memory is left here for "
-        f"one; {would_fit(spec, needs, left_bytes)}"
+        f"one and its process; {would_fit(spec, needs, left_bytes - beside)}"
+    )
+
+
+def too_many(spec: Spec, shard_bytes: int, held_bytes: int, more: int, machine: Machine) -> str:
+    """Reason why more shards on one machine do not fit beside those that run; "" where they do.
+
+    Args:
+        spec: with as many shards as are wanted.
+        shard_bytes: of the arrays of one of them.
+        held_bytes: of the arrays of all shards that run, which keep their size.
+        more: number of shards to be started.
+    """
+    shards, has = _replay(spec)[1], int(machine.memory_mib * 2**20)
+    if held_bytes + more * (shard_bytes + _reading(spec, shards)) + shards * _process_bytes(spec, shards) <= has:
+        return ""
+    return (
+        f"roles.replay.replicas: {more} more of {gibibytes(shard_bytes)} beside {gibibytes(held_bytes)} of those that "
+        f"run; this machine has {gibibytes(has)}; after `rlctl down`, `rlctl up SPEC --set roles.replay.replicas="
+        f"{shards}` divides replay.capacity anew"
     )
 
 

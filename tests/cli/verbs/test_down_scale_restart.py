@@ -158,6 +158,18 @@ def test_on_a_cluster_fewer_shards_must_fit_into_their_pods_when_they_are_starte
     assert rlctl("scale", "replay=1").code == 0
 
 
+def test_on_one_machine_more_shards_must_fit_beside_those_that_keep_their_size(rlctl: Rlctl) -> None:
+    rlctl.up("--set", "algorithm.name=apex_dqn", "--set", "replay.capacity=1000000")
+    rlctl.report(replay={"capacity": 1_000_000, "array_bytes": 50 * 2**30})
+    refused = rlctl("scale", "replay=2")
+    assert refused.code == 5
+    assert "  roles.replay.replicas: 1 more of 25.0Gi beside 50.0Gi of those that run; this machine has 64.0Gi" in (
+        refused.err
+    )
+    rlctl.report(replay={"capacity": 1_000_000, "array_bytes": 40 * 2**30})
+    assert rlctl("scale", "replay=2").code == 0
+
+
 @pytest.mark.parametrize("text", ["actor", "actor=", "=3", "actor=two", "actor=-1", "replay=2", "actr=2"])
 def test_scale_wants_role_and_number(rlctl: Rlctl, text: str) -> None:
     rlctl.up()

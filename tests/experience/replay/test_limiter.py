@@ -195,3 +195,27 @@ def test_a_replay_of_which_nothing_can_be_drawn_may_be_filled_by_a_block_more() 
     limit.hear(0, ShardCounts("a", 300, 8000))
     assert limit.may_insert(shards, 64) == limit.may_insert(shards, 64, drawable=False), "as far as draws have paid"
     assert SampleLimit(0.0, 100).may_insert(shards, 64, drawable=False) == {}, "no limit"
+
+
+def test_rows_in_place_of_lost_ones_pay_for_no_draws_also_where_they_are_lost_again() -> None:
+    limit = SampleLimit(8.0, 100)
+    limit.hear(0, ShardCounts("a", 1000, 7200))
+    for boot, first in (("b", 20), ("c", 10)):
+        limit.refill(0)
+        limit.hear(0, ShardCounts(boot, first, 0))
+        limit.hear(0, ShardCounts(boot, 60, 0))
+    assert limit.missing == 40
+    assert limit.may_insert({0: 1}, 80) == {0: 100 + 10 + 1}
+    limit.hear(0, ShardCounts("c", 100, 0))
+    assert limit.may_sample()
+    assert limit.may_insert({0: 1}, 80) == {0: 100 + 10 + 1}
+    assert limit.sampled == 8 * 900, "what the rows of before had paid"
+
+
+def test_a_larger_start_holds_draws_where_less_is_stored() -> None:
+    limit = SampleLimit(8.0, 100)
+    limit.hear(0, ShardCounts("a", 300, 1600))
+    limit.change(8.0, 500)
+    assert (limit.missing, limit.may_sample()) == (200, False)
+    limit.change(8.0, 200)
+    assert limit.missing == 0

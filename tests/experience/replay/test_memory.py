@@ -10,7 +10,7 @@ from rlctl.spec import fields
 from rlctl.spec.algorithms import Replayed
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms
-from rlctl_agents.experience.replay.memory import shard_bytes, shard_capacity, shard_settings, stored
+from rlctl_agents.experience.replay.memory import DRAWS_BYTES, shard_bytes, shard_capacity, shard_settings, stored
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.roles.replay import require_memory
 from rlctl_agents.runtime.process import UserFault
@@ -62,10 +62,21 @@ def test_what_computes_the_memory_of_a_shard_imports_no_torch() -> None:
 
 def test_a_shard_that_would_be_killed_hours_later_does_not_begin() -> None:
     one = spec("dqn", replay={"capacity": 1_000_000}, roles={"replay": {"replicas": 2}})
-    require_memory(one, 3 * 2**30, 3 * 2**30, 2)
+    require_memory(one, 3 * 2**30, 4 * 2**30, 2)
     with pytest.raises(UserFault) as raised:
-        require_memory(one, 3 * 2**30, 2**30, 2)
+        require_memory(one, 3 * 2**30, 3 * 2**30 + 2**28, 2)
     assert str(raised.value) == (
-        "replay.capacity: 1,000,000 rows in 2 shards of 3.0Gi, 6.0Gi in all; 1.0Gi of memory is left here for one; "
-        "replay.capacity 260,000 would fit"
+        "replay.capacity: 1,000,000 rows in 2 shards of 3.0Gi, 6.0Gi in all; 3.2Gi of memory is left here for one and "
+        "its process; replay.capacity 780,000 would fit"
     )
+
+
+def test_large_draws_count() -> None:
+    told = []
+    for size in (32, 8192):
+        one = spec("dqn", algorithm={"name": "dqn", "batch_size": size}, replay={"capacity": 1000})
+        config = one.policy("main").algorithm
+        assert isinstance(config, Replayed)
+        told.append(shard_bytes(one, config, Spaces(FRAMES, Discrete(3))))
+    frames = 2 * 4 * 84 * 84  # of a decision, and of the one at which its outcome ends
+    assert told[1] - told[0] == pytest.approx(2 * 8192 * frames - DRAWS_BYTES, rel=0.01)

@@ -110,6 +110,64 @@ def test_when_the_last_shard_dies_in_a_draw_there_is_nothing_and_later_there_is(
     assert whose(run.drawer.draw(10)) == {0: 10}
 
 
+@pytest.mark.parametrize("ratio", [0.0, 8.0])
+def test_a_run_whose_only_shard_has_lost_its_rows_draws_once_as_many_as_at_first_are_there(ratio: float) -> None:
+    run = Run(1, starts=120, ratio=ratio)
+    place = run.places[0]
+    for _ in range(40):
+        place.feed(20)
+        for _ in range(10):
+            run.drawer.draw(16)
+    place.alive = False
+    run.drawer.draw(16)
+    place.start()
+    for _ in range(5):
+        assert place.feed(20) == 20, "its actors are not held while it is filled again"
+        run.now += AGAIN_S
+        assert run.drawer.draw(16) is None
+    assert run.drawer.limit is not None
+    assert run.drawer.limit.missing == 120 - 100
+    place.feed(40)
+    run.drawer.draw(16)
+    drawn = 0
+    while drawn < 100 and run.drawer.draw(16):
+        drawn += 1
+    assert drawn == (100 if not ratio else pytest.approx(20 * ratio / 16, abs=1 + ratio)), "rows refilled pay for none"
+
+
+def test_shards_that_hold_enough_go_on_where_one_of_them_comes_back_empty() -> None:
+    run = Run(2, starts=120)
+    for place in run.places:
+        place.feed(200)
+    run.meet()
+    run.places[1].alive = False
+    run.drawer.draw(16)
+    run.places[1].start()
+    run.meet()
+    assert whose(run.drawer.draw(16)) == {0: 16}
+
+
+def test_two_learners_of_the_same_shards_hold_the_ratio_together_and_each_step_is_counted_once() -> None:
+    run = Run(2, starts=200, ratio=4.0, columns=4000)
+    one = run.drawer
+    run.learner(seed=2)
+    both, counted, drawn = (one, run.drawer), 0, [0, 0]
+    for turn in range(400):
+        for place in run.places:
+            place.feed(20)
+        run.now += 0.5
+        for at, drawer in enumerate(both):
+            if parts := drawer.draw(64):
+                drawn[at] += sum(part.units for part in parts)
+            counted += drawer.fresh(counts=at == turn // 200) * (at == turn // 200)
+    totals = [place.shard.totals for place in run.places]
+    inserted, sampled = sum(one.inserted for one in totals), sum(one.sampled for one in totals)
+    assert sampled == sum(drawn)
+    assert min(drawn) > 0.2 * sampled
+    assert sampled / (inserted - 200) == pytest.approx(4.0, rel=0.02)
+    assert counted == pytest.approx(sum(one.steps for one in totals), rel=0.02), "the lead passes from one to the other"
+
+
 def test_a_silent_shard_is_asked_now_and_then_beside_the_draws() -> None:
     run = fed(1.0, 1.0)
     run.places[1].alive = False
@@ -210,12 +268,12 @@ def test_shards_that_are_started_again_with_another_ratio_bring_it_to_a_learner_
         place.start(after)
         turns(10)
     turns(100)  # the second one had its old limit for longer
-    sampled, inserted = turns(100)
+    sampled, inserted = turns(200)
     assert inserted > 0, "actors are not stopped for good"
     if after:
         assert sampled / inserted == pytest.approx(after, rel=0.05)
     else:
-        assert inserted == 20_000
+        assert inserted == 40_000
 
 
 def test_before_enough_is_there_nothing_is_drawn_and_shards_take_their_part() -> None:
@@ -509,5 +567,5 @@ def test_what_a_learner_waits_for_is_said() -> None:
     assert one.waits_for() == "no replay shard answers"
     run.places[0].feed(200)
     run.meet()
-    assert one.waits_for() == "200 of 1000 rows are in the replay"
+    assert one.waits_for() == "800 more rows are to come into the replay first (replay.learning_starts)"
     assert one.waiting_rows == 0

@@ -18,7 +18,7 @@ class Drawing:
     def __init__(self, clock: list[float]) -> None:
         self.shards = SimpleNamespace(live={0: object(), 1: object()})
         self.held, self.takes_s, self._clock = False, 0.0, clock
-        self.schema = None
+        self.schema = self.limit = None
 
     def draw(self, rows: int) -> list[Any] | None:
         self._clock[0] += self.takes_s
@@ -116,7 +116,7 @@ def test_a_wait_that_ends_without_a_batch_counts_from_the_beginning_of_the_draw(
 def test_how_many_shards_answer_is_told(source: ReplaySource) -> None:
     metrics = Metrics()
     source.measure(metrics)
-    assert metrics.values().gauges["shards"] == 2
+    assert metrics.values().gauges == {"shards": 2}
 
 
 def standing(mass: float) -> Any:

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from rlctl_agents.manager.status.problems import ABSENT_S
-from rlctl_agents.manager.status.report import StatusBuilder, scalars
+from rlctl_agents.manager.status.report import StatusBuilder
+from rlctl_agents.manager.trackers.curves import curve_values
 from rlctl_agents.manager.web import metrics_page
 from rlctl_agents.manager.web.status_page import page
+from rlctl_agents.runtime.gauges import STOPPING, UNREADABLE
 from rlctl_agents.runtime.metrics import exposition
-from rlctl_agents.runtime.process import STOPPING, UNREADABLE
 from tests.manager.checkpoints.test_generations import saved
 from tests.manager.world import ACTOR, LEARNER, POOL, Run, boot, everybody, ref, spec, status
 
@@ -51,7 +52,13 @@ def learn(run: Run, *, data: float, draw: float, credit: float, shard: float, sh
             counted["draw_seconds"] = shard * 3 / 4 * second
             run.report("replay", number, counters=counted, gauges=GAUGES)
         waits = {"wait_data_seconds": data * second, "wait_draw_seconds": draw * second}
-        run.learn(LEARNER, steps=200 * second, version=second, counters=waits, gauges={"shards": float(shards)})
+        run.learn(
+            LEARNER,
+            steps=200 * second,
+            version=second,
+            counters=waits,
+            gauges={"shards": float(shards), "sampled_per_insert": 8.0},
+        )
         run.report("modelpool", POOL, model=ref(second))
     return status(run)
 
@@ -61,7 +68,7 @@ def test_a_run_without_a_replay_says_nothing_of_one(run: Run) -> None:
     found = status(run)
     assert found["replay"] is None
     assert "replay" not in found["members"]
-    assert not [name for name in scalars(found, {}) if "replay" in name or "draw" in name]
+    assert not [name for name in curve_values(found, {}) if "replay" in name or "draw" in name]
 
 
 def test_the_status_holds_the_figures_of_a_replay_over_its_shards(replayed: Run) -> None:
@@ -75,7 +82,7 @@ def test_the_status_holds_the_figures_of_a_replay_over_its_shards(replayed: Run)
     }  # fmt: skip
     assert found["members"]["replay"] == {"live": 2, "silent": 0}
     assert [one["sampled_per_s"] for one in found["roles"]["replay"]] == [160, 160]
-    curves = scalars(found, {})
+    curves = curve_values(found, {})
     assert curves["replay/samples_per_insert"] == 8
     assert (curves["replay/shards"], curves["waits/learner_waits_draw"]) == (2, pytest.approx(0.1))
     text = exposition(metrics_page.families(replayed.manager, found)).decode()

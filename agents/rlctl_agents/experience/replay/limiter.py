@@ -48,10 +48,11 @@ class SampleLimit:
     """Limits of the rows that learners draw and all shards insert, which hold sampled / (inserted - starts) at a ratio.
 
     A shard's inserted and sampled rows stay counted: after its crash the other shards are neither ahead nor behind.
-    After its restart new rows are counted, restored ones are not counted again. Draws of an earlier learner are counted
-    as the ratio demands: of shards that are gone nothing is known, and neither side has to catch up. A draw may begin
-    while sampled <= ratio x (inserted - starts), so sampling is ahead by one draw at most; inserting by the rows that
-    pay for `slack` draws, and by a block of each shard.
+    After its restart new rows are counted, restored ones are not counted again; where fewer than `starts` rows are left
+    in all, nothing is drawn until the replay holds as many again, and those rows pay for no draws. Draws of an earlier
+    learner are counted as the ratio demands: of shards that are gone nothing is known, and neither side has to catch
+    up. A draw may begin while sampled <= ratio x (inserted - starts), so sampling is ahead by one draw at most of each
+    learner; inserting by the rows that pay for `slack` draws, and by a block of each shard.
 
     Args:
         ratio: samples per insert; 0: no limit.
@@ -62,6 +63,7 @@ class SampleLimit:
     def __init__(self, ratio: float, starts: int, slack: float = 1.0) -> None:
         self._ratio, self._starts, self._slack = ratio, starts, slack
         self._known: dict[int, ShardCounts] = {}
+        self._unpaid = self._begins = starts  # inserted rows that pay for no draws; those at which draws begin
         self.inserted = self.steps = 0
         """Rows over all shards, dead ones included, and agent steps among them."""
         self.sampled = 0.0
@@ -85,17 +87,39 @@ class SampleLimit:
     def change(self, ratio: float, starts: int) -> None:
         """Change the settings, as if the rows until now had been drawn under them: neither side has to catch up."""
         if (ratio, starts) != (self._ratio, self._starts):
+            more = starts - self._starts if self.missing or starts > self.inserted else 0
+            self._begins, self._unpaid = self._begins + more, self._unpaid + more
             self._ratio, self._starts = ratio, starts
             self.sampled = ratio * self._paid
 
+    def refill(self, stored: int) -> None:
+        """Hold draws until `starts` rows are stored again; before the first rows of a restarted shard are counted.
+
+        Args:
+            stored: rows of all live shards but those.
+        """
+        begins = self.inserted + self._starts - stored
+        if (more := begins - max(self._begins, self.inserted)) > 0:
+            self._begins, self._unpaid = begins, self._unpaid + more
+
+    @property
+    def missing(self) -> int:
+        """Rows that must be inserted before draws begin, at first or again."""
+        return max(0, self._begins - self.inserted)
+
+    @property
+    def samples_per_insert(self) -> float | None:
+        """Rows drawn for each inserted one that pays for draws; None: there is none yet."""
+        return self.sampled / self._paid if self._paid else None
+
     @property
     def _paid(self) -> int:
-        """Inserted rows beyond `starts`, which pay for draws."""
-        return max(0, self.inserted - self._starts)
+        """Inserted rows that pay for draws."""
+        return max(0, self.inserted - self._unpaid)
 
     def may_sample(self) -> bool:
         """True if a draw may begin."""
-        if self.inserted < self._starts:
+        if self.missing:
             return False
         return not self._ratio or self.sampled <= self._ratio * self._paid
 
@@ -112,7 +136,7 @@ class SampleLimit:
         """
         if not self._ratio:
             return {}
-        left = max(0.0, self._starts + (self.sampled + self._slack * rows) / self._ratio - self.inserted)
+        left = max(0.0, self._unpaid + (self.sampled + self._slack * rows) / self._ratio - self.inserted)
         left = left if drawable else max(left, 1.0)
         whole = sum(live.values())
         return {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rlctl.spec.algorithms import QLearning, R2d2, Replayed
 from rlctl.spec.schema import Network, Spec
+from rlctl_agents.experience.replay.messages import unit_bytes
 from rlctl_agents.experience.replay.priorities import RECORDED, ReplaySettings
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.types.experience import Field, Schema
@@ -11,6 +12,10 @@ from rlctl_agents.types.spaces import Box, Spaces, choices, has_images, leaf_arr
 
 STATES = {"lstm": ("core.c", "core.h"), "gru": ("core.h",)}
 """Fields of the recurrent state by `model.core`, as `models.policy.CORES` has them."""
+
+DRAWS_BYTES = 1 << 27
+"""Bytes of draws kept for resending, over all learners; more where two draws are larger. A new draw for a lost one
+would count as sampled, too. They are part of `rlctl.spec.problems.replay.PROCESS_BYTES`."""
 
 
 def shard_capacity(spec: Spec, shards: int = 0) -> int:
@@ -49,7 +54,7 @@ def shard_settings(config: Replayed) -> ReplaySettings:
 
 
 def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces, schema: Schema | None = None) -> int:
-    """Bytes of the arrays of one shard.
+    """Bytes of the arrays of one shard, and of its draws where they are large.
 
     Args:
         spec: the whole spec, in its normal form.
@@ -57,7 +62,13 @@ def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces, schema: Schema | N
         schema: of a class of the user's own; None: that of the algorithm.
     """
     schema = schema or stored(config, spec.policy(spec.policy_names[0]).model, spaces)
-    return Shard.bytes_for(schema, shard_settings(config), shard_capacity(spec))
+    return Shard.bytes_for(schema, shard_settings(config), shard_capacity(spec)) + draws_bytes(config, schema)
+
+
+def draws_bytes(config: Replayed, schema: Schema) -> int:
+    """Bytes beyond `DRAWS_BYTES` of two draws, one of which is made while the other is sent."""
+    units = config.batch_size // config.unit_rows
+    return max(0, 2 * units * unit_bytes(schema, shard_settings(config)) - DRAWS_BYTES)
 
 
 def stored(config: Replayed, network: Network, spaces: Spaces) -> Schema:

@@ -324,9 +324,10 @@ class Drawer:
 
     def _hear(self, index: int, drawn: Drawn) -> None:
         now = drawn.standing
+        before = self._boots.get(index)
         if self.limit is None:
             self.limit = SampleLimit(now.ratio, now.starts)
-        elif self._boots.get(index) != drawn.boot:  # a shard that was started anew has the newest settings
+        elif before != drawn.boot:  # a shard that was started anew has the newest settings
             self.limit.change(now.ratio, now.starts)
         self._boots[index] = drawn.boot
         if index not in self._met:  # once: the agent steps that an earlier learner has counted
@@ -335,6 +336,9 @@ class Drawer:
         counts = ShardCounts(
             drawn.boot, now.inserted, now.sampled, now.steps, now.began_inserted, now.began_sampled, now.began_steps
         )
+        if before not in (None, drawn.boot):
+            stored = sum(one.rows for one in self.shards.live.values())
+            self.limit.refill(stored - min(now.rows, now.inserted - now.began_inserted))
         self.limit.hear(index, counts)
 
     def fill(self, memory: BatchMemory, parts: Sequence[ShardPart]) -> None:
@@ -435,16 +439,21 @@ class ReplaySource(BatchSource):
         live = self._drawer.shards.live
         if not live:
             return "no replay shard answers"
-        limit, starts = self._drawer.limit, max(one.starts for one in live.values())
-        if limit is None or limit.inserted < starts:
-            return f"{limit.inserted if limit else 0} of {starts} rows are in the replay"
+        limit = self._drawer.limit
+        if limit is None or limit.missing:
+            wanted = limit.missing if limit else max(one.starts for one in live.values())
+            return f"{wanted} more rows are to come into the replay first (replay.learning_starts)"
         if not any(one.mass > 0 for one in live.values()):
             return f"{limit.inserted} rows are in the replay, none of which can be drawn yet"
         return f"{limit.sampled:.0f} rows were drawn of {limit.inserted}: actors are behind replay.samples_per_insert"
 
     def measure(self, metrics: Metrics) -> None:
-        """Report the number of shards that reply, and the part of the learner's wait that went to draws in flight."""
+        """Report the number of shards that reply, rows drawn for each inserted one, and the part of the learner's wait
+        that went to draws in flight."""
         metrics.set("shards", len(self._drawer.shards.live))
+        limit = self._drawer.limit
+        if limit is not None and (held := limit.samples_per_insert) is not None:
+            metrics.set("sampled_per_insert", held)
         waited_s = self._draw_wait_s
         metrics.add("wait_draw_seconds", waited_s - self._told_s)
         self._told_s = waited_s

@@ -21,8 +21,8 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
     """Figures of the replay, as shown in the status.
 
     Rows, bytes and capacity are those of live shards; dropped rows were those in other shards when they ended. Inserted
-    and sampled rows count from the beginning of the run, with those of dead shards, as the limit of samples per insert
-    does.
+    and sampled rows count from the beginning of the run, with those of dead shards. Samples per insert are those of the
+    learner's limit: it knows which rows fill a replay, at first or again, and pay for no draws.
 
     Args:
         shards: shards that hold a lease.
@@ -39,8 +39,9 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
     names = ("inserted", "sampled", "priorities", "stale_priorities")
     rates = members.rates.sums(boots, names)
     updates = rates["priorities"] + rates["stale_priorities"]
-    paid = inserted - int(max((one.get("learning_starts", 0.0) for one in gauges), default=0.0))
-    answer = [int(one.gauges["shards"]) for one in members.heard("learner") if "shards" in one.gauges]
+    learners = [one.gauges for one in members.heard("learner")]
+    answer = [int(one["shards"]) for one in learners if "shards" in one]
+    held = [one["sampled_per_insert"] for one in learners if "sampled_per_insert" in one]
     replay = view.settings.roles.replay
     return {
         "shards": {"wanted": 1 if replay is None else replay.replicas, "answer": min(answer, default=None)},
@@ -51,7 +52,7 @@ def figures(view: RunView, shards: Sequence[Holder]) -> dict[str, Any]:
         "inserted_per_s": round(rates["inserted"], 3),
         "sampled_per_s": round(rates["sampled"], 3),
         "wanted_samples_per_insert": wanted_ratio(view, boots) or None,
-        "samples_per_insert": round(sampled / paid, 4) if paid > 0 and gauges else None,
+        "samples_per_insert": round(held[0], 4) if held and gauges else None,
         "stale_priorities": round(rates["stale_priorities"] / updates, 4) if updates else None,
     }
 
