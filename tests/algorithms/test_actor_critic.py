@@ -11,11 +11,11 @@ import torch
 from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents import algorithms
-from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm
+from rlctl_agents.algorithms.actor_critic import ActorCriticAlgorithm, explained_variance
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.training.trainer import Trainer
-from rlctl_agents.types.spaces import Box, Spaces
+from rlctl_agents.types.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Spaces
 from tests.algorithms.test_impala import VECTOR
 from tests.algorithms.world import Actor, Anything
 
@@ -70,6 +70,42 @@ def test_all_that_may_have_a_schedule_is_told_with_every_batch_as_it_was_learned
     assert [f"{one.removesuffix('_coef')}_schedule" for one in sorted(first)] == sorted(sections)
     assert all(0 < second[one] < first[one] for one in first)
     assert told() == [first, first], "a constant is a curve too"
+
+
+@pytest.mark.parametrize("name", ["impala", "ppo", "appo"])
+def test_after_a_restart_schedules_go_on_by_the_steps_consumed_however_often_each_was_learned_from(name: str) -> None:
+    falling = {"agent_steps": 1000}
+    algorithm, actor = made(name, lr=0.01, lr_schedule=falling, entropy_coef=0.02, entropy_schedule=falling)
+    learner, batches = trainer(algorithm), [actor.segment() for _ in range(4)]
+    for batch in batches[:3]:
+        learner.update(batch)
+    consumed = learner.consumed_steps
+    assert learner.learned_steps > 2 * consumed
+    again = trainer(made(name, lr=0.01, lr_schedule=falling, entropy_coef=0.02, entropy_schedule=falling)[0])
+    assert again.restore(learner.capture().pack()) == ""
+    for one in (learner, again):
+        scheduled = one.update(batches[3]).scheduled
+        assert scheduled["lr"] == pytest.approx(0.01 * (1 - consumed / 1000))
+        assert scheduled["entropy_coef"] == pytest.approx(0.02 * (1 - consumed / 1000))
+
+
+@pytest.mark.parametrize(("name", "weight"), [("impala", 0.001), ("ppo", 0.01), ("appo", 0.01)])
+@pytest.mark.parametrize(
+    ("action", "continuous"),
+    [
+        (Discrete(3), False),
+        (MultiDiscrete((2, 3)), False),
+        (Dict({"a": Discrete(3), "b": MultiBinary(2)}), False),
+        (Box((2,), "float32"), True),
+        (Dict({"a": Discrete(3), "b": Box((2,), "float32")}), True),
+    ],
+)
+def test_by_default_the_entropy_has_no_weight_where_an_action_holds_real_numbers(
+    action: Space, continuous: bool, name: str, weight: float
+) -> None:
+    algorithm = algorithms.find(name)(specs.KINDS[name](), NETWORK, Spaces(VECTOR, action), seed=0)
+    assert isinstance(algorithm, ActorCriticAlgorithm)
+    assert float(algorithm.tunable.entropy_coef) == pytest.approx(0.0 if continuous else weight)
 
 
 def test_adamw_lets_matrices_decay_and_nothing_else() -> None:
@@ -144,3 +180,33 @@ def test_moments_stand_still_while_it_acts(name: str) -> None:
     assert float(before["observed.moments.0.count"]) > 0
     actor.segment()
     assert all(torch.equal(one, before[name]) for name, one in algorithm.net.state_dict().items())
+
+
+@pytest.mark.parametrize("scale", [1e-7, 1.0, 1e6])
+def test_a_constant_explains_nothing_however_small_the_rewards(scale: float) -> None:
+    target = scale * torch.randn(20, 6, generator=torch.Generator().manual_seed(0))
+    valid, rows = torch.ones(20, 6, dtype=torch.bool), torch.tensor(120.0)
+    nothing = explained_variance(torch.full_like(target, scale), target, valid, rows)
+    assert float(nothing) == pytest.approx(0, abs=1e-3)
+    assert float(explained_variance(0.5 * target, target, valid, rows)) == pytest.approx(0.75, abs=1e-3)
+    equal = torch.full_like(target, scale)
+    assert float(explained_variance(target, equal, valid, rows)) == 0
+
+
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("name", ["ppo", "appo"])
+def test_explained_variance_is_told_of_the_smallest_rewards_too(name: str, returns: bool) -> None:
+    network = Network.model_validate({"hidden": [8], "normalize": {"returns": returns}})
+    found = []
+    for scale in (1.0, 1e-6):
+        config = specs.KINDS[name].model_validate({"unroll_length": 5, "batch_size": 60, "reward_scale": scale})
+        algorithm = algorithms.find(name)(config, network, SPACES, seed=0)
+        assert isinstance(algorithm, ActorCriticAlgorithm)
+        with torch.no_grad():
+            for weight in algorithm.net.value.parameters():
+                weight.zero_()
+        actor = Actor(algorithm, algorithm.schema(config, network, SPACES), Anything(12, 1, SPACES), seed=2)
+        with torch.no_grad():
+            algorithm.prepare(actor.segment(), lambda sums: sums)
+        found.append(algorithm.batch_metrics["explained_variance"])
+    assert found == pytest.approx([0, 0], abs=1e-6)

@@ -15,7 +15,7 @@ from rlctl_agents.algorithms.base import AlgorithmError, Batch, below
 from rlctl_agents.ops.vtrace import vtrace
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.spaces import Discrete, Space, Spaces
-from tests.algorithms.test_impala import ACTIONS, MIXED, VECTOR
+from tests.algorithms.test_impala import MIXED, PLAYED, VECTOR
 from tests.algorithms.test_impala_learns import Chain, Lights, Recall
 from tests.algorithms.world import Actor, Anything, World
 
@@ -45,12 +45,12 @@ def moved(algorithm: Appo, by: float = 0.3) -> None:
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("action", "legal"), PLAYED)
 @pytest.mark.parametrize("obs", [VECTOR, MIXED], ids=["vector", "mixed"])
 def test_the_ratio_is_1_in_the_first_minibatch_of_what_the_newest_policy_gathered_for_every_action_space(
-    obs: Space, action: str, core: str
+    obs: Space, action: Space, legal: bool, core: str
 ) -> None:
-    spaces = Spaces(obs, ACTIONS[action])
+    spaces = Spaces(obs, action, legal=legal)
     algorithm, schema = made(spaces, {"core": core}, lr=1e-3, reuse=2, buffer_batches=1, target_every_updates=1)
     actor, learner = Actor(algorithm, schema, Anything(6, 1, spaces), seed=2), trainer(algorithm)
     for _ in range(3):

@@ -34,6 +34,14 @@ ACTIONS: dict[str, Space] = {
     "tuple": Tuple((Discrete(3), Box((2,), "float32"), MultiBinary(2))),
     "dict": Dict({"a": MultiDiscrete((2, 4)), "b": Box((), "float64", 0.0, 1.0)}),
 }
+MASKED: dict[str, Space] = {
+    "discrete": Discrete(5),
+    "multi-discrete": MultiDiscrete((3, 5)),
+    "dict": Dict({"b": Discrete(4), "a": MultiDiscrete((2, 3)), "c": Box((2,), "float32")}),
+}
+PLAYED = [pytest.param(one, False, id=name) for name, one in ACTIONS.items()]
+PLAYED += [pytest.param(one, True, id=f"{name}-masked") for name, one in MASKED.items()]
+"""Action spaces, and whether there are masks of legal actions."""
 CHOSEN = Spaces(
     Dict({"grid": Box((6, 7, 3), "uint8", 0, 255), "speed": VECTOR}),
     Tuple((Discrete(3), Box((2,), "float32", -2.0, 1.0))),
@@ -140,20 +148,18 @@ def require_equal(algorithm: Impala, batches: list[Batch]) -> None:
 @pytest.mark.parametrize(
     ("action", "entries"),
     [
-        (Discrete(5), [("action", None)]),
-        (MultiDiscrete((3, 5)), [("action", 0), ("action", 1)]),
-        (Dict({"b": Discrete(4), "a": MultiDiscrete((2, 3)), "c": Box((2,), "float32")}),
-         [("action.a", 0), ("action.a", 1), ("action.b", None)]),
+        ("discrete", [("action", None)]),
+        ("multi-discrete", [("action", 0), ("action", 1)]),
+        ("dict", [("action.a", 0), ("action.a", 1), ("action.b", None)]),
     ],
-    ids=["discrete", "multi-discrete", "dict"],
-)  # fmt: skip
+)
 def test_learner_reproduces_log_probabilities_under_masks_of_legal_actions(
-    action: Space, entries: list[tuple[str, int | None]]
+    action: str, entries: list[tuple[str, int | None]]
 ) -> None:
-    algorithm, batches = play(Spaces(VECTOR, action, legal=True), {"core": "lstm"})
+    algorithm, batches = play(Spaces(VECTOR, MASKED[action], legal=True), {"core": "lstm"})
     for batch in batches:
         fields = batch.fields
-        masks = fields["legal"][:-1].split(list(choices(action)), -1)
+        masks = fields["legal"][:-1].split(list(choices(MASKED[action])), -1)
         for (name, entry), mask in zip(entries, masks, strict=True):
             taken = fields[name] if entry is None else fields[name][..., entry]
             assert (mask.gather(-1, taken.unsqueeze(-1)).squeeze(-1) | ~fields["valid"]).all()
@@ -443,6 +449,17 @@ def test_the_pass_over_the_value_moves_the_value_alone_and_shows_no_metrics(
     state = trainer._optimizer.state
     assert {int(state[one]["step"]) for one in often.net.policy.parameters()} == {1}, "no moment moves on"
     assert {int(state[one]["step"]) for one in often.net.value.parameters()} == {4}
+
+
+@pytest.mark.parametrize("action", MASKED)
+def test_the_pass_over_the_value_corrects_nothing_where_actors_had_the_same_policy_and_masks(action: str) -> None:
+    algorithm, (_, batch) = play(Spaces(VECTOR, MASKED[action], legal=True), {"share": False}, segments=2)
+    fields, valid = batch.fields, batch.fields["valid"]
+    value = algorithm.net.unroll(below(fields, "obs"), fields["first"], {})[1].detach()
+    discount = 0.99 * ~fields["terminated"]
+    on_policy = vtrace(torch.zeros_like(value[1:]), fields["reward"], discount, value, valid, lambda_=0.95)
+    found = algorithm._regression(batch).fields["value_target"]
+    torch.testing.assert_close(found[0], on_policy.target[valid], rtol=0, atol=1e-4)
 
 
 def test_the_pass_over_the_value_brings_it_closer_to_its_targets() -> None:

@@ -15,7 +15,7 @@ from rlctl_agents.algorithms.ppo import Ppo
 from rlctl_agents.ops.gae import gae
 from rlctl_agents.training.trainer import Trainer
 from rlctl_agents.types.spaces import Box, Discrete, Space, Spaces
-from tests.algorithms.test_impala import ACTIONS, CHOICES, CHOSEN, MIXED, VECTOR
+from tests.algorithms.test_impala import ACTIONS, CHOICES, CHOSEN, MIXED, PLAYED, VECTOR
 from tests.algorithms.test_impala_learns import Chain, Lights, Recall
 from tests.algorithms.world import Actor, Anything, World
 
@@ -32,12 +32,12 @@ def made(spaces: Spaces, network: dict[str, Any] | None = None, **settings: Any)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize(("action", "legal"), PLAYED)
 @pytest.mark.parametrize("obs", [VECTOR, MIXED], ids=["vector", "mixed"])
 def test_the_ratio_is_1_in_the_first_minibatch_though_moments_move_from_batch_to_batch(
-    obs: Space, action: str, core: str
+    obs: Space, action: Space, legal: bool, core: str
 ) -> None:
-    spaces = Spaces(obs, ACTIONS[action])
+    spaces = Spaces(obs, action, legal=legal)
     algorithm, schema = made(spaces, {"core": core}, lr=1e-3, epochs=2)
     actor = Actor(algorithm, schema, Anything(6, 1, spaces), seed=2)
     learner = Trainer(algorithm, policy="main", lineage=1, device=torch.device("cpu"))
@@ -74,6 +74,21 @@ def test_the_ratio_is_1_in_the_first_minibatch_whatever_the_network(network: dic
         ratio = (log_prob - fields["log_prob"]).exp()[valid]
         torch.testing.assert_close(ratio, torch.ones_like(ratio), rtol=0, atol=1e-5)
         assert learner.update(batch).stats["kl"] > 1e-7, "it moves within a batch"
+
+
+@pytest.mark.parametrize(("acting", "least", "most"), [("bf16", 0.0, 2e-3), ("fp32", 1e-4, 2e-2)])
+def test_a_learner_in_bf16_sees_ratio_1_of_actors_in_bf16_and_about_1_of_those_in_fp32(
+    acting: str, least: float, most: float
+) -> None:
+    spaces = Spaces(Box((1, 36, 40), "uint8", 0.0, 255.0), Discrete(6))
+    network = {"torso": "nature_cnn", "width": 64, "gains": {"policy": 1.0}}  # logits of a policy that has learned
+    played, schema = made(spaces, {**network, "precision": acting})
+    algorithm, _ = made(spaces, {**network, "precision": "bf16"})
+    batch = Actor(played, schema, Anything(6, 1, spaces), seed=2).segment()
+    fields, valid = batch.fields, batch.fields["valid"]
+    params, _ = algorithm.net.unroll(below(fields, "obs"), fields["first"], {})
+    log_prob = algorithm.net.distribution.score(params[:-1].detach(), below(fields, "action"), None).log_prob
+    assert least <= float(((log_prob - fields["log_prob"]).exp() - 1)[valid].abs().max()) < most
 
 
 @pytest.mark.parametrize(

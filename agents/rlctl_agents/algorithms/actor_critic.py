@@ -30,6 +30,9 @@ from rlctl_agents.ops.vtrace import VTrace, vtrace
 from rlctl_agents.types.experience import Field, Schema
 from rlctl_agents.types.spaces import Spaces
 
+EQUAL = 1e-12
+"""Variance of value targets, in units of their squared mean, up to which float32 does not tell them apart."""
+
 
 class Coefficients(Tunable):
     """Hyperparameters of the loss that may change during a run, as `lr` may."""
@@ -144,7 +147,16 @@ class ActorCriticAlgorithm(Algorithm):
         return x if self.net.returns is None else x / self.net.returns.deviation
 
     def target_metrics(self, target: Tensor, valid: Tensor, count: Tensor) -> Tensors:
-        """Moments of the value targets around their running mean; {} where returns are not normalised."""
+        """Moments of the value targets around their running mean; {} where returns are not normalised.
+
+        Args:
+            target: [T, B].
+            valid: [T, B] bool.
+            count: [] number of valid rows, at least 1.
+
+        Returns:
+            `target_shift` and `target_spread`, [] each: of the distance to that mean, and of its square.
+        """
         if self.net.returns is None:
             return {}
         error = torch.where(valid, target - self.net.returns.mean, 0.0)
@@ -211,7 +223,16 @@ def require_clips(config: specs.OffPolicy) -> None:
 
 
 def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
-    """Standardise to mean 0 and standard deviation 1 over this learner's valid rows, 0 elsewhere; x is 0 there too."""
+    """Standardise to mean 0 and standard deviation 1 over this learner's valid rows.
+
+    Args:
+        x: [T, B], 0 on rows that are not valid.
+        valid: [T, B] bool.
+        rows: [] number of valid rows.
+
+    Returns:
+        [T, B], 0 on rows that are not valid.
+    """
     mean = x.sum() / rows.clamp(min=1)  # x is 0 on rows that are not valid
     centred = torch.where(valid, x - mean, 0.0)
     deviation = (centred.square().sum() / rows.clamp(min=1)).sqrt()
@@ -219,13 +240,21 @@ def standardised(x: Tensor, valid: Tensor, rows: Tensor) -> Tensor:
 
 
 def sums(x: Tensor, valid: Tensor) -> Tensor:
-    """Number, sum and sum of squares of the valid rows: [3] float64."""
+    """Number, sum and sum of squares of the valid rows of x, both [T, B]: [3] float64."""
     rows = torch.where(valid, x, 0.0).to(torch.float64)
     return torch.stack([valid.sum().to(torch.float64), rows.sum(), rows.square().sum()])
 
 
 def standardised_by(summed: Tensor, x: Tensor, valid: Tensor) -> Tensor:
-    """Standardise by the `sums` of the valid rows to mean 0 and standard deviation 1, 0 on rows that are not valid."""
+    """Standardise to mean 0 and standard deviation 1 over valid rows, which may be of several learners.
+
+    Args:
+        summed: [3] `sums` of these rows.
+        x, valid: [T, B] each.
+
+    Returns:
+        [T, B] of the dtype of x, 0 on rows that are not valid.
+    """
     count, total, squares = summed
     mean = total / count.clamp(min=1)
     deviation = (squares / count.clamp(min=1) - mean.square()).clamp(min=0.0).sqrt()
@@ -233,7 +262,16 @@ def standardised_by(summed: Tensor, x: Tensor, valid: Tensor) -> Tensor:
 
 
 def off_policy_metrics(log_rho: Tensor, valid: Tensor, count: Tensor, rho_max: float) -> Tensors:
-    """Distances of the learner's policy from the actors': means over the valid rows; log_rho is 0 elsewhere.
+    """Distances of the learner's policy from the actors': `rho`, `rho_clipped` and `kl`, means over the valid rows.
+
+    Args:
+        log_rho: [T, B] log-probability under the learner's policy minus that under the actor's, 0 on rows not valid.
+        valid: [T, B] bool.
+        count: [] number of valid rows, at least 1.
+        rho_max: ratio above which a row counts as clipped.
+
+    Returns:
+        [] each.
 
     `kl` estimates KL(actor || learner) by (rho - 1) - log rho, which is unbiased and never negative
     (Schulman 2020, joschu.net/blog/kl-approx.html).
@@ -251,10 +289,20 @@ def off_policy_rows(log_rho: Tensor, rho_max: float) -> Tensors:
 
 
 def explained_variance(value: Tensor, target: Tensor, valid: Tensor, count: Tensor) -> Tensor:
-    """1 - Var(target - value) / Var(target) over the valid rows: 1 is perfect, 0 no better than a constant."""
+    """1 - Var(target - value) / Var(target) over the valid rows: 1 is perfect, 0 no better than a constant, or that all
+    targets are equal.
 
-    def variance(x: Tensor) -> Tensor:
+    Args:
+        value, target, valid: [T, B] each.
+        count: [] number of valid rows, at least 1.
+
+    Returns:
+        [].
+    """
+
+    def moments(x: Tensor) -> tuple[Tensor, Tensor]:
         mean = torch.where(valid, x, 0.0).sum() / count
-        return torch.where(valid, (x - mean).square(), 0.0).sum() / count
+        return mean, torch.where(valid, (x - mean).square(), 0.0).sum() / count
 
-    return 1 - variance(target - value) / variance(target).clamp(min=1e-8)
+    (_, left), (mean, variance) = moments(target - value), moments(target)
+    return torch.where(variance > EQUAL * mean.square(), 1 - left / variance, 0.0)

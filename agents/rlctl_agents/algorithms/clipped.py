@@ -18,6 +18,7 @@ from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Network
 from rlctl_agents.algorithms.actor_critic import (
     COEFFICIENTS,
+    EQUAL,
     ActorCriticAlgorithm,
     Coefficients,
     rows_apart,
@@ -126,7 +127,8 @@ class ClippedAlgorithm(ActorCriticAlgorithm):
         variance, left = (
             max(two / rows - (one / rows) ** 2, 0.0) for one, two in ((shift, squares), (error, squared_error))
         )
-        self.batch_metrics = {"explained_variance": 1 - left / max(variance, 1e-8)}
+        mean = shift / rows + (0.0 if returns is None else float(returns.mean))
+        self.batch_metrics = {"explained_variance": 1 - left / variance if variance > EQUAL * mean**2 else 0.0}
         self.batch_metrics |= {name: one / rows for name, one in zip(self.shown, shown, strict=True)}
         if returns is not None:
             self.batch_metrics |= {"target_shift": shift / rows, "target_spread": squares / rows}
