@@ -16,7 +16,10 @@ from rlctl.errors import BackendUnreachable, Conflict, RlctlError, UsageError
 from rlctl.spec.layout import state_home
 
 DEFAULT_URL: Final = "http://127.0.0.1:8710"
+ADDRESS_FILE: Final = "address"
+"""File beside the token of this machine's owner: the one address that this token is sent to."""
 TIMEOUT_S: Final = 600.0  # the reply to a rollback comes when the run is back
+_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +31,19 @@ class Client:
         token: bearer token of this person; empty: none is sent.
         token_file: file that the token was read from, for error messages.
         host: `Host:` header of hooks; empty: that of `url`.
+        withheld: why the token of this machine's owner is not sent, and what to do.
     """
 
     url: str
     token: str = ""
     token_file: Path | None = None
     host: str = ""
+    withheld: str = ""
 
     @classmethod
     def of(cls, environ: Mapping[str, str], url: str | None, token_file: Path | None) -> Client:
-        """Client of the service that the command line, else the environment names; locally with its owner's token.
+        """Client of the service that the command line, else the environment names; only that of this machine is told
+        its owner's token, which never expires: another program may listen on loopback.
 
         Raises:
             UsageError: the token cannot be read.
@@ -46,11 +52,17 @@ class Client:
         if urllib.parse.urlsplit(where).scheme not in ("http", "https"):
             raise UsageError(f"{where} is no address of a service", hint="--url https://ci.example.org")
         named = token_file or (Path(environ["RLCTL_CI_TOKEN_FILE"]) if environ.get("RLCTL_CI_TOKEN_FILE") else None)
-        if named is None and urllib.parse.urlsplit(where).hostname in ("127.0.0.1", "localhost", "::1"):
-            usual = state_home() / "ci" / "token"
-            named = usual if usual.is_file() else None
+        withheld = ""
+        if named is None and (usual := state_home() / "ci" / "token").is_file():
+            address = usual.with_name(ADDRESS_FILE)
+            known = address.read_text().strip() if address.is_file() else ""
+            if where == known:
+                named = usual
+            else:
+                withheld = f"the token in {usual} goes to its own service alone, at {known or 'its next start'};"
+                withheld += f" --url {known or 'URL'}, or --token-file FILE"
         if named is None:
-            return cls(where)
+            return cls(where, withheld=withheld)
         try:
             return cls(where, named.read_text().strip(), named)
         except OSError as error:
@@ -88,7 +100,7 @@ class Client:
         said = {**dict(headers), **({"Host": self.host} if self.host else {})}
         request = urllib.request.Request(f"{self.url}{path}", data=body, headers=said, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=30) as answer:
+            with self._open(request, 30) as answer:
                 return int(answer.status), answer.read(4096).decode("utf-8", "replace").strip()
         except urllib.error.HTTPError as error:
             with error:
@@ -96,13 +108,19 @@ class Client:
         except OSError as error:
             raise self._silent(error) from error
 
+    def _open(self, request: urllib.request.Request, timeout_s: float) -> Any:
+        """Send a request; one to this machine goes through no proxy."""
+        here = urllib.parse.urlsplit(self.url).hostname in _LOOPBACK
+        direct = [urllib.request.ProxyHandler({})] if here else []
+        return urllib.request.build_opener(*direct).open(request, timeout=timeout_s)
+
     def _call(self, method: str, path: str, data: bytes | None = None) -> tuple[bytes, Any]:
         request = urllib.request.Request(f"{self.url}{path}", data=data, method=method)
         request.add_header("Accept", "application/json, text/plain")
         if self.token:
             request.add_unredirected_header("Authorization", f"Bearer {self.token}")
         try:
-            with urllib.request.urlopen(request, timeout=TIMEOUT_S) as answer:
+            with self._open(request, TIMEOUT_S) as answer:
                 return answer.read(), answer.headers
         except urllib.error.HTTPError as error:
             with error:
@@ -138,7 +156,8 @@ class Client:
         if status in (401, 403):
             used = f" (of {self.token_file})" if self.token_file is not None else ""
             return BackendUnreachable(
-                f"{self.url} refuses: {message}{used}", hint=hint or "--token-file, or RLCTL_CI_TOKEN_FILE"
+                f"{self.url} refuses: {message}{used}",
+                hint=self.withheld or hint or "--token-file, or RLCTL_CI_TOKEN_FILE",
             )
         if status == 409:
             return Conflict(message, hint=hint)

@@ -17,6 +17,7 @@ from rlctl.errors import BackendUnreachable, RlctlError, UsageError, WorkloadFai
 if TYPE_CHECKING:
     from rlctl_ci.client import Client
     from rlctl_ci.config.settings import Config
+    from rlctl_ci.store.database import Database
     from rlctl_ci.store.people import People
 
 FOLLOW_S = 0.5
@@ -270,17 +271,16 @@ def clean(
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Remove it; without, it is only listed.")] = False,
 ) -> int:
-    """List images, code folders and builds with their logs that nothing needs; --yes removes them.
+    """List images, code folders, copies of repositories and builds that nothing needs; --yes removes them.
 
     What a revision of any run names stays, of this machine and of every namespace that ci.yaml names or that was ever
     deployed to. When one of them does not answer, nothing is removed.
     """
     from rlctl_ci.core import cleaning
-    from rlctl_ci.store.database import Database
     from rlctl_ci.store.reading import Reading
 
     read, now, young_s = _config(config), world.now().timestamp(), days * 86_400
-    reading = Reading(Database(read.folder / "ci.db"))
+    reading = Reading(_database(read))
     deployed_to = {f"{context}/{namespace}": (context, namespace) for context, namespace in reading.targets()}
     if unknown := [one for one in gone or () if one not in deployed_to]:
         raise UsageError(
@@ -293,15 +293,21 @@ def clean(
         if left := ", ".join(one for one in deployed_to if one not in (gone or ())):
             error.hint = f"{error.hint} One that is gone for good: --gone with one of {left}".strip()
         raise
-    world.lines(table([(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]) if found else ())
-    old = cleaning.old(read, reading, found, now, keep=keep, young_s=young_s)
-    removed = cleaning.remove(read, found, read.folder / "code", now) if yes else 0
+    copies = cleaning.stale_copies(read)
+    rows = [(one.project, f"{one.bytes / 1e6:.1f} MB", one.reference) for one in found]
+    rows += [("-", f"{size / 1e6:.1f} MB", str(path)) for path, size in copies.items()]
+    world.lines(table(rows) if rows else ())
+    removed = cleaning.remove(read, reading, found, read.folder / "code", now) if yes else []
+    old = cleaning.old(read, reading, removed if yes else found, now, keep=keep, young_s=young_s)
     if yes:
+        cleaning.drop_copies(copies)
         cleaning.forget(read, reading, old, now, young_s=young_s)
     logs = f"{len(old.builds)} builds with {old.log_bytes / 1e6:.1f} MB of logs"
-    world.say(f"{removed} removed, and {logs}" if yes else f"{len(found)} could go, and {logs}; --yes removes them")
+    done = len(removed) + len(copies) if yes else 0
+    world.say(f"{done} removed, and {logs}" if yes else f"{len(rows)} could go, and {logs}; --yes removes them")
     listed = [{"project": one.project, "reference": one.reference, "bytes": one.bytes} for one in found]
-    world.document({"waste": listed, "removed": removed, "builds": old.builds, "log_bytes": old.log_bytes})
+    listed += [{"project": None, "reference": str(path), "bytes": size} for path, size in copies.items()]
+    world.document({"waste": listed, "removed": done, "builds": old.builds, "log_bytes": old.log_bytes})
     return 0
 
 
@@ -352,10 +358,23 @@ def _config(path: Path, *, files: bool = False) -> Config:
 
 
 def _people(config: Path) -> People:
-    from rlctl_ci.store.database import Database
     from rlctl_ci.store.people import People
 
-    return People(Database(_config(config).folder / "ci.db"))
+    return People(_database(_config(config)))
+
+
+def _database(config: Config) -> Database:
+    """The database of the service; a new one would be of none."""
+    from rlctl.backends.revisions import user
+    from rlctl_ci.store.database import Database
+
+    path = config.folder / "ci.db"
+    if not path.is_file():
+        raise UsageError(
+            f"{config.folder} has no database of a service, as user {user()} sees it",
+            hint="start `rlctl ci serve` once; or be its user, with its XDG_STATE_HOME, or name its folder by `state:`",
+        )
+    return Database(path)
 
 
 def _client(world: World, url: str | None, token_file: Path | None) -> Client:

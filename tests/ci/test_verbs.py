@@ -283,11 +283,17 @@ def test_clean_lists_what_no_run_needs_and_removes_it_when_told(
     assert "1 could go, and 1 builds" in listed.err
     assert (code / sha(1)).is_dir(), "nothing goes without --yes"
     assert live.service.log(1).exists()
+    copy = live.service.folder / "git" / "left-0-source.git"
+    copy.mkdir(parents=True)
+    assert ci("clean").out.split()[-1] == str(copy)
     again = [UnusedArtifact("pole", str(code / sha(1)), 0)]
-    assert remove(live.service.config, again, code, listed=0.0) == 0, "a build has made it again since it was listed"
+    assert remove(live.service.config, live.service.reading, again, code, listed=0.0) == [], (
+        "a build has made it again since it was listed"
+    )
     assert (code / sha(1)).is_dir()
     done = ci("clean", "--keep", "1", "--days", "0", "--yes", "-o", "json").json
-    assert (done["removed"], done["builds"], done["log_bytes"] > 0) == (1, [1], True)
+    assert (done["removed"], done["builds"], done["log_bytes"] > 0) == (2, [1], True)
+    assert not copy.exists()
     assert not (code / sha(1)).exists()
     assert (code / sha(2)).is_dir()
     assert [live.service.log(number).exists() for number in (1, 2)] == [False, True]
@@ -334,6 +340,18 @@ def test_a_service_that_is_not_there_is_said_to_be_so(rlctl: Rlctl, tmp_path: Pa
         assert "no service answers" in done.err
         assert "Traceback" not in done.err
     assert rlctl("ci", "builds", "--url", "ftp://x").code == 2
+
+
+@pytest.mark.parametrize("verb", [("token", "ben"), ("audit",), ("clean",)])
+def test_a_verb_makes_no_database_beside_that_of_the_service(
+    ci: Any, live: Live, tmp_path: Path, verb: tuple[str, ...]
+) -> None:
+    told = yaml.safe_load(live.config.read_text())
+    live.config.write_text(yaml.safe_dump({**told, "state": "elsewhere"}))
+    refused = ci(*verb)
+    assert (refused.code, refused.out) == (2, "")
+    assert f"{tmp_path / 'elsewhere'} has no database of a service, as user " in refused.err
+    assert not (tmp_path / "elsewhere").exists()
 
 
 def test_serve_check_reads_everything_and_ends(rlctl: Rlctl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

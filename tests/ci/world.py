@@ -188,6 +188,7 @@ class Service:
         self.people = People(self.database, self.clock)
         self.outside = Outside(self.folder / "outside.jsonl")
         self.lines: list[str] = []
+        self.looks: dict[str, tuple[float, str]] = {}
 
     def hook(self, number: int, *, ref: str = MAIN, delivery: str = "", name: str = "pole") -> int | None:
         """A push of commit `number`, as the forge tells it."""

@@ -9,7 +9,7 @@ import pytest
 from rlctl.errors import BackendUnreachable
 from rlctl.image_names import Reference
 from rlctl.images.registry.client import Manifest, Registry
-from rlctl.images.registry.logins import logins
+from rlctl.images.registry.logins import logins, passwords
 from tests.images.fakes import CONFIG_DIGEST, DIGEST, LABELS, FakeRegistry, encoded
 
 
@@ -137,3 +137,13 @@ def test_a_login_without_a_name_is_that_of_docker_io(tmp_path: Path) -> None:
     known = logins({"HOME": str(tmp_path), "DOCKER_CONFIG": str(tmp_path)})
     assert known("docker.io") == ("me", "secret")
     assert known("ghcr.io") is None
+
+
+def test_every_secret_of_a_file_of_logins_is_found_beside_what_is_no_base64(tmp_path: Path) -> None:
+    auth = base64.b64encode(b"me:sec:ret").decode()
+    about = {"a": {"auth": auth, "username": "me-and-me", "email": "me@example.org", "password": "sec:ret"},
+             "b": {"auth": "not base64!", "identitytoken": "token-1"}, "c": 3, "d": {"auth": None}}  # fmt: skip
+    (tmp_path / "config.json").write_bytes(encoded({"auths": about}))
+    assert set(passwords(tmp_path / "config.json")) == {auth.encode(), b"sec:ret", b"not base64!", b"token-1"}
+    (tmp_path / "config.json").write_text("[]")
+    assert passwords(tmp_path / "config.json") == []

@@ -14,9 +14,9 @@ from rlctl.images.builders.base import Ended
 from rlctl_ci.builders.source import Contents, Part
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.build_attempt import Job
-from rlctl_ci.core.errors import BuildStopped, Transient
-from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL, STOP_SIGNALS
-from rlctl_ci.sandbox.programs import Bounds, Programs, clean
+from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.sandbox.keeper import PROCESSOR_SIGNAL
+from rlctl_ci.sandbox.programs import Bounds, Programs, clean, require_room
 
 READING_MIB: Final = 512
 READING_CPU_S: Final = 300
@@ -47,6 +47,8 @@ def read(job: Job, source: Path, part: Part) -> Contents:
 
     Raises:
         BuildStopped: the commit cannot be built, or reading it exceeds a limit.
+        Transient: it was ended from outside.
+        OSError: the disk is full.
     """
     limits = job.project.limits
     answer, into = job.folder / "contents.json", job.folder.absolute()
@@ -63,8 +65,7 @@ def read(job: Job, source: Path, part: Part) -> Contents:
     except BuildStopped as error:
         said = f"its spec, .dockerignore and files take more than {limits.time_s:g} s to be read"
         raise BuildStopped(error.code, said, hint="limits.time_s in ci.yaml") from error
-    if ended.code - 128 in STOP_SIGNALS:  # as all of this service is where its machine stops
-        raise Transient("ended", "the reading of the commit was ended from outside")
+    require_room(ended)
     told = Answer.model_validate_json(answer.read_bytes()) if ended.code == 0 else Answer(stopped=_why(ended))
     if told.contents is None:
         assert told.stopped is not None

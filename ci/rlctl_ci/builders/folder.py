@@ -14,7 +14,7 @@ from typing import Any
 from rlctl.images.code import CodeArchive
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import statement
-from rlctl_ci.core.build_attempt import NO_ROOM, Job, Stop
+from rlctl_ci.core.build_attempt import Job, Stop
 from rlctl_ci.core.errors import BuildStopped
 from rlctl_ci.git.tars import lay
 from rlctl_ci.sandbox.locks import held
@@ -68,8 +68,6 @@ class Folder:
                     lay(tar, member, part)
         except (tarfile.TarError, OSError, ValueError) as error:
             remove(part)
-            if isinstance(error, OSError) and error.errno in NO_ROOM:
-                raise
             raise BuildStopped("code", f"the code cannot be unpacked: {error}") from error
         for path in (*part.rglob("*"), part):
             if not path.is_symlink():

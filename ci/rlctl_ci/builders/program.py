@@ -18,13 +18,15 @@ from rlctl.images.builders.base import Run
 from rlctl.images.builders.choose import choose
 from rlctl.images.code import CodeArchive
 from rlctl.images.make import CODE_IN, BuildOptions, ImageMaker
+from rlctl.images.registry.logins import merged
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, plain, registry_of, tag
+from rlctl_ci.builders.registry import attach, places, plain, registry_of, tag
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.build_attempt import Job, Live, images_of
 from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.git.plumbing import PROXIES
 from rlctl_ci.sandbox.programs import Bounds, Programs, clean
 from rlctl_ci.store.records import Artifact
 
@@ -80,7 +82,7 @@ class Program:
         allowed = Bases(project, lambda: images_of(self.look(job)))
         published = {name: base_of(project, allowed, published.get(name)) for name in CODE_IN}
         maker = ImageMaker(
-            builder, registry, options, workspace, True, job.say, allowed.check,
+            builder, registry, options, workspace, True, job.output or job.say, allowed.check,
         )  # fmt: skip
         found = []
         for one in maker.with_code(code, published, CODE_IN):
@@ -97,8 +99,11 @@ class Program:
 
     def run(self, job: Job) -> Run:
         """Runner of its programs: no kubeconfig, no token, no home of ours; registry credentials by file alone."""
-        limits, auth = job.project.limits, job.project.registry_auth
-        more = {"REGISTRY_AUTH_FILE": str(auth)} if auth is not None else {}
+        limits, config = job.project.limits, job.folder.absolute() / "logins"
+        config.mkdir(mode=0o700)
+        (config / "config.json").write_text(merged(places(job.project, self.environ)))
+        more = {"REGISTRY_AUTH_FILE": str(config / "config.json"), "DOCKER_CONFIG": str(config)}
+        more |= {name: self.environ[name] for name in PROXIES if name in self.environ}
         return Programs(
             clean(self.environ, self.home, **more), Bounds(limits.time_s, limits.memory_mib, nice=NICE),
             job.stop, job.folder,

@@ -12,13 +12,19 @@ from rlctl.render.engine import environment, render
 from rlctl.spec import names
 from rlctl.spec.units import mebibytes
 from rlctl_ci.builders.bases import configured
+from rlctl_ci.builders.child import READING_MIB
 from rlctl_ci.config.settings import Config, Project
+from rlctl_ci.deploy.memory import RENDERING_MIB
 
 TEMPLATE: Final = "kubernetes/ci.yaml.j2"
 MOST_ACTORS: Final = 100_000
 """Actors of one run, at most: the limit of its spec."""
 _NAME: Final = "rlctl-ci"
 """Name of all objects; the ConfigMap and the Secret that a person makes begin with it."""
+_SERVICE_MIB: Final = 512
+"""Memory of the service itself: the bodies of hooks are half of it."""
+_PROCESS_MIB: Final = 256
+"""Memory of a build beside what its largest program may ask for."""
 _API_SERVER: Final = (443, 6443)
 """Ports of the API server: network policies see them after a Service's address has been translated."""
 
@@ -72,9 +78,15 @@ def manifest(
         "pull_secrets": [{"name": secret} for secret in pull_secrets],
         "config": f"{_NAME}-config", "secret": f"{_NAME}-secrets", "port": config.port,
         "ports": [{"port": port} for port in sorted({*_API_SERVER, *(port for one in here for port in _ports(one))})],
-        "of": _objects(sorted({one.run for one in here})),
+        "of": _objects(sorted({one.run for one in here})), "memory": f"{memory_mib(config)}Mi",
     }  # fmt: skip
     return render(environment("yaml"), TEMPLATE, values)
+
+
+def memory_mib(config: Config) -> int:
+    """Memory that the service and all its builds need at once, whatever a commit asks for: beyond it a kernel kills."""
+    largest = max(RENDERING_MIB, READING_MIB, *(one.git_mib for one in config.projects.values()))
+    return _SERVICE_MIB + config.builds * (largest + _PROCESS_MIB)
 
 
 def _objects(runs: Iterable[str]) -> dict[str, list[str]]:

@@ -45,7 +45,9 @@ class Limits(Model):
 
     time_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
     memory_mib: Annotated[int, Field(ge=64, le=1 << 20)] = 8192
-    """Address space of each of its processes."""
+    """Address space of each process of `buildah`, and of git where the repository is a folder."""
+    git_memory_mib: Annotated[int, Field(ge=64, le=1 << 20)] = 1024
+    """Address space of each process of git."""
     log_mib: Annotated[int, Field(ge=1, le=1024)] = 16
     source_mib: Annotated[int, Field(ge=1, le=65_536)] = 512
     """Size of the commit, packed and unpacked."""
@@ -110,6 +112,11 @@ class Project(Model):
     verify: Verify = Verify()
 
     @property
+    def git_mib(self) -> int:
+        """Address space of each process of git, in MiB; where the repository is a folder, its other side works here."""
+        return self.limits.memory_mib if self.repository.startswith("/") else self.limits.git_memory_mib
+
+    @property
     def runs_here(self) -> bool:
         """Whether code of a commit runs on this machine as the user of the service: in roles, or in a package build."""
         return self.target == "local" or self.builder in ("buildah", "docker")
@@ -118,6 +125,11 @@ class Project(Model):
     @classmethod
     def _place(cls, value: str) -> str:
         parts = urlsplit(value)
+        if parts.scheme == "https" and "@" in parts.netloc:
+            raise ValueError(
+                "must have no user: what stands before the @ is shown by pages, provenance and lists of processes;"
+                " `git_user` and `git_token_file` are for it"
+            )
         if parts.scheme in ("https", "ssh") and parts.hostname and not parts.password:
             return value
         if value.startswith("/") and "\n" not in value:

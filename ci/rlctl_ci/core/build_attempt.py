@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,19 @@ from typing import Any, Final, NamedTuple, Protocol
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.ignore import Ignore
 from rlctl_ci.config.settings import Project
-from rlctl_ci.core.errors import BuildStopped, Busy, Cancelled, LostLease, Occupied, Overtaken, Transient
+from rlctl_ci.core.errors import (
+    ENDED,
+    UNTOUCHED,
+    BuildStopped,
+    Busy,
+    Cancelled,
+    LostLease,
+    Occupied,
+    Overtaken,
+    ShuttingDown,
+    Transient,
+    no_room,
+)
 from rlctl_ci.core.lease_heartbeat import BEAT_S, LeaseHeartbeat
 from rlctl_ci.core.states import MAX_ATTEMPTS, State
 from rlctl_ci.store.inbox import SUPERSEDED
@@ -22,7 +33,6 @@ from rlctl_ci.store.records import Artifact, Build, Deploy
 
 LOCK_POLL_S: Final = 0.5
 LOCK_LOOKS: Final = 60
-NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Say = Callable[[str], object]
 Stop = Callable[[], None]
@@ -38,6 +48,7 @@ class Job:
     folder: Path  # empty; removed afterwards
     say: Say
     stop: Stop
+    output: Say | None = None  # called with lines of programs, of which a log takes a limited number; None: as `say`
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,8 +121,8 @@ class Deployer(Protocol):
         Raises:
             BuildStopped: the spec is invalid, or asks for what this run cannot become, or the target refuses; this call
                 has changed nothing.
-            Transient: the target became unreachable, perhaps midway; or, with the code `locked`, another command
-                changes the run, and this call has changed nothing.
+            Transient: the target became unreachable, perhaps midway; or, with a code of UNTOUCHED, this call has
+                changed nothing.
             RlctlError: some objects may have been changed.
         """
 
@@ -166,19 +177,30 @@ class BuildAttempt:
     beat_every_s: float = BEAT_S
     ends: Callable[[], bool] = lambda: False
 
-    def run(self, build: Build, project: Project, folder: Path, say: Say) -> None:
+    def run(self, build: Build, project: Project, folder: Path, say: Say, output: Say | None = None) -> None:
         """Make one attempt; leaves the build in a terminal state or in the queue.
 
+        Args:
+            say, output: called with lines of the service, and of programs.
+
         Raises:
-            LostLease: another worker holds the lease, or the service shuts down; nothing was recorded.
+            LostLease: another worker holds the lease, and nothing was recorded; or the service shuts down.
             Busy: the database cannot be written.
             OSError: the disk is full; the build is as it was.
         """
         with LeaseHeartbeat(self.queue, build.id, self.owner, self.beat_every_s, self.ends) as heartbeat:
             heartbeat.look()
-            job = Job(build, project, folder, say, heartbeat.stop)
+            job = Job(build, project, folder, say, heartbeat.stop, output)
             try:
-                self._attempt(job, heartbeat)
+                try:
+                    self._attempt(job, heartbeat)
+                except Exception as error:
+                    if (full := no_room(error)) is not None:
+                        raise full from None
+                    raise
+            except ShuttingDown as error:
+                self.queue.retry_later(build.id, self.owner, error.message, spent=False, at_once=True)
+                raise
             except (LostLease, Busy):  # Busy: the lease expires, and another attempt resumes from what is stored
                 raise
             except Occupied as error:
@@ -190,8 +212,8 @@ class BuildAttempt:
                 self._end_early(job, heartbeat, "superseded", error.message)
             except (Transient, BackendUnreachable) as error:
                 say(f"error: {error.message}")
-                if not self.queue.retry_later(build.id, self.owner, error.message):
-                    code = error.code if isinstance(error, Transient) else "unreachable"
+                code = error.code if isinstance(error, Transient) else "unreachable"
+                if not self.queue.retry_later(build.id, self.owner, error.message, spent=code != ENDED):
                     self._end_early(job, heartbeat, "failed", _with_hint(error), code)
             except RlctlError as error:
                 say(f"error: {error.message}")
@@ -200,7 +222,7 @@ class BuildAttempt:
                 code = error.code if isinstance(error, BuildStopped) else error.reason
                 self._end_early(job, heartbeat, "failed", _with_hint(error), code)
             except Exception as error:  # a bug must not leave the build hanging
-                if isinstance(error, OSError) and error.errno in NO_ROOM:
+                if no_room(error) is not None:
                     raise
                 say(f"error: {type(error).__name__}: {error}")
                 self._end_early(job, heartbeat, "failed", f"a bug: {type(error).__name__}: {error}", "bug")
@@ -210,8 +232,8 @@ class BuildAttempt:
         begun = self.reading.deploy(build.id)
         if begun is not None:
             heartbeat.ignore_cancellation()
-            if begun.state == "rolling_back" or build.cancel or build.attempts > MAX_ATTEMPTS:
-                self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.attempts - 1} times")
+            if begun.state == "rolling_back" or build.cancel or build.spent > MAX_ATTEMPTS:
+                self._undo(job, begun, begun.note or build.cancel or f"interrupted {build.spent - 1} times")
                 return
             if begun.state == "applied":  # to verify it takes neither repository nor registry
                 self.queue.step(build.id, owner, "deploying", "applied by an earlier attempt")
@@ -294,7 +316,7 @@ class BuildAttempt:
         try:
             revision = self.deployer.apply(job, deploy, source, artifacts)
         except (LostLease, Transient, BackendUnreachable) as error:
-            if begun is None and isinstance(error, Transient) and error.code == "locked":
+            if begun is None and isinstance(error, Transient) and error.code in UNTOUCHED:
                 self.queue.unplan(build.id, owner)
             raise
         except RlctlError as error:

@@ -16,6 +16,8 @@ from rlctl_ci.builders.folder import remove as remove_folder
 from rlctl_ci.builders.registry import proofs, registry_of
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.logs import size
+from rlctl_ci.git.refs import slug
+from rlctl_ci.git.repository import drop
 from rlctl_ci.sandbox.locks import held
 from rlctl_ci.store import pruning
 from rlctl_ci.store.reading import Reading
@@ -117,20 +119,39 @@ def _log(config: Config, build: int) -> Path:
     return config.folder / "logs" / f"{build}.log"
 
 
-def remove(config: Config, found: Iterable[UnusedArtifact], code: Path, listed: float) -> int:
-    """Remove what `waste` has found, with provenance and package lists; returns the number of artifacts removed.
+def stale_copies(config: Config) -> dict[Path, int]:
+    """Copies of repositories that ci.yaml does not name any more, and the bytes of each."""
+    named = {slug(one.repository) for one in config.projects.values()}
+    found = (
+        path for path in sorted((config.folder / "git").glob("*.git")) if path.name.rpartition("-")[0] not in named
+    )
+    return {path: sum(one.lstat().st_blocks * 512 for one in path.rglob("*")) for path in found}
 
-    A folder is removed only if it lies in `code`, and no build has made the same code again since the time `listed`.
-    With an image, a registry forgets all its tags; tags of deleted builds on an image that is kept stay.
+
+def drop_copies(those: Iterable[Path]) -> None:
+    """Remove what `stale_copies` has found; waits for a service that still has the former ci.yaml and is using one."""
+    for path in those:
+        with held(path.with_suffix(".lock")):
+            drop(path)
+
+
+def remove(
+    config: Config, reading: Reading, found: Iterable[UnusedArtifact], code: Path, listed: float
+) -> list[UnusedArtifact]:  # fmt: skip
+    """Remove what `waste` has found, with provenance and package lists; returns what exists no more.
+
+    A folder is removed only if it lies in `code`. Neither folder nor image goes that a build has made again since the
+    time `listed`, no image while a build of its project is at it. With an image, a registry forgets all its tags; tags
+    of deleted builds on an image that is kept stay.
     """
-    count, known = 0, dict[tuple[str, str], dict[str, list[Reference]]]()
+    gone, known = list[UnusedArtifact](), dict[tuple[str, str], dict[str, list[Reference]]]()
     for one in found:
         project = config.projects.get(one.project)
         if one.reference.startswith("/"):
             path = Path(one.reference)
-            if path.parent == code and path.is_dir() and not path.is_symlink():
-                count += _remove_code(path, listed)
-        elif project is not None:
+            if path.parent == code and not path.is_symlink() and (not path.is_dir() or _remove_code(path, listed)):
+                gone.append(one)
+        elif project is not None and not reading.made_since(one.project, _content(one.reference), listed):
             image = Reference.parse(one.reference)
             to, where = registry_of(project), (image.registry, image.repository)
             if where not in known:
@@ -138,8 +159,8 @@ def remove(config: Config, found: Iterable[UnusedArtifact], code: Path, listed: 
             for proof in known[where].get(one.reference, ()):
                 to.remove(proof)
             to.remove(image)
-            count += 1
-    return count
+            gone.append(one)
+    return gone
 
 
 def _remove_code(path: Path, listed: float) -> bool:

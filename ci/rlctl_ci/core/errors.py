@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+from typing import Final
+
 from rlctl.errors import RlctlError
+
+ENDED: Final = "ended"
+"""Code of a `Transient`: a program was ended from outside, which costs no attempt."""
+UNTOUCHED: Final = ("locked", "away")
+"""Codes of a `Transient` of a deployment that has changed nothing: the run is held, or something cannot be asked."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class CiError(RlctlError):
@@ -57,3 +66,10 @@ class WrongState(CiError):
 
 class Busy(CiError):
     """The database cannot be written to right now: locked, or its disk is full."""
+
+
+def no_room(error: BaseException | None) -> OSError | None:
+    """A full disk among the causes of an error, which says nothing about the commit; None: there is none."""
+    while error is not None and not (isinstance(error, OSError) and error.errno in _NO_ROOM):
+        error = error.__cause__
+    return error

@@ -16,6 +16,8 @@ from rlctl.spec.words import plain
 MASK: Final = "***"
 _ESCAPED = re.compile("%[0-9A-F]{2}")
 _PIECE: Final = 256 << 10
+_OWN_BYTES: Final = 256 << 10
+"""Bytes beyond the limit for lines of the service itself: later attempts, a rollback, the end."""
 
 
 class Masker:
@@ -49,30 +51,38 @@ class Log:
 
     Args:
         path: appended to, also by a later attempt.
-        most_bytes: size limit; lines beyond it are dropped, and the last line says so.
+        most_bytes: size limit for the output of programs; lines beyond it are dropped, and a line says so.
         mask: applied to every line.
     """
 
     def __init__(self, path: Path, most_bytes: int, mask: Masker) -> None:
         self.path, self._most, self._mask = path, most_bytes, mask
         self._guard = threading.Lock()
-        self._full = False
+        self._full = set[int]()  # limits that were reached
         self._lost = 0  # lines that could not be written
 
     def __call__(self, text: str) -> None:
+        """Append a line of the service itself."""
+        self._append(text, self._most + _OWN_BYTES)
+
+    def output(self, text: str) -> None:
+        """Append a line that a program has written."""
+        self._append(text, self._most)
+
+    def _append(self, text: str, most: int) -> None:
         kept = self._mask(plain(text.rstrip("\n")))[:4000] + "\n"
         with self._guard:
             try:
-                self._write(kept)
+                self._write(kept, most)
             except OSError:  # a full disk is no fault of the commit
                 self._lost += 1
 
-    def _write(self, kept: str) -> None:
+    def _write(self, kept: str, most: int) -> None:
         with self.path.open("ab") as file:
-            if file.tell() >= self._most:
-                if not self._full:
+            if file.tell() >= most:
+                if most not in self._full:
                     file.write(f"... the log is longer than {self._most >> 20} MiB; the rest is left out\n".encode())
-                    self._full = True
+                    self._full.add(most)
                 return
             gap = f"... {self._lost} lines could not be stored\n" if self._lost else ""
             file.write((gap + kept).encode("utf-8", "replace"))

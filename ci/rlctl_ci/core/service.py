@@ -77,6 +77,8 @@ class Service:
         self._taking_back: set[int] = set()  # builds whose deployment a thread of this process rolls back
         self._patient_until: dict[int, float] = {}  # build -> time before which its rollback is not retried
         self._due = {name: clock() if project.poll_s else math.inf for name, project in config.projects.items()}
+        self.looks = {name: (0.0, "") for name, project in config.projects.items() if project.poll_s}
+        """Project -> when all its branches were last looked at, 0: never; and why they could not be, since then."""
         self._wake = threading.Event()
         self._over = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -323,7 +325,7 @@ class Service:
         try:
             folder.mkdir(mode=0o700, parents=True)
             log(f"attempt {build.attempts}: {build.project} {build.branch} {build.sha}")
-            self.work_of(project, build.lease_owner).run(build, project, folder, log)
+            self.work_of(project, build.lease_owner).run(build, project, folder, log, log.output)
             after = self.reading.build(build.id)
             log(f"{after.state}{': ' if after.reason else ''}{after.reason}")
             if after.terminal:
@@ -358,11 +360,15 @@ class Service:
         if self._clock() < self._due[name]:
             return
         self._due[name] = self._clock() + (project.poll_s or math.inf)
+        at, why = self.now(), ""
         for branch in project.branches:
             try:
                 self._look(name, project, f"{HEADS}{branch}")
             except Exception as error:  # other branches are polled all the same
                 _say(f"a look at {branch} of {name}", error)
+                at, why = self.looks.get(name, (0.0, ""))[0], f"{branch}: {_in_words(error)}"
+        if project.poll_s:
+            self.looks[name] = at, why
 
     def _look(self, name: str, project: Project, ref: str) -> None:
         head = self._adapters(project, self).fetcher.look(ref)

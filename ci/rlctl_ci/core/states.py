@@ -17,6 +17,7 @@ ACTIVE: Final[tuple[State, ...]] = ("fetching", "building", "pushing", "deployin
 """States in which a worker holds the lease of the build."""
 WAITING: Final[tuple[State, ...]] = ("received", "queued")
 MAX_ATTEMPTS: Final = 3
+"""Attempts at a build that may be killed, or find its target unreachable once its deployment has begun."""
 
 _STEPS: Mapping[State, State] = {
     "received": "queued", "queued": "fetching", "fetching": "building", "building": "pushing", "pushing": "deploying",

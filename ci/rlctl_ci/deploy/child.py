@@ -69,10 +69,10 @@ class Child:
             try:
                 told = json.loads(line)
             except ValueError:
-                told = {"say": line}
+                told = None
             if not isinstance(told, dict):
-                told = {"say": line}
-            if "say" in told:
+                (job.output or job.say)(line)
+            elif "say" in told:
                 job.say(str(told["say"]))
             elif "redeployed" in told:
                 redeployed()
@@ -86,8 +86,8 @@ class Child:
             raise PartlyApplied(error.message) from error
         if "error" in answer:
             raise _error(answer["error"])
-        if "result" not in answer and ended.code > 128:  # as everything of this service is where its machine stops
-            raise Transient("ended", f"the deployment was ended by signal {ended.code - 128}; another attempt goes on")
+        if "result" not in answer and ended.code not in range(129):  # its keeper has died, or it has
+            raise Transient("killed", f"the deployment was killed (exit {ended.code}); another attempt goes on")
         if "result" not in answer:
             raise PartlyApplied(f"the deployment ended without an answer (exit {ended.code})")
         return answer["result"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -12,7 +11,8 @@ from typing import Any, Final
 
 from rlctl.backends.base import Applied, Backend, RunState
 from rlctl.backends.kubernetes.api.refusals import lasting
-from rlctl.backends.revisions import images_of
+from rlctl.backends.revisions import images_of, rolled_back_to
+from rlctl.changes import Change, changes
 from rlctl.errors import (
     BackendUnreachable,
     Conflict,
@@ -25,7 +25,7 @@ from rlctl.errors import (
 )
 from rlctl.image_names import Reference
 from rlctl.images.registry.pinning import pin
-from rlctl.plan import Change, changes, make
+from rlctl.plan import make
 from rlctl.render import for_target, interpreter
 from rlctl.spec.schema import Spec
 from rlctl_ci.builders.bases import Bases
@@ -38,8 +38,6 @@ from rlctl_ci.deploy.memory import bounded
 from rlctl_ci.deploy.policy import DeployScope, reach
 
 _LOCKED_FOR_S: Final = 60.0
-_BACK: Final = re.compile(r"rollback to (\d+)")
-"""Note of a revision that is a rollback to an older one."""
 _SECONDS_A_REPLICA: Final = 0.1
 """Seconds added to `verify.ready_within_s` for each replica: a cluster replaces some 20 pods a second, and half that
 rate is tolerated."""
@@ -106,14 +104,16 @@ class RunDeployment:
 
         Raises:
             BuildStopped: the run cannot become that, or the target refuses; nothing was changed.
-            Transient: another command holds the run for long or changed it just now, or the target became unreachable
-                midway.
+            Transient: another command holds the run for long or changed it just now, or target or registry cannot be
+                asked, with a code of UNTOUCHED; or the target became unreachable midway.
             RlctlError: any other failure; some objects may have been changed.
         """
         try:
             spec, aim = self._aim(step, source, artifacts)
         except (Conflict, SpecError) as error:
             raise _stopped(error) from error
+        except BackendUnreachable as error:
+            raise Transient("away", error.message, hint=error.hint) from error
         stored = spec.model_dump(mode="json")
         self._applied(
             lambda: self.backend.apply(aim.plan, aim.documents, stored, note=step.note), lambda: self._live(step)
@@ -225,13 +225,13 @@ class RunDeployment:
             found = kept.get(at)
             if found is not None and found.note == step.note:
                 break
-            back = None if found is None else _BACK.fullmatch(found.note)
+            back = None if found is None else rolled_back_to(found.note)
             if back is None:
                 newest = kept.get(state.revision)
                 who = "" if newest is None else f" by {newest.by}{newest.note and f' ({newest.note})'}"
                 ours = f"{step.before} to {step.made}" if step.made else f"on from {step.before}"
                 return f"run {state.run} is at revision {state.revision}{who}, and this deployment went {ours}"
-            at = int(back[1])
+            at = back
         return ""
 
     def _rescaled(self, before: RunState, baseline: Mapping[str, Any]) -> RunState:

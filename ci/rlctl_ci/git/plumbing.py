@@ -32,8 +32,14 @@ _SETTINGS: Final = {
     "gc.auto": "0",
     "maintenance.auto": "false",
     "remote.origin.promisor": "false",
+    # what a commit holds is streamed and mapped in parts: `limits.git_memory_mib` is less than a commit may have
+    "core.bigFileThreshold": "32m",
+    "core.deltaBaseCacheLimit": "32m",
+    "core.packedGitWindowSize": "32m",
+    "core.packedGitLimit": "256m",
+    "pack.threads": "1",
 }
-_PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
+PROXIES: Final = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy")
 _CAUSE: Final = re.compile(
     r"(fatal|error|ssh): |Host key |No \S+ host key |.*Permission denied|kex_exchange|Connection "
 )
@@ -43,6 +49,7 @@ _HINTS: Final = {
     r"[Hh]ost key ": "git_known_hosts in ci.yaml: a file with the line of this host, as ssh-keyscan prints it",
     r"Permission denied \(publickey": "git_key_file in ci.yaml: a key that may read the repository",
     r"could not read Username|Authentication failed": "git_token_file in ci.yaml: a token that may read the repository",
+    r"Out of memory|Cannot allocate memory": "limits.git_memory_mib in ci.yaml; of a folder limits.memory_mib",
 }
 _LARGE: Final = re.compile(rf"died of signal {FILE_SIGNAL}\b|File too large")
 _DAMAGED: Final = re.compile(
@@ -87,7 +94,7 @@ def environment(project: Project, home: Path, environ: Mapping[str, str], *, far
             ssh += ["-o", f"UserKnownHostsFile={project.git_known_hosts}"]
         found["GIT_SSH_COMMAND"] = shlex.join(ssh)  # git gives this one to a shell; nothing of a push is in it
     if far:
-        found |= {name: environ[name] for name in _PROXIES if name in environ}
+        found |= {name: environ[name] for name in PROXIES if name in environ}
     else:
         found["GIT_NO_LAZY_FETCH"] = "1"
     return clean(environ, home, **found)
@@ -105,8 +112,7 @@ def _far(project: Project, environ: Mapping[str, str]) -> dict[str, str]:
             why = (getattr(error, "strerror", None) or str(error)).lower()
             raise BuildStopped("config", f"git_token_file: {project.git_token_file} cannot be read: {why}") from error
         basic = base64.b64encode(f"{project.git_user}:{token}".encode()).decode()
-        host = urlsplit(url).netloc.rpartition("@")[2]
-        settings[f"http.https://{host}/.extraHeader"] = f"Authorization: Basic {basic}"
+        settings[f"http.https://{urlsplit(url).netloc}/.extraHeader"] = f"Authorization: Basic {basic}"
     return settings
 
 

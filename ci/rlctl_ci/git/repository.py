@@ -20,7 +20,7 @@ from rlctl_ci.git.plumbing import cause, damaged, environment, hint, too_large
 from rlctl_ci.git.refs import fault, is_sha, slug
 from rlctl_ci.git.tars import lay
 from rlctl_ci.sandbox.locks import held
-from rlctl_ci.sandbox.programs import Bounds, Programs
+from rlctl_ci.sandbox.programs import Bounds, Programs, require_room
 
 LOOK_WITHIN_S: Final = 30.0
 MAX_FILES: Final = 50_000
@@ -95,7 +95,7 @@ class Git:
                 raise BuildStopped("source", said, hint="limits.source_mib in ci.yaml")
             if ended.code:
                 said = f"{sha[:12]} cannot be unpacked: {cause(ended)}"
-                raise self._failed(bare, ended, BuildStopped("source", said))
+                raise self._failed(bare, ended, BuildStopped("source", said, hint=hint(ended)))
         unpack(archive, source, self.project.limits.source_mib << 20, job.stop)
         archive.unlink()
         return source
@@ -193,7 +193,7 @@ class Git:
             for left in (*path.glob("*.lock"), *path.glob("refs/rlctl/*.lock"), *path.glob("objects/pack/tmp_*")):
                 left.unlink()
             if _overgrown(path, _KEPT_TIMES * self.project.limits.source_mib << 20):
-                _drop(path)
+                drop(path)
             if not path.exists():
                 part = path.with_suffix(".part")
                 shutil.rmtree(part, ignore_errors=True)
@@ -208,14 +208,14 @@ class Git:
     def _failed(self, bare: Path, ended: Ended, error: CiError) -> CiError:
         """`error`, or the damage behind it; a damaged copy is removed, and the next attempt fetches it again."""
         if damaged(ended):
-            _drop(bare)
+            drop(bare)
             return Transient("fetch", f"our copy was damaged, and is made anew: {cause(ended)}")
         return error
 
     @property
     def _bounds(self) -> Bounds:
         limits = self.project.limits
-        return Bounds(limits.time_s, limits.memory_mib, limits.source_mib)
+        return Bounds(limits.time_s, self.project.git_mib, limits.source_mib)
 
     def _git(
         self, argv: list[str], bounds: Bounds, stop: Callable[[], None], *, far: bool = False, out: Path | None = None,
@@ -230,12 +230,15 @@ class Git:
         Raises:
             Transient: it took too long.
             BuildStopped: the token cannot be read.
+            OSError: the disk is full.
         """
         environ = environment(self.project, self.store, self.environ, far=far)
         try:
-            return Programs(environ, bounds, stop, self.store)(["git", *argv], say, out=out)
+            ended = Programs(environ, bounds, stop, self.store)(["git", *argv], say, out=out)
         except BuildStopped as error:  # it took too long: the network may be faster next time
             raise Transient("fetch", error.message, hint=error.hint) from error
+        require_room(ended)
+        return ended
 
 
 def _overgrown(folder: Path, most_bytes: int) -> bool:
@@ -248,8 +251,8 @@ def _overgrown(folder: Path, most_bytes: int) -> bool:
     return False
 
 
-def _drop(bare: Path) -> None:
-    """Remove a repository; renamed first, because half of one would be useless to git, and would not be replaced."""
+def drop(bare: Path) -> None:
+    """Remove a copy of a repository; renamed first: half of one is useless to git, and would not be replaced."""
     part = bare.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     bare.rename(part)

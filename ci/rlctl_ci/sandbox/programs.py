@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -17,13 +19,17 @@ from typing import IO, Final
 
 from rlctl.errors import BackendUnreachable
 from rlctl.images.builders.base import Ended
-from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.errors import ENDED, BuildStopped, Transient
 from rlctl_ci.sandbox import keeper
 
 KEPT_LINES: Final = 200
 MAX_LINE: Final = 8192
 GRACE_S: Final = 5
 _LOOK_S: Final = 0.2
+_STOPPED: Final = {code: number for number in keeper.STOP_SIGNALS for code in (-number, 128 + number)}
+"""Exit codes of a keeper that was ended, or whose program was -> the signal."""
+_NO_ROOM: Final = re.compile(r"(?!remote: ).*(No space left on device|Disk quota exceeded)")
+"""Words of a program that finds the disk of this machine full, not that of a server which it asks."""
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
                 "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
 """Variables of our environment that a program of a build gets: neither a kubeconfig nor a token, nor their paths."""
@@ -77,6 +83,7 @@ class Programs:
         Raises:
             BackendUnreachable: it cannot be started.
             BuildStopped: it took too long.
+            Transient: it was ended from outside, as all of this service is where its machine stops.
         """
         if shutil.which(argv[0], path=self.environ.get("PATH", os.defpath)) is None:
             raise BackendUnreachable(f"{argv[0]} cannot be started: no such program")
@@ -104,7 +111,10 @@ class Programs:
                     process.stdin.write(data)
                     process.stdin.close()
             lines = self._watch(process, argv[0], say)
-            return Ended(process.wait(), tuple(lines))
+            code = process.wait()
+            if code in _STOPPED:
+                raise Transient(ENDED, f"{argv[0]} was ended from outside, by signal {_STOPPED[code]}")
+            return Ended(code, tuple(lines))
         finally:
             _end(process, write_end)
 
@@ -139,6 +149,16 @@ class Programs:
         if rest:
             _told(rest[: self.longest], kept, say)
         return kept
+
+
+def require_room(ended: Ended) -> None:
+    """Require that a program, which runs nothing of a commit, has not failed for want of room on this machine.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if ended.code and (full := next(filter(_NO_ROOM.match, ended.lines), "")):
+        raise OSError(errno.ENOSPC, full)
 
 
 def _told(line: bytes, kept: deque[str], say: Callable[[str], object] | None) -> None:

@@ -17,6 +17,10 @@ from rlctl_ci.store.schema import MIGRATIONS
 BUSY_TIMEOUT_S: Final = 5.0
 ROOM_BYTES: Final = 1 << 20
 """Free bytes below which the disk counts as full: the database may have room in its own files when nothing else has."""
+_DAMAGED: Final = (
+    "stop the service, then restore a copy of the file or save what `sqlite3 ci.db .recover` reads; moved away with its"
+    " -wal and -shm, it is begun anew, without builds, pins and tokens"
+)
 _SHARED: Final = ("nfs", "cifs", "smb", "9p", "fuse.", "ceph", "lustre", "glusterfs")
 """Filesystems on which SQLite's locks, or its memory-mapped index, cannot be relied on."""
 
@@ -30,7 +34,7 @@ class Database:
         synced: commits survive a power cut, not only a crash of this process; for tests False.
 
     Raises:
-        CiError: the filesystem is a shared one, or the file was written by a newer release.
+        CiError: the filesystem is a shared one, or the file was written by a newer release, or is damaged.
     """
 
     def __init__(self, path: Path, mounts: Path = Path("/proc/self/mounts"), *, synced: bool = True) -> None:
@@ -55,7 +59,7 @@ class Database:
         """
         held: _Held | None = getattr(self._local, "held", None)
         if held is None:
-            with _in_words("opened"):
+            with self._in_words("opened"):
                 held = _Held(self._opened())
             self._connections.add(held.connection)
             weakref.finalize(held, _close, held.connection, self._connections).atexit = False
@@ -80,7 +84,7 @@ class Database:
         Raises:
             Busy: they cannot be read.
         """
-        with _in_words("read"):
+        with self._in_words("read"):
             return self.connection().execute(statement, values).fetchall()
 
     @contextmanager
@@ -98,7 +102,7 @@ class Database:
             yield from self._transaction(connection)
 
     def _transaction(self, connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-        with _in_words("written"):
+        with self._in_words("written"):
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
@@ -129,9 +133,19 @@ class Database:
             _close(connection, self._connections)
         self._local = threading.local()
 
+    @contextmanager
+    def _in_words(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):
+                raise Busy(f"the database cannot be {what}: {error}") from error
+            if type(error) is not sqlite3.DatabaseError:
+                raise
+            raise Busy(f"{self.path} is damaged, and cannot be {what}: {error}", hint=_DAMAGED) from error
+
     def _migrate(self) -> None:
-        connection = self.connection()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        ((version,),) = self.read("PRAGMA user_version")
         if version > len(MIGRATIONS):
             raise CiError(
                 f"{self.path} was written by a newer rlctl (tables {version}, this one knows {len(MIGRATIONS)})",
@@ -156,14 +170,6 @@ class _Held:
 def _close(connection: sqlite3.Connection, connections: set[sqlite3.Connection]) -> None:
     connections.discard(connection)
     connection.close()
-
-
-@contextmanager
-def _in_words(what: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.OperationalError as error:
-        raise Busy(f"the database cannot be {what}: {error}") from error
 
 
 def filesystem(folder: Path, mounts: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from rlctl_ci.core.errors import CiError, Overtaken
 from rlctl_ci.core.states import State, allowed
 from rlctl_ci.store.records import Artifact, Deploy
-from rlctl_ci.store.rows import UNDECIDED, Rows
+from rlctl_ci.store.rows import NEWEST_HEAD, UNDECIDED, Rows
 
 
 class Deployments(Rows):
@@ -45,8 +45,10 @@ class Deployments(Rows):
             if known is not None:
                 self._hold(db, build)
                 return Deploy.of(known)
-            if db.execute(
-                "SELECT 1 FROM deploys WHERE project = ? AND ref = ? AND build > ?", (row["project"], row["ref"], build)
+            if db.execute(  # a person builds an older commit again, which overtakes none
+                "SELECT 1 FROM deploys d JOIN builds b ON b.id = d.build WHERE d.project = ? AND d.ref = ? AND b.id > ?"
+                f" AND (b.source != 'person' OR b.sha = ({NEWEST_HEAD}))",
+                (row["project"], row["ref"], build, row["project"], row["ref"]),
             ).fetchone():
                 raise Overtaken(f"a newer commit of {row['ref']} was deployed meanwhile")
             if db.execute(

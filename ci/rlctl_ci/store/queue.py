@@ -12,7 +12,8 @@ from rlctl_ci.store.inbox import Inbox
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.store.rows import ACTIVE_STATES, LEASE_S, NEWEST_HEAD, UNDECIDED
 
-RETRY_AFTER_S: Final = (5.0, 30.0, 120.0)
+RETRY_AFTER_S: Final = (5.0, 30.0, 120.0, 300.0, 600.0, 600.0, 600.0, 600.0, 600.0)
+"""Waits after something was unreachable: about an hour, in which a newer commit supersedes the build."""
 
 
 class Queue(Inbox, Deployments):
@@ -106,22 +107,31 @@ class Queue(Inbox, Deployments):
                 self._looked(db, row["project"], row["ref"], head)
                 self._another(db, row["project"], Push(row["ref"], head), row["recipe"], "poll")
 
-    def retry_later(self, build: int, owner: str, why: str, *, spent: bool = True) -> bool:
+    def retry_later(
+        self, build: int, owner: str, why: str, *, spent: bool = True, at_once: bool = False
+    ) -> bool:  # fmt: skip
         """Return a build to the queue with a backoff; False: no attempt is left, and nothing is changed.
+
+        Once its deployment has begun there are MAX_ATTEMPTS, as of those that are killed; before, a wait of
+        RETRY_AFTER_S for each.
 
         Args:
             spent: whether this attempt counts; False: it only had to wait.
+            at_once: without a pause.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
-            if spent and row["attempts"] >= MAX_ATTEMPTS:
+            waits = spent and not self._begun(db, build)
+            tries = row["faults"] + 1 if waits else row["attempts"] - row["faults"]
+            if spent and tries >= (len(RETRY_AFTER_S) + 1 if waits else MAX_ATTEMPTS):
                 return False
-            pause_s = RETRY_AFTER_S[min(row["attempts"], len(RETRY_AFTER_S)) - 1]
+            pause_s = 0.0 if at_once else RETRY_AFTER_S[min(tries, len(RETRY_AFTER_S)) - 1]
             self._move(db, row, "interrupted", why)
-            self._move(db, self._row(db, build), "queued", f"again in {pause_s:g} s")
-            db.execute("UPDATE builds SET not_before = ? WHERE id = ?", (self.now() + pause_s, build))
-            if not spent:
-                db.execute("UPDATE builds SET attempts = attempts - 1 WHERE id = ?", (build,))
+            self._move(db, self._row(db, build), "queued", f"again in {pause_s:g} s: {why}")
+            db.execute(
+                "UPDATE builds SET not_before = ?, attempts = attempts - ?, faults = faults + ? WHERE id = ?",
+                (self.now() + pause_s, not spent, waits, build),
+            )
             return True
 
     def recover(self, alive: Set[str] = frozenset(), *, at_start: bool) -> list[int]:
@@ -147,10 +157,11 @@ class Queue(Inbox, Deployments):
                 if row["state"] != "interrupted":
                     self._move(db, row, "interrupted", "the service ended while it was at work")
                 row = self._row(db, row["id"])
-                if row["attempts"] < MAX_ATTEMPTS or self._begun(db, row["id"]):
+                spent = row["attempts"] - row["faults"]
+                if spent < MAX_ATTEMPTS or self._begun(db, row["id"]):
                     self._move(db, row, "queued", "")
                 else:
-                    self._move(db, row, "failed", f"interrupted {row['attempts']} times")
+                    self._move(db, row, "failed", f"interrupted {spent} times")
                     db.execute("UPDATE builds SET code = 'interrupted' WHERE id = ?", (row["id"],))
                 found.append(int(row["id"]))
         return found

@@ -77,6 +77,20 @@ class Reading:
         rows = self._all("SELECT * FROM builds WHERE id IN (SELECT build FROM artifacts) ORDER BY id DESC")
         return [Build.of(row) for row in rows]
 
+    def made_since(self, project: str, content: str, since: float) -> bool:
+        """Whether a build has made this content since then, by its digest, or a build of the project may be about to.
+
+        An image that is there already is not pushed again: its build may rely on it, and not have recorded it yet.
+        """
+        return bool(
+            self._all(
+                "SELECT 1 FROM builds b LEFT JOIN artifacts a ON a.build = b.id WHERE"
+                f" instr(a.reference, ?) AND (b.updated >= ? OR b.state NOT IN ({TERMINAL_STATES}))"
+                " OR b.project = ? AND b.state IN ('building', 'pushing') LIMIT 1",
+                content, since, project,
+            )
+        )  # fmt: skip
+
     def deploy(self, build: int) -> Deploy | None:
         rows = self._all("SELECT * FROM deploys WHERE build = ?", build)
         return Deploy.of(rows[0]) if rows else None

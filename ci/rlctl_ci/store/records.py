@@ -45,10 +45,16 @@ class Build:
     lease_owner: str
     lease_until: float
     cancel: str  # reason for which its end was asked for; empty: it was not
+    faults: int = 0  # attempts that something unreachable has ended before a deployment
 
     @classmethod
     def of(cls, row: sqlite3.Row) -> Build:
         return cls(**{name: row[name] for name in cls.__slots__})
+
+    @property
+    def spent(self) -> int:
+        """Attempts that count towards MAX_ATTEMPTS."""
+        return self.attempts - self.faults
 
     @property
     def terminal(self) -> bool:

@@ -72,5 +72,6 @@ CREATE TABLE forgotten (state TEXT PRIMARY KEY, builds INTEGER NOT NULL) STRICT;
 TARGETS: Final = """
 CREATE TABLE targets (context TEXT NOT NULL, namespace TEXT NOT NULL, PRIMARY KEY (context, namespace)) STRICT;
 """
-MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM, TARGETS)
+FAULTS: Final = "ALTER TABLE builds ADD COLUMN faults INTEGER NOT NULL DEFAULT 0;"
+MIGRATIONS: Final = (FIRST, SECOND, THIRD, SLIM, TARGETS, FAULTS)
 """Migrations in order; `PRAGMA user_version` holds how many were applied."""

@@ -19,7 +19,7 @@ class MaskedReading(Reading):
 
     def __init__(self, service: Service) -> None:
         super().__init__(service.database)
-        self._mask = service.hiding
+        self._mask, self._looks = service.hiding, service.looks
 
     def build(self, number: int) -> Build:
         found = super().build(number)
@@ -55,6 +55,13 @@ class MaskedReading(Reading):
 
     def pauses(self) -> dict[str, str]:
         return {name: self._mask(name)(why) for name, why in super().pauses().items()}
+
+    def blind(self) -> dict[str, tuple[float, str]]:
+        """Projects whose branches cannot be looked at: since when, 0: from the start on, and why."""
+        return {name: (at, self._mask(name)(why)) for name, (at, why) in self._looks.items() if why}
+
+    def mark(self) -> str:
+        return "-".join([super().mark(), *(name for name, (_, why) in self._looks.items() if why)])
 
     def _masks(self, names: Iterable[str]) -> dict[str, Callable[[str], str]]:
         """Masks by project, so that the files of its secrets are read once for a list."""

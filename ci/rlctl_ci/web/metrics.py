@@ -62,6 +62,11 @@ class ServiceMetrics:
         for state in (*WAITING, *ACTIVE):
             unfinished.add_metric([state], counts.get(state, 0))
         yield from (builds, unfinished, self._phases(reading.durations()))
+        when = "When all branches of a project were last looked at; 0: never."
+        looks = GaugeMetricFamily("rlctl_ci_last_look_timestamp_seconds", when, labels=["project"])
+        for name, (at, _) in self._service.looks.items():
+            looks.add_metric([name], at)
+        yield looks
         pinned = "Branches that wait for a newer commit after a rollback."
         yield GaugeMetricFamily("rlctl_ci_pinned_branches", pinned, len(reading.pins()))
 

@@ -74,10 +74,12 @@ class Pages:
         projects = [one for one in projects_document(self.service.config, self.reading) if name in (None, one["name"])]
         deploys = self.reading.deploys(project=name, before=before, limit=10)
         ignored = self.reading.ignored(project=name)
+        blind = {one: told for one, told in self.reading.blind().items() if name in (None, one)}
         data = {
             "time": now, "projects": projects, "builds": [build_document(self.reading, one) for one in builds],
             "deploys": [{"build": one.build, "run": one.run, "state": one.state, "note": one.note} for one in deploys],
             "ignored": [dict(zip(("at", "project", "event", "why"), one, strict=True)) for one in ignored],
+            "blind": [{"project": one, "since": at or None, "why": why} for one, (at, why) in blind.items()],
             "next_before": builds[-1].id if len(builds) == SHOWN else None,
         }  # fmt: skip
         busy = [one for one in builds if one.state in (*ACTIVE, *WAITING)]
@@ -88,7 +90,7 @@ class Pages:
             "overview.html.j2", title=" · ".join([word, *filter(None, [name]), "rlctl ci"]), icon=icon, now=now,
             live=f"/live?since={mark}", viewer=self._viewer(request), path=request.url.path, older=before is not None,
             next_before=data["next_before"], project=name, projects=projects, builds=builds, deploys=deploys,
-            ignored=ignored,
+            ignored=ignored, blind=blind,
         )  # fmt: skip
         return page, data
 

@@ -17,6 +17,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rlctl.errors import Refused
+from rlctl_ci.client import ADDRESS_FILE
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.service import Service
 from rlctl_ci.web.app import make
@@ -147,8 +148,12 @@ def check(config: Config) -> None:
 
 
 def local_token(service: Service) -> Path:
-    """File with the token for verbs on this machine; made at the first start, readable by its owner alone."""
+    """File with the token for verbs on this machine; made at the first start, readable by its owner alone. Beside it
+    lies the address that verbs send it to."""
     path = service.folder / TOKEN_FILE
+    address, here = path.with_name(ADDRESS_FILE), service.config.here[0]
+    if not address.is_file() or address.read_text() != here:
+        address.write_text(here)
     if not path.exists() or service.people.whose(path.read_text().strip()) is None:
         part = path.with_name(f".{path.name}.part")
         part.unlink(missing_ok=True)

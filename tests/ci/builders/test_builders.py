@@ -28,7 +28,7 @@ from tests.ci.corpus import WORDS
 from tests.ci.git.test_repository import job_of
 from tests.ci.oci import Registry, elsewhere, registry
 from tests.ci.web.test_injection import watched
-from tests.ci.world import MAIN, here, project, sha
+from tests.ci.world import MAIN, Service, here, project, sha
 
 __all__ = ["elsewhere", "registry"]
 
@@ -153,7 +153,18 @@ def test_an_image_that_goes_takes_its_tags_and_its_provenance_with_it(
     about = {"registry": f"{registry.name}/team", "plain_http": True, "target": "kubernetes", "secret_file": "/none"}
     config = Config.model_validate({"projects": {"pole": {**project(**about).model_dump(), **about}}})
     found = [UnusedArtifact("pole", one.reference, 1) for one in old]
-    assert remove(config, found, tmp_path, listed=0.0) == 2
+    service = Service(tmp_path)
+    assert service.hook(1)
+    building = service.claim()
+    assert building is not None
+    service.queue.step(building.id, service.owner, "building")
+    assert remove(config, service.reading, found, tmp_path, listed=0.0) == [], "it may find them there already"
+    service.queue.step(building.id, service.owner, "pushing")
+    service.queue.artifact(building.id, service.owner, old[:1])
+    service.queue.end(building.id, service.owner, "succeeded")
+    assert remove(config, service.reading, found[:1], tmp_path, listed=service.clock()) == [], "it has"
+    service.clock.s += 10
+    assert remove(config, service.reading, found, tmp_path, listed=service.clock()) == found
     for one in new:
         image = Reference.parse(one.reference)
         left = {name for where, name in registry.manifests if where == image.repository}
@@ -202,6 +213,25 @@ def test_only_the_registry_of_the_project_is_spoken_to_without_certificates(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("own", [True, False])
+def test_docker_and_buildah_get_the_logins_that_the_service_finds_and_the_proxies(tmp_path: Path, own: bool) -> None:
+    login = {"auth": "bWU6c2VjcmV0"}
+    for name, place in ((".docker/config.json", "user.example.org"), ("own.json", "own.example.org")):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({"auths": {place: login}, "credsStore": "desktop"}))
+    environ = {"PATH": "/bin:/usr/bin", "HOME": str(tmp_path), "HTTPS_PROXY": "http://proxy:3128", "KUBECONFIG": "/k"}
+    fields: dict[str, Any] = {"registry_auth": tmp_path / "own.json"} if own else {}
+    job, said = job_of(tmp_path, sha(1), **fields), list[str]()
+    home = tmp_path / "home"
+    Program("docker", home, environ=environ).run(job)(["env"], said.append)
+    found = dict(line.split("=", 1) for line in said)
+    assert (found["HOME"], found["HTTPS_PROXY"], "KUBECONFIG" in found) == (str(home), "http://proxy:3128", False)
+    for file in (Path(found["REGISTRY_AUTH_FILE"]), Path(found["DOCKER_CONFIG"]) / "config.json"):
+        assert json.loads(file.read_text()) == {"auths": {f"{'own' if own else 'user'}.example.org": login}}
+        assert file.parent.stat().st_mode & 0o077 == 0
+    assert job.folder in file.parents, "it goes with the build"
+
+
 @pytest.mark.skipif(shutil.which("buildah") is None, reason="NOT TESTED: buildah is missing; apt-get install buildah")
 def test_buildah_lays_the_code_over_a_base_and_pushes_it_once(
     tmp_path: Path, registry: Registry, source: Path, monkeypatch: pytest.MonkeyPatch

@@ -14,7 +14,7 @@ from rlctl_ci.builders import child
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.none import NoBuilder
 from rlctl_ci.core.build_attempt import Job
-from rlctl_ci.core.errors import BuildStopped, Cancelled
+from rlctl_ci.core.errors import BuildStopped, Cancelled, no_room
 from tests.ci.git.test_repository import job_of
 from tests.ci.world import here, sha
 
@@ -158,6 +158,23 @@ def test_a_child_that_ends_without_an_answer_says_why_in_words(
     monkeypatch.setenv("PYTHONPATH", before_ours(broken))
     with pytest.raises(BuildStopped, match=r"^the commit cannot be read: it is broken$"):
         child.read(job(tmp_path), source, "spec")
+
+
+def test_a_disk_that_is_full_while_a_commit_is_read_is_no_fault_of_the_commit(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "sitecustomize.py").write_text(
+        "import errno\nfrom rlctl_ci.builders import source\n"
+        "def contents(*_):\n    try:\n        raise OSError(errno.ENOSPC, 'No space left on device')\n"
+        "    except OSError as error:\n        raise source.BuildStopped('code', 'x') from error\n"
+        "source.contents = contents\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", before_ours(full))
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        child.read(job(tmp_path), source, "spec")
+    assert no_room(caught.value) is not None
 
 
 def before_ours(folder: Path) -> str:

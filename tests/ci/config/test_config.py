@@ -71,6 +71,15 @@ def test_every_fault_is_said_at_once_with_its_line_and_what_was_meant(tmp_path: 
     assert said == SAID.replace("{}", str(tmp_path)).splitlines()
 
 
+@pytest.mark.parametrize("user", ["ghp_0123456789", "ana:ghp_0123456789"])
+def test_a_token_in_the_address_of_a_repository_is_refused_and_not_repeated(tmp_path: Path, user: str) -> None:
+    with pytest.raises(SpecError) as refused:
+        load(written(tmp_path, {"repository": f"https://{user}@git.example.org/team/pole.git"}))
+    (problem,) = refused.value.problems
+    assert "`git_user` and `git_token_file`" in problem.message
+    assert "ghp_" not in str(problem)
+
+
 def test_what_is_no_yaml_is_said_beside_what_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "ci.yaml"
     path.write_text("builds: *two\nlisten: x\n")

@@ -181,6 +181,24 @@ def test_its_volume_and_the_logins_of_its_image_are_what_a_cluster_has() -> None
     assert of("StatefulSet", found)["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "house"}]
 
 
+@pytest.mark.parametrize(("fields", "memory"), [({}, "3072Mi"), ({"limits": {"git_memory_mib": 4096}}, "9216Mi")])
+def test_its_memory_is_enough_for_all_builds_at_once_whatever_their_commits_ask_for(
+    fields: dict[str, Any], memory: str
+) -> None:
+    pod = of("StatefulSet", objects(about("pole", "other", **fields)))["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"]["memory"] == memory
+    three = about("pole").model_copy(update={"builds": 3})
+    pod = of("StatefulSet", objects(three))["spec"]["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"]["memory"] == "4352Mi"
+
+
+def test_files_without_a_name_lie_on_its_volume() -> None:
+    (container,) = of("StatefulSet")["spec"]["template"]["spec"]["containers"]
+    environ = {one["name"]: one["value"] for one in container["env"]}
+    mounts = {one["mountPath"]: one["name"] for one in container["volumeMounts"]}
+    assert mounts[environ["TMPDIR"]] == "state"
+
+
 def test_probes_wait_for_a_service_that_is_busy() -> None:
     (container,) = of("StatefulSet")["spec"]["template"]["spec"]["containers"]
     assert [container[probe]["timeoutSeconds"] for probe in ("readinessProbe", "livenessProbe")] == [5, 10]

@@ -8,7 +8,7 @@ import pytest
 
 from rlctl.errors import BackendUnreachable
 from rlctl_ci.core.errors import Busy
-from rlctl_ci.store.records import Build
+from rlctl_ci.store.records import Build, Push
 from tests.ci.world import MAIN, Service, away, hopeless, sha
 
 DEV = "refs/heads/dev"
@@ -148,10 +148,37 @@ def test_a_clock_that_is_set_back_by_a_day_makes_no_attempt_wait_for_it(service:
     assert service.queue.recover(at_start=False) == [number], "whoever held it is gone"
 
 
+@pytest.mark.parametrize("times", [4, 10])
+def test_a_target_that_is_away_before_anything_is_written_is_waited_for_and_pins_nothing(
+    service: Service, times: int
+) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["apply"] = [away("away")] * times
+    service.drain()
+    assert service.reading.build(number).state == ("succeeded" if times < 10 else "failed")
+    assert service.outside.history == [sha(0), sha(1)][: 2 - (times == 10)]
+    assert service.reading.pins() == {}
+
+
+def test_an_older_commit_that_a_person_builds_meanwhile_does_not_take_the_place_of_one_that_waits(
+    service: Service,
+) -> None:
+    service.hook(1)
+    service.drain()
+    service.outside.faults["push"] = [away("push")]
+    waiting = service.run(under_way(service, 2))
+    again = service.queue.again("pole", Push(MAIN, sha(1)), recipe="r")
+    assert service.run(service.claim() or pytest.fail("nothing to do")).state == "succeeded"
+    service.drain()
+    assert [service.reading.build(number).state for number in (waiting.id, again)] == ["succeeded"] * 2
+    assert service.outside.history[-1] == sha(2)
+
+
 def test_a_run_that_a_person_is_changing_is_tried_again_and_pins_nothing(service: Service) -> None:
     number = service.hook(1)
     assert number is not None
-    service.outside.faults["apply"] = [away("locked")] * 3
+    service.outside.faults["apply"] = [away("locked")] * 10
     service.drain()
     assert service.reading.build(number).state == "failed"
     assert service.reading.deploy(number) is None

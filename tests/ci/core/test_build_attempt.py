@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+from contextlib import suppress
+
 import pytest
 
 from rlctl.errors import BackendUnreachable, PartlyApplied
+from rlctl_ci.core.errors import ShuttingDown, Transient
 from rlctl_ci.store.records import Push
 from tests.ci.world import MAIN, Service, away, hopeless, sha
 
@@ -77,7 +81,7 @@ def test_after_resume_the_next_look_builds_the_head_of_a_branch_that_was_pinned(
     assert service.queue.looked("pole", MAIN, sha(5), recipe="r") is None, "it was not pinned any more"
 
 
-def test_what_may_pass_is_tried_again_three_times_and_no_more(service: Service) -> None:
+def test_what_is_away_before_a_deployment_is_waited_for_with_growing_pauses_for_an_hour(service: Service) -> None:
     number = service.hook(1)
     assert number is not None
     service.outside.faults["fetch"] = [away("fetch"), away("fetch")]
@@ -86,10 +90,73 @@ def test_what_may_pass_is_tried_again_three_times_and_no_more(service: Service) 
     assert service.reading.build(number).attempts == 3
     failing = service.hook(2)
     assert failing is not None
-    service.outside.faults["push"] = [away("push")] * 3
+    service.outside.faults["push"] = [away("push")] * 10
+    began = service.clock()
+    while (build := service.claim()) is not None:
+        ended = service.run(build)
+        service.clock.s = max(service.clock.s, ended.not_before)
+    assert (ended.state, ended.attempts, ended.phase, ended.code) == ("failed", 10, "pushing", "push")
+    assert 3000 < service.clock() - began < 4000
+    notes = [note for _, state, note in service.reading.events(failing) if state == "queued"]
+    assert notes[1] == "again in 5 s: push does not answer"
+
+
+def test_a_newer_commit_supersedes_one_that_waits_for_what_is_away(service: Service) -> None:
+    older = service.hook(1)
+    service.outside.faults["fetch"] = [away("fetch")]
+    service.run(service.claim() or pytest.fail("nothing to do"))
+    newer = service.hook(2)
     service.drain()
-    build = service.reading.build(failing)
-    assert (build.state, build.attempts, build.phase, build.code) == ("failed", 3, "pushing", "push")
+    assert service.states() == {older: "superseded", newer: "succeeded"}
+
+
+@pytest.mark.parametrize("kills", [2, 3])
+def test_what_was_away_is_no_kill_and_three_kills_are(service: Service, kills: int) -> None:
+    number = service.hook(1)
+    assert number is not None
+    service.outside.faults["push"] = [away("push")] * 5
+    while service.outside.faults["push"]:
+        service.clock.s += 1000
+        service.run(service.claim() or pytest.fail("nothing to do"))
+    for _ in range(kills):
+        service.clock.s += 1000
+        assert service.claim() is not None
+        service.queue.recover(at_start=True)
+    service.drain()
+    assert service.reading.build(number).state == ("succeeded" if kills < 3 else "failed")
+
+
+@pytest.mark.parametrize("step", ["push", "verify"])
+@pytest.mark.parametrize("error", [ShuttingDown("the service ends"), Transient("ended", "git was ended")])
+def test_an_orderly_end_of_the_service_costs_no_attempt(service: Service, step: str, error: Exception) -> None:
+    number = service.hook(1)
+    assert number is not None
+    for _ in range(5):
+        service.clock.s += 1000
+        service.outside.faults[step] = [error]
+        with suppress(ShuttingDown):
+            service.run(service.claim() or pytest.fail("nothing to do"))
+        build = service.reading.build(number)
+        assert (build.state, build.attempts) == ("queued", 0)
+        assert (build.not_before == service.clock()) == isinstance(error, ShuttingDown)
+    service.drain()
+    assert service.reading.build(number).state == "succeeded"
+    assert service.outside.history == [sha(0), sha(1)]
+    assert service.reading.pins() == {}
+
+
+@pytest.mark.parametrize("error", [hopeless("source"), away("fetch"), BackendUnreachable("away"), RuntimeError("x")])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_behind_any_error_ends_no_build(service: Service, error: Exception, number: int) -> None:
+    build = service.hook(1)
+    assert build is not None
+    error.__cause__ = OSError(number, "full")
+    service.outside.faults["push"] = [error]
+    with pytest.raises(OSError, match="full"):
+        service.run(service.claim() or pytest.fail("nothing to do"))
+    assert service.queue.retry_later(build, service.owner, "the disk: full", spent=False)
+    service.drain()
+    assert (service.reading.build(build).state, service.reading.build(build).attempts) == ("succeeded", 1)
 
 
 def test_what_cannot_work_is_not_tried_again(service: Service) -> None:

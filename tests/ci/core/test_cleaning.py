@@ -9,7 +9,8 @@ import yaml
 
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl_ci.config.settings import Config
-from rlctl_ci.core.cleaning import asked, waste
+from rlctl_ci.core.cleaning import asked, drop_copies, stale_copies, waste
+from rlctl_ci.git.refs import slug
 from rlctl_ci.store import pruning
 from rlctl_ci.store.records import Artifact
 from tests.ci.deploy.test_deploy import IMAGE, acting, made, source, step, target
@@ -65,6 +66,24 @@ def test_an_image_that_a_run_names_with_its_tag_stays(tmp_path: Path, service: S
     list(target.backend.apply(plan, documents, spec.model_dump(mode="json")))
     gone = IMAGE.replace("1" * 64, "2" * 64)
     assert removable(target, service, name, gone) == [gone]
+
+
+def test_copies_of_repositories_that_ci_yaml_names_no_more_are_found_and_dropped(tmp_path: Path) -> None:
+    config = Config.model_validate({"state": tmp_path, "projects": {"pole": project()}})
+    copies = {}
+    for place in ("/srv/pole.git", "/srv/left.git"):
+        for kind in ("source", "history"):
+            copies[place, kind] = tmp_path / "git" / f"{slug(place)}-{kind}.git"
+            copies[place, kind].mkdir(parents=True)
+            (copies[place, kind] / "pack").write_bytes(b"x" * 8192)
+    found = stale_copies(config)
+    assert {*found} == {path for (place, _), path in copies.items() if place == "/srv/left.git"}
+    assert all(size >= 8192 for size in found.values())
+    drop_copies(found)
+    assert {path.name for path in (tmp_path / "git").glob("*.git")} == {
+        path.name for (place, _), path in copies.items() if place == "/srv/pole.git"
+    }
+    assert stale_copies(config) == {}
 
 
 @pytest.fixture

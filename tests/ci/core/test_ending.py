@@ -94,11 +94,12 @@ def test_sigterm_ends_a_service_with_a_stuck_build_in_seconds_and_the_next_life_
     assert "Traceback" not in stuck.said
     assert "rror" not in stuck.said
 
-    assert stuck.rows("SELECT state FROM builds") == [("fetching",)], "nothing was recorded that is not so"
+    assert stuck.rows("SELECT state, attempts FROM builds") == [("queued", 0)], "an orderly end costs no attempt"
     next_life = Service(load(stuck.folder / "ci.yaml"), no_hands)
     try:
-        assert next_life.queue.recover(at_start=True) == [1]
+        assert next_life.queue.recover(at_start=True) == []
         events = [(state, note) for _, state, note in next_life.reading.events(1)]
     finally:
         next_life.close()
-    assert events[-2:] == [("interrupted", "the service ended while it was at work"), ("queued", "")]
+    why = "the service ends; its next life goes on with this build"
+    assert events[-2:] == [("interrupted", why), ("queued", f"again in 0 s: {why}")]

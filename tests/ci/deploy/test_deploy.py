@@ -17,7 +17,7 @@ from rlctl import __version__
 from rlctl.backends.base import Check, RunState
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.run_state.lock import LockHolder
-from rlctl.errors import Conflict, Locked, Problem, RlctlError, SpecError
+from rlctl.errors import BackendUnreachable, Conflict, Locked, Problem, RlctlError, SpecError
 from rlctl.image_names import Reference
 from rlctl.images.code import BASE_LABEL
 from rlctl.images.registry.client import sha256
@@ -251,6 +251,19 @@ def test_a_command_of_a_person_is_waited_for_and_then_left_for_later(cluster: Pr
         doing.apply(step(cluster), folder, made(cluster, tmp_path))
     assert error.value.code == "locked"
     assert cluster.state() == before
+
+
+def test_a_target_that_is_away_before_the_first_write_is_told_as_such(target: Target, tmp_path: Path) -> None:
+    doing, found, now = acting(target), target.backend.find, step(target)
+
+    def away(run: str) -> Any:
+        target.backend.find = found  # type: ignore[method-assign]
+        raise BackendUnreachable("it does not answer")
+
+    target.backend.find = away  # type: ignore[method-assign]
+    with pytest.raises(Transient, match="it does not answer") as error:
+        doing.apply(now, source(tmp_path, target, "code: {path: .}\n"), {})
+    assert error.value.code == "away"
 
 
 def test_a_run_that_is_free_again_is_changed(target: Target, tmp_path: Path) -> None:

@@ -206,6 +206,7 @@ def test_the_cause_of_a_failure_is_said_and_not_what_came_of_it(first: str) -> N
         ("No ED25519 host key is", "git_known_hosts"),
         ("Permission denied (publickey)", "git_key_file"),
         ("fatal: Authentication failed for 'https://x/'", "git_token_file"),
+        ("fatal: Out of memory, malloc failed (tried to allocate 41943041 bytes)", "limits.git_memory_mib"),
         ("fatal: early EOF", ""),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import re
@@ -15,6 +16,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +26,7 @@ import pytest
 from rlctl_ci.builders.folder import Folder
 from rlctl_ci.builders.source import spec_at
 from rlctl_ci.core.build_attempt import Job
-from rlctl_ci.core.errors import BuildStopped, Cancelled, Transient
+from rlctl_ci.core.errors import BuildStopped, Cancelled, Transient, no_room
 from rlctl_ci.git.refs import fault
 from rlctl_ci.git.repository import Git, unpack
 from rlctl_ci.sandbox import keeper
@@ -193,6 +195,55 @@ def elsewhere(folder: Path) -> Iterator[tuple[int, list[str]]]:
             server.server_close()
 
 
+@pytest.mark.parametrize(
+    ("words", "full"),
+    [("fatal: write error: No space left on device", True), ("error: Disk quota exceeded", True),
+     ("remote: fatal: No space left on device", False)],
+)  # fmt: skip
+def test_a_git_that_finds_the_disk_full_says_nothing_about_the_commit(tmp_path: Path, words: str, full: bool) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "git").write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 128\n")
+    (bin_ / "git").chmod(0o755)
+    with pytest.raises((OSError, Transient)) as caught:
+        Git(project(), tmp_path / "store", {"PATH": str(bin_)}).look("refs/heads/main")
+    assert (no_room(caught.value) is not None) == full
+
+
+def test_each_process_of_git_has_a_limit_of_memory_of_its_own(tmp_path: Path) -> None:
+    bin_ = tmp_path / "bin"
+    bin_.mkdir()
+    (bin_ / "git").write_text("#!/bin/sh\nulimit -v >&2\nexit 1\n")
+    (bin_ / "git").chmod(0o755)
+    for place, mib in (("https://git.example.org/pole.git", 1024), ("/srv/pole.git", 8192)):
+        with pytest.raises(Transient, match=f"answer: {mib << 10}$"):
+            Git(project(repository=place), tmp_path / "store", {"PATH": str(bin_)}).look("refs/heads/main")
+
+
+def test_a_file_larger_than_the_memory_of_git_is_fetched(tmp_path: Path, repository: Repository) -> None:
+    (repository.folder / "large").write_bytes(os.urandom(40 << 20))
+    commit = repository.commit("more", "x")
+    with over_https(tmp_path) as (url, environ):
+        about = project(repository=url, limits={"git_memory_mib": 72})
+        job = replace(job_of(tmp_path, commit), project=about)
+        source = Git(about, tmp_path / "store", environ).fetch(job)
+    assert (source / "large").stat().st_size == 40 << 20
+
+
+def test_a_disk_that_is_full_while_a_commit_is_unpacked_is_no_fault_of_the_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    with tarfile.open(tmp_path / "a.tar", "w") as tar:
+        tar.addfile(tarfile.TarInfo("a"))
+    monkeypatch.setattr("rlctl_ci.git.repository.lay", full)
+    with pytest.raises(BuildStopped) as caught:
+        unpack(tmp_path / "a.tar", tmp_path / "to", 1 << 20)
+    assert no_room(caught.value) is not None
+
+
 def test_what_a_git_that_was_killed_has_left_stops_no_fetch(tmp_path: Path, repository: Repository) -> None:
     job = job_of(tmp_path, repository.head)
     fetcher(tmp_path, job).fetch(job)
@@ -228,21 +279,29 @@ def test_a_build_that_is_cancelled_waits_for_no_other(tmp_path: Path, repository
 def test_a_forge_with_a_certificate_of_the_house_is_trusted_where_ssl_cert_file_says_so(
     tmp_path: Path, repository: Repository
 ) -> None:
-    files = [tmp_path / "cert.pem", tmp_path / "key.pem"]
+    with over_https(tmp_path) as (url, environ):
+        about, job = project(repository=url), job_of(tmp_path, repository.head)
+        ours = {key: value for key, value in environ.items() if key != "SSL_CERT_FILE"}
+        with pytest.raises(Transient, match="certificate"):
+            Git(about, tmp_path / "store", ours).head(job)
+        trusting = Git(about, tmp_path / "store", environ)
+        assert trusting.head(job) == repository.head
+        assert (trusting.fetch(job) / "spec.yaml").read_text().startswith("run: pole")
+
+
+@contextmanager
+def over_https(folder: Path) -> Iterator[tuple[str, dict[str, str]]]:
+    """Address of the repository in a folder at a forge of the house, and an environment that trusts it."""
+    files = [folder / "cert.pem", folder / "key.pem"]
     for file, text in zip(files, https_forge.certificate("localhost"), strict=True):
         file.write_text(text)
-    command = [sys.executable, https_forge.__file__, str(tmp_path), *map(str, files)]
+    ours = {key: value for key, value in os.environ.items() if not re.search("SSL_CERT|PROXY", key.upper())}
+    command = [sys.executable, https_forge.__file__, str(folder), *map(str, files)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
         try:
             assert server.stdout is not None
-            about = project(repository=f"https://localhost:{server.stdout.readline().strip()}/work/.git")
-            ours = {key: value for key, value in os.environ.items() if not re.search("SSL_CERT|PROXY", key.upper())}
-            job = job_of(tmp_path, repository.head)
-            with pytest.raises(Transient, match="certificate"):
-                Git(about, tmp_path / "store", ours).head(job)
-            trusting = Git(about, tmp_path / "store", {**ours, "SSL_CERT_FILE": str(files[0])})
-            assert trusting.head(job) == repository.head
-            assert (trusting.fetch(job) / "spec.yaml").read_text().startswith("run: pole")
+            port = server.stdout.readline().strip()
+            yield f"https://localhost:{port}/work/.git", {**ours, "SSL_CERT_FILE": str(files[0])}
         finally:
             server.kill()
 

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import CiError
 from rlctl_ci.core.service import Service
 from rlctl_ci.store.records import Push
+from rlctl_ci.web.app import make
+from rlctl_ci.web.masked_reading import MaskedReading
 from tests.ci.lives.pushes import pushed
 from tests.ci.world import MAIN, Clock, Outside, hands, sha
 
@@ -51,9 +54,9 @@ def test_a_fault_ends_no_thread(service: Service, outside: Outside, capsys: pyte
     assert "ci: a worker: OperationalError: unable to open database file" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("step", "state"), [("fetch", "fetching"), ("apply", "deploying"), ("verify", "verifying")])
+@pytest.mark.parametrize("step", ["fetch", "apply", "verify"])
 def test_the_end_of_the_service_ends_an_attempt_where_it_is_and_records_nothing_that_is_not_so(
-    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch, step: str, state: str
+    service: Service, outside: Outside, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     as_usual = getattr(outside, step)
 
@@ -66,12 +69,12 @@ def test_the_end_of_the_service_ends_an_attempt_where_it_is_and_records_nothing_
     monkeypatch.setattr(outside, step, ending)
     pushed(service, outside, 1)
     assert service.one()
-    assert service.reading.build(1).state == state
-    assert "the service ends; its next life goes on with this build" in service.log(1).read_text()
-    assert service.queue.recover(at_start=True) == [1]
-    assert ("interrupted", "the service ended while it was at work") in [
-        (then, note) for _, then, note in service.reading.events(1)
-    ]
+    build = service.reading.build(1)
+    assert (build.state, build.attempts) == ("queued", 0), "it was no fault of the commit"
+    why = "the service ends; its next life goes on with this build"
+    assert why in service.log(1).read_text()
+    assert service.queue.recover(at_start=True) == []
+    assert ("interrupted", why) in [(then, note) for _, then, note in service.reading.events(1)]
 
 
 def test_the_end_of_the_service_waits_for_its_threads_and_they_hear_of_it(
@@ -112,6 +115,18 @@ def test_a_branch_that_cannot_be_looked_at_hides_no_other(
     service.look("pole")
     assert [build.sha for build in service.reading.builds()] == [sha(7)]
     assert "a look at main of pole: PermissionError: the token file" in capsys.readouterr().out
+    http = TestClient(make(service), base_url="http://127.0.0.1:8710", client=("127.0.0.1", 1))
+    since = "pole cannot be looked at (main: PermissionError: the token file)"
+    assert since in http.get("/").text
+    assert http.get("/index.json").json()["blind"][0]["since"] is None
+    assert 'rlctl_ci_last_look_timestamp_seconds{project="pole"} 0.0' in http.get("/metrics").text
+    monkeypatch.undo()
+    before = service.reading.mark(), MaskedReading(service).mark()
+    clock.s += 301
+    service.look("pole")
+    assert "cannot be looked at" not in http.get("/").text
+    assert 'last_look_timestamp_seconds{project="pole"} 1.000602e+06' in http.get("/metrics").text
+    assert (service.reading.mark() == before[0], MaskedReading(service).mark() == before[1]) == (True, False)
 
 
 def test_a_forge_that_does_not_answer_delays_no_poll_of_another_project(

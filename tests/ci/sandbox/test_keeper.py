@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from rlctl.errors import BackendUnreachable
-from rlctl_ci.core.errors import BuildStopped
+from rlctl_ci.core.errors import BuildStopped, Transient
 from rlctl_ci.sandbox import programs
 from rlctl_ci.sandbox.programs import Bounds, Programs
 from tests.ci.git.test_repository import gone
@@ -123,6 +123,9 @@ def test_how_a_program_has_ended_is_told(tmp_path: Path) -> None:
     run = Programs({"PATH": os.environ["PATH"]}, Bounds(60.0))
     assert run([sys.executable, "-c", "raise SystemExit(7)"]).code == 7
     assert run([sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"]).code == 128 + 9
+    for whom in ("getpid", "getppid"):  # the program, and its keeper: a service manager signals all of a service
+        with pytest.raises(Transient, match="ended from outside, by signal 15"):
+            run([sys.executable, "-c", f"import os, time; os.kill(os.{whom}(), 15); time.sleep(60)"])
     with pytest.raises(BackendUnreachable, match="none-such cannot be started"):
         run(["none-such"])
 

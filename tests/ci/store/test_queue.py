@@ -354,3 +354,14 @@ def test_a_database_that_cannot_be_read_is_told(service: Service, monkeypatch: p
     monkeypatch.setattr(sqlite3, "connect", no_descriptor)
     with pytest.raises(Busy, match="unable to open"):
         service.reading.builds()
+
+
+@pytest.mark.parametrize("when", ["at the start", "later"])
+def test_a_damaged_database_is_told_with_its_file_and_what_to_do(tmp_path: Path, when: str) -> None:
+    path = tmp_path / "ci.db"
+    database = Database(path, synced=False)
+    database.close()
+    path.write_bytes(b"x" * path.stat().st_size)
+    with pytest.raises(Busy, match=f"^{path} is damaged, and cannot be (opened|read): ") as told:
+        Database(path) if when == "at the start" else database.read("SELECT * FROM builds")
+    assert "`sqlite3 ci.db .recover`" in told.value.hint

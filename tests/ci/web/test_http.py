@@ -122,6 +122,7 @@ def test_bodies_that_are_under_way_at_once_have_a_limit_together(
 ) -> None:
     """A stranger could else have it killed for want of memory, by many bodies of the largest size."""
     monkeypatch.setattr(guard, "BODIES_BYTES", 1000)
+    monkeypatch.setattr(guard, "SMALL_BODY_BYTES", 100)
     answers: list[int] = []
     inside = asyncio.Event()
 
@@ -129,29 +130,42 @@ def test_bodies_that_are_under_way_at_once_have_a_limit_together(
         await inside.wait()
         await send({"type": "http.response.start", "status": 202, "headers": []})
 
-    async def post(guarded: guard.Guard, size: int) -> None:
+    async def post(guarded: guard.Guard, who: str, size: int) -> None:
+        parts = [b"x" * 60] * (size // 60) + [b"x" * (size % 60)]
+
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"x" * size, "more_body": False}
+            return {"type": "http.request", "body": parts.pop(), "more_body": bool(parts)}
 
         async def send(message: Any) -> None:
             if message["type"] == "http.response.start":
                 answers.append(message["status"])
 
         headers = [(b"host", b"127.0.0.1:8710")]
-        scope = {"type": "http", "method": "POST", "path": "/hooks/github/pole", "headers": headers}
+        scope = {"type": "http", "method": "POST", "path": "/hooks/github/pole", "headers": headers,
+                 "client": (who, 1)}  # fmt: skip
         await guarded(scope, receive, send)
 
     async def all_of_them() -> None:
         guarded = guard.Guard(app, config(tmp_path), connection_limits.ConnectionLimit())
-        first = asyncio.create_task(post(guarded, 700))
+        held = []
+        for who in ("10.0.0.1", "10.0.0.2", "10.0.0.3"):
+            held.append(asyncio.create_task(post(guarded, who, 240)))
+            await asyncio.sleep(0)
+            await post(guarded, who, 120)  # beyond the part of one source
+        await post(guarded, "10.0.0.4", 120)  # and beyond that of large ones
+        for who in ("10.0.0.1", "10.0.0.5"):
+            held.append(asyncio.create_task(post(guarded, who, 100)))
         await asyncio.sleep(0)
-        await post(guarded, 400)
+        assert answers == [503] * 4
         inside.set()
-        await first
-        await post(guarded, 400)
+        for task in held:
+            await task
+        await post(guarded, "10.0.0.1", 240)
+        assert guarded._bodies_left == 1000
+        assert not guarded._bodies_of
 
     asyncio.run(all_of_them())
-    assert answers == [503, 202, 202]
+    assert answers == [503] * 4 + [202] * 6
 
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "FOO"]
@@ -321,9 +335,14 @@ def test_a_log_hides_secrets_in_every_spelling_and_ends_at_its_limit(tmp_path: P
     assert quote(secret, safe="") not in text
     assert base64.b64encode(secret.encode()).decode()[4:-4] not in text
     for _ in range(100):
-        log("x" * 50)
+        log.output("x" * 50)
     assert (tmp_path / "log").stat().st_size < 1200
     assert "left out" in (tmp_path / "log").read_text()
+    log("rolled_back: it died")
+    assert (tmp_path / "log").read_text().endswith("left out\nrolled_back: it died\n"), "what the service says has room"
+    for _ in range(100):
+        log("x" * 4000)
+    assert (tmp_path / "log").stat().st_size < 1200 + (260 << 10)
 
 
 def test_it_refuses_to_start_beyond_loopback_without_names_and_tls(tmp_path: Path) -> None:
@@ -369,6 +388,7 @@ def test_two_services_do_not_share_a_folder(service: Service) -> None:
 
 def test_the_token_of_this_machine_is_for_its_owner_alone(service: Service) -> None:
     path = local_token(service)
+    assert path.with_name("address").read_text() == OURS, "verbs send it nowhere else"
     assert path.stat().st_mode & 0o077 == 0
     assert service.people.whose(path.read_text().strip()) is not None
     before = path.read_text()

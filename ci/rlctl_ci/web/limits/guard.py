@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any, Final
@@ -19,9 +20,10 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
 BODIES_BYTES: Final = 256 << 20
-"""Bytes of the bodies of all requests in flight, at most: their senders are not known yet."""
+"""Bytes of the bodies of all requests in flight, at most: their senders are not known yet. Larger ones than
+SMALL_BODY_BYTES take a quarter for each source, and leave one for the small ones of all connections."""
 SMALL_BODY_BYTES: Final = 64 << 10
-"""Bytes of a body that is no hook's, at most."""
+"""Bytes of a body that is no hook's, at most; most hooks are smaller."""
 _KEPT: Final = ("/hooks/", "/healthz", "/readyz")
 """Paths that the limit of answers does not count."""
 POLICY: Final = (
@@ -51,6 +53,7 @@ class Guard:
     def __init__(self, app: App, config: Config, places: ConnectionLimit) -> None:
         self._app, self._places = app, places
         self._bodies_left = BODIES_BYTES
+        self._bodies_of = Counter[str]()  # source -> bytes of its larger bodies
         self._sources = Sources(config.proxies)
         self._most = int(config.body_mib * (1 << 20))
         self._hosts = hosts(config)
@@ -76,32 +79,41 @@ class Guard:
             await _answer(headed, *refusal)
             return
         most = self._most if scope["path"].startswith("/hooks/") else min(self._most, SMALL_BODY_BYTES)
-        with self._room() as take:
+        peer = scope.get("client") or ("-", 0)
+        source = self._sources.of(peer[0], scope["headers"])
+        with self._room(source) as take:
             body = await self._body(scope["headers"], receive, most, take)
             if isinstance(body, tuple):
                 await _answer(headed, *body)
             else:
-                await self._pass(scope, body, receive, headed)
+                await self._pass({**scope, "client": (source, peer[1])}, body, receive, headed)
 
     @contextmanager
-    def _room(self) -> Iterator[Callable[[int], bool]]:
+    def _room(self, source: str) -> Iterator[Callable[[int], bool]]:
         """Function that reserves bytes for a body and returns whether they were free; released at the end."""
-        taken = 0
+        taken = large = 0
+        part = BODIES_BYTES // 4
 
         def take(size: int) -> bool:
-            nonlocal taken
+            nonlocal taken, large
+            more = size + taken - large if taken + size > SMALL_BODY_BYTES else 0
+            if more and (self._bodies_of[source] + more > part or size > self._bodies_left - part):
+                return False
             if size > self._bodies_left:
                 return False
-            taken, self._bodies_left = taken + size, self._bodies_left - size
+            taken, large, self._bodies_left = taken + size, large + more, self._bodies_left - size
+            self._bodies_of[source] += more
             return True
 
         try:
             yield take
         finally:
             self._bodies_left += taken
+            self._bodies_of[source] -= large
+            self._bodies_of += Counter()  # forgets sources at 0
 
     async def _pass(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
-        """Pass on a request whose body has been read."""
+        """Pass on a request of a source whose body has been read."""
         given = False
 
         async def again() -> MutableMapping[str, Any]:
@@ -111,17 +123,14 @@ class Guard:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
-        peer = scope.get("client") or ("-", 0)
-        source = self._sources.of(peer[0], scope["headers"])
-        known = {**scope, "client": (source, peer[1])}
         if scope["path"].startswith(_KEPT):
-            await self._app(known, again, send)
+            await self._app(scope, again, send)
             return
-        with self._places.page(source) as refused:
+        with self._places.page(scope["client"][0]) as refused:
             if refused:
                 await _answer(send, refused, "too many answers are under way; ask again in ten seconds")
             else:
-                await self._app(known, again, send)
+                await self._app(scope, again, send)
 
     def _refusal(self, headers: Collection[tuple[bytes, bytes]], *, elsewhere: bool) -> tuple[int, str] | None:
         """Status and reason for which a request is refused; None: it is not.
