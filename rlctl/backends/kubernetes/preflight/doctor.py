@@ -202,11 +202,23 @@ def _classes(api: Api) -> Iterator[Check]:
         default_is = f"; default: {default.name}" if default else "; there is no default class"
         text = f"whether these classes share between nodes is not known to rlctl: {names}{default_is}"
         yield Check("storage", "not checked", text, again)
-    elif found:
-        names = ", ".join(f"{each.name} ({each.product})" for each in found)
-        yield Check("storage", "problem", f"no storage class shares between nodes: {names}", again)
     else:
-        yield Check("storage", "problem", "the cluster has no storage class", again)
+        names = ", ".join(f"{each.name} ({each.product})" for each in found)
+        text = f"no storage class shares between nodes: {names}" if found else "the cluster has no storage class"
+        if claims := _shared_claims(api):
+            yield Check("storage", "ok", f"{text}; claims that do, for storage.claim: {', '.join(claims)}")
+        else:
+            yield Check("storage", "problem", text, again)
+
+
+def _shared_claims(api: Api) -> list[str]:
+    """Names of the namespace's bound claims that several nodes can mount for writing."""
+    return [
+        name_of(claim)
+        for claim in api.list("PersistentVolumeClaim").items
+        if (claim.get("status") or {}).get("phase") == "Bound"
+        and "ReadWriteMany" in ((claim.get("spec") or {}).get("accessModes") or ())
+    ]
 
 
 def _quotas(api: Api) -> Iterator[Check]:

@@ -187,6 +187,22 @@ def test_a_class_that_shares_between_nodes_is_looked_for(
 
 
 @pytest.mark.parametrize(
+    ("mode", "phase", "told"),
+    [("ReadWriteMany", "Bound", "ok"), ("ReadWriteMany", "Pending", "problem"), ("ReadWriteOnce", "Bound", "problem")],
+)
+def test_a_claim_of_the_team_does_where_no_class_shares(mode: str, phase: str, told: str) -> None:
+    api = cluster(storage_class("gp3", "ebs.csi.aws.com", default=True))
+    claim = {"metadata": {"name": "team"}, "spec": {"accessModes": [mode]}, "status": {"phase": phase}}
+    api.objects.append({"kind": "PersistentVolumeClaim", **claim})
+
+    found = check(api, "storage")
+
+    assert found.verdict == told
+    assert found.text.startswith("no storage class shares between nodes: gp3 (EBS)")
+    assert found.text.endswith("claims that do, for storage.claim: team") == (told == "ok")
+
+
+@pytest.mark.parametrize(
     ("used", "told", "text"),
     [
         ("12", "ok", "quota team: pods 12 of 100, requests.memory 1.5Gi of 2Gi used"),
