@@ -52,6 +52,7 @@ class Probed:
     missing: tuple[Fault, ...] = ()  # packages that are not installed here
     inputs: Mapping[str, Sequence[Mapping[str, str]]] = field(default_factory=dict)  # policy -> leaf, space, net
     shard_bytes: int = 0  # of the arrays of one replay shard; 0: no replay, or not known
+    draws_bytes: int = 0  # of its draws, beyond those that every shard has room for
 
 
 class Probing:
@@ -189,6 +190,7 @@ class Probing:
             tuple(found[True]),
             inputs,
             int(answer.get("shard_bytes", 0)),
+            int(answer.get("draws_bytes", 0)),
         )
 
     def _not_checked(self, why: str) -> Probed:

@@ -48,19 +48,20 @@ class Client:
         Raises:
             UsageError: the token cannot be read.
         """
-        where = (url or environ.get("RLCTL_CI_URL") or DEFAULT_URL).rstrip("/")
+        usual = state_home() / "ci" / "token"
+        address = usual.with_name(ADDRESS_FILE)
+        known = address.read_text().strip() if address.is_file() else ""
+        where = (url or environ.get("RLCTL_CI_URL") or known or DEFAULT_URL).rstrip("/")
         if urllib.parse.urlsplit(where).scheme not in ("http", "https"):
             raise UsageError(f"{where} is no address of a service", hint="--url https://ci.example.org")
         named = token_file or (Path(environ["RLCTL_CI_TOKEN_FILE"]) if environ.get("RLCTL_CI_TOKEN_FILE") else None)
         withheld = ""
-        if named is None and (usual := state_home() / "ci" / "token").is_file():
-            address = usual.with_name(ADDRESS_FILE)
-            known = address.read_text().strip() if address.is_file() else ""
+        if named is None and usual.is_file():
             if where == known:
                 named = usual
             else:
-                withheld = f"the token in {usual} goes to its own service alone, at {known or 'its next start'};"
-                withheld += f" --url {known or 'URL'}, or --token-file FILE"
+                where_it_is = f"--url {known}, or --token-file FILE" if known else "its next start says where that is"
+                withheld = f"the token in {usual} goes to its own service alone: {where_it_is}"
         if named is None:
             return cls(where, withheld=withheld)
         try:

@@ -237,6 +237,9 @@ def test_rows_are_read_again_from_their_begin_where_the_file_system_refuses_for_
         def seek(self, offset: int) -> None:
             self.file.seek(offset)
 
+        def fileno(self) -> int:
+            return int(self.file.fileno())
+
         def readinto(self, into: memoryview) -> int:
             self.reads += 1
             if self.reads == 2:

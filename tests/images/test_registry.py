@@ -144,6 +144,7 @@ def test_every_secret_of_a_file_of_logins_is_found_beside_what_is_no_base64(tmp_
     about = {"a": {"auth": auth, "username": "me-and-me", "email": "me@example.org", "password": "sec:ret"},
              "b": {"auth": "not base64!", "identitytoken": "token-1"}, "c": 3, "d": {"auth": None}}  # fmt: skip
     (tmp_path / "config.json").write_bytes(encoded({"auths": about}))
-    assert set(passwords(tmp_path / "config.json")) == {auth.encode(), b"sec:ret", b"not base64!", b"token-1"}
+    places = {"HOME": "/nonexistent", "DOCKER_CONFIG": str(tmp_path)}
+    assert set(passwords(places)) == {auth.encode(), b"sec:ret", b"not base64!", b"token-1"}
     (tmp_path / "config.json").write_text("[]")
-    assert passwords(tmp_path / "config.json") == []
+    assert passwords(places) == []

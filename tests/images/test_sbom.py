@@ -25,6 +25,8 @@ from rlctl.images.sbom import FILE, document, main, of_image
 from rlctl_ci.builders.append import Append
 from rlctl_ci.config.settings import Config
 from rlctl_ci.core.cleaning import UnusedArtifact, remove
+from rlctl_ci.store.database import Database
+from rlctl_ci.store.reading import Reading
 from tests.ci.builders.test_builders import job_for
 from tests.ci.oci import Registry, elsewhere, registry
 
@@ -177,7 +179,8 @@ def test_images_of_a_commit_have_the_list_of_their_base_and_take_it_with_them(
         manifest, _ = artifact(registry, Reference(image.registry, image.repository, listed))
         assert manifest["subject"]["digest"] == image.digest
     config = Config.model_construct(projects={"pole": job.project})
-    remove(config, [UnusedArtifact("pole", one.reference, 1) for one in made], tmp_path, listed=0.0)
+    unused = [UnusedArtifact("pole", one.reference, 1) for one in made]
+    remove(config, Reading(Database(tmp_path / "ci.db")), unused, tmp_path, listed=0.0)
     assert not [name for repository, name in registry.manifests if repository.startswith("team/")]
 
 

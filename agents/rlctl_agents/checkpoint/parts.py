@@ -27,7 +27,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 TEMPORARY = ".tmp."
 """Mark in the names of files that are being written."""
 READS, READ_AGAIN_S = 180, 1.0
-"""Attempts to read a part that the file system refuses, and the seconds between two."""
+"""Attempts to read a part that the file system does not give at present, and the seconds between two."""
+AT_PRESENT = (
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.ENOTCONN, errno.ECONNRESET, errno.ECONNREFUSED,
+    errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH, errno.EREMOTEIO, errno.EBUSY,
+)  # fmt: skip
+"""Errors that pass by themselves; others, such as missing rights, do not."""
 
 T = TypeVar("T")
 
@@ -150,11 +155,11 @@ def refused(path: Path, size: int) -> Iterator[None]:
 
 
 def persistently(path: Path, read: Callable[[], T]) -> T:
-    """Read a part with `read`, again for minutes where the file system refuses: an NFS server that comes back does so.
+    """Read a part with `read`, again for minutes where an NFS server that comes back does not give it yet.
 
     Raises:
         Corrupt: it is missing.
-        PartError: the file system refuses, each time.
+        PartError: the file system refuses.
     """
     for left in reversed(range(READS)):
         try:
@@ -162,9 +167,8 @@ def persistently(path: Path, read: Callable[[], T]) -> T:
         except FileNotFoundError as error:
             raise Corrupt(f"{path} is missing") from error
         except OSError as error:
-            if not left:
-                way_out = "look at the volume; with the file moved away, an older generation is read"
-                raise PartError(f"cannot read {path}: {error.strerror}; {way_out}") from error
+            if not left or error.errno not in AT_PRESENT:
+                raise PartError(f"cannot read {path}: {error.strerror}") from error
             if left == READS - 1:
                 log.warning("cannot read %s: %s; trying again for %g s", path, error.strerror, left * READ_AGAIN_S)
         time.sleep(READ_AGAIN_S)

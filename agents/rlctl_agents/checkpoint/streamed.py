@@ -232,11 +232,18 @@ class StoredRows:
         persistently(self._path, lambda: self._read(self._offset + first * self.shape[1], out.reshape(-1).data))
 
     def _read(self, offset: int, left: memoryview) -> None:
-        self._file.seek(offset)
-        while left:
-            if not (count := self._file.readinto(left)):
-                raise Corrupt(f"{self._path} is cut short")
-            left = left[count:]
+        try:
+            self._file.seek(offset)
+            while left:
+                if not (count := self._file.readinto(left)):
+                    raise Corrupt(f"{self._path} is cut short")
+                left = left[count:]
+        except OSError:
+            with contextlib.suppress(OSError):  # a stale handle stays stale
+                fresh = os.open(self._path, os.O_RDONLY)
+                os.dup2(fresh, self._file.fileno())
+                os.close(fresh)
+            raise
 
     def all(self) -> NDArray[np.uint8]:
         """Copy of all rows."""

@@ -20,6 +20,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
+from rlctl_agents.checkpoint.parts import PartError
 from rlctl_agents.checkpoint.policy import PolicyFile, describe, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.experience.batching import LockStepError
@@ -82,7 +83,7 @@ def main(process: Process) -> None:
         UserFault: device, algorithm or network cannot be had as the spec asks.
         Diverged: losses or gradients are not finite any more.
     """
-    process.explained, process.pulse.silent_s = (Diverged,), UPDATE_S
+    process.explained, process.pulse.silent_s = (Diverged, PartError), UPDATE_S
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     if process.arguments.volume is None:
         raise UserFault("command line: a learner needs --volume, for its generations")

@@ -11,6 +11,7 @@ from rlctl.spec.layout import Layout
 from rlctl.spec.machine import left_bytes
 from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
+from rlctl_agents.checkpoint.parts import PartError
 from rlctl_agents.experience.replay.memory import (
     DRAWS_BYTES,
     draws_bytes,
@@ -63,6 +64,7 @@ def main(process: Process) -> None:
         UserFault: the spec's replay does not fit this machine.
     """
     spec = process.spec
+    process.explained = (PartError,)
     policy = spec.policy_names[0]
     config = spec.policy(policy).algorithm
     assert isinstance(config, Replayed), "the spec has a replay for an algorithm that learns from one"
@@ -82,7 +84,7 @@ def main(process: Process) -> None:
         ratio = samples_per_insert(spec, config, spaces)
         needs = Shard.bytes_for(schema, settings, capacity)
         draws = draws_bytes(config, schema)
-        require_memory(spec, needs + draws, left_bytes(), shards)
+        require_memory(spec, needs, left_bytes(), shards, draws)
         shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
         shared = SharedShard(
             shard,
@@ -190,12 +192,12 @@ def count_saved(metrics: Metrics, seconds: float, size: int) -> None:
     metrics.set(UNREADABLE, 0.0)  # the shard's rows are in a readable part again
 
 
-def require_memory(spec: Spec, needs: int, left: int, shards: int) -> None:
+def require_memory(spec: Spec, needs: int, left: int, shards: int, draws: int = 0) -> None:
     """Check that a shard can be filled: the kernel gives it page by page, as rows come, and would end this process
     hours later.
 
     Raises:
         UserFault: there is too little memory left.
     """
-    if why := shortage(spec, needs, left, shards):
+    if why := shortage(spec, needs, left, shards, draws):
         raise UserFault(why)

@@ -6,7 +6,7 @@ arrays of the policy that the run begins with, or nothing. The answer goes to st
 
     {"faults": [{"path": ["env", "id"], "message": "...", "missing": false}],
      "inputs": {"main": [{"leaf": "obs", "space": "float32 [4]", "net": "mlp"}]},
-     "masked": false, "continuous": false, "apart": false, "shard_bytes": 0}
+     "masked": false, "continuous": false, "apart": false, "shard_bytes": 0, "draws_bytes": 0}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
 installed here. torch is imported for a network or an algorithm of the user's own and for `initial` alone, because
@@ -74,6 +74,7 @@ class SpecFindings(msgspec.Struct):
     """Copies of the environment do not fill their segments together: seats act in turn, or a vector has decisions of
     new episodes alone."""
     shard_bytes: int = 0
+    draws_bytes: int = 0
     """Bytes of the arrays of one shard of the replay; 0: there is none, or it is not known."""
 
     @contextmanager
@@ -110,7 +111,7 @@ def check_spec(spec: dict[str, Any], initial: dict[str, Any] | None = None) -> S
     for name in spec["policies"]:
         _check_policy(spec, initial, name, spaces, found)
     if spec["replay"] is not None and not found.faults:  # a class of the user's can be made
-        found.shard_bytes = _shard_bytes(spec, spaces)
+        found.shard_bytes, found.draws_bytes = _shard_memory(spec, spaces)
     return found
 
 
@@ -183,21 +184,22 @@ def _spaces(spec: dict[str, Any]) -> tuple[Spaces, bool, bool]:
     return env.spaces, len(first.slot) == env.spaces.seats, resets
 
 
-def _shard_bytes(spec: dict[str, Any], spaces: Spaces) -> int:
+def _shard_memory(spec: dict[str, Any], spaces: Spaces) -> tuple[int, int]:
+    """Bytes of a shard's arrays, and of its draws beyond those that every shard has room for."""
     from rlctl.spec.algorithms import Replayed
     from rlctl.spec.schema import Spec
-    from rlctl_agents.experience.replay.memory import shard_bytes
+    from rlctl_agents.experience.replay.memory import draws_bytes, shard_bytes, stored
 
     whole = Spec.model_validate(spec)
     config = whole.policy(whole.policy_names[0]).algorithm
     if not isinstance(config, Replayed):
-        return 0
-    schema = None
+        return 0, 0
+    schema = stored(config, whole.policy(whole.policy_names[0]).model, spaces)
     if config.own_class is not None:  # it may record more
         from rlctl_agents.algorithms import schema_of
 
         schema = schema_of(whole, spaces, whole.policy_names[0])
-    return shard_bytes(whole, config, spaces, schema)
+    return shard_bytes(whole, config, spaces, schema), draws_bytes(config, schema)
 
 
 def _require_actions(algorithm: str, spaces: Spaces) -> None:

@@ -43,7 +43,7 @@ STARVED = "starved"
 """Gauge of a learner: 1 while the others go on without it, because no actor sends it segments."""
 STATE_GAUGES = frozenset(
     {STOPPING, STEPS, LEARNED, RESTS, FAILED_GENERATION, RESUMING, RESUMED, GROUP, RANK, WORLD, BASE_ROWS, SEEDED,
-     STARVED, MEMORY, "queue_rows", "shards"}
+     STARVED, MEMORY, "queue_rows", "shards", "sampled_per_insert"}
 )  # fmt: skip
 """Gauges of a learner that are not about learning, and in no chart of it."""
 

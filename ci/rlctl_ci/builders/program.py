@@ -22,7 +22,7 @@ from rlctl.images.registry.logins import merged
 from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.child import Reader, read
 from rlctl_ci.builders.provenance import notes, statement
-from rlctl_ci.builders.registry import attach, places, plain, registry_of, tag
+from rlctl_ci.builders.registry import attach, plain, registry_of, tag
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.build_attempt import Job, Live, images_of
 from rlctl_ci.core.errors import BuildStopped
@@ -101,12 +101,12 @@ class Program:
         """Runner of its programs: no kubeconfig, no token, no home of ours; registry credentials by file alone."""
         limits, config = job.project.limits, job.folder.absolute() / "logins"
         config.mkdir(mode=0o700)
-        (config / "config.json").write_text(merged(places(job.project, self.environ)))
+        (config / "config.json").write_text(merged(job.project.logins(self.environ)))
         more = {"REGISTRY_AUTH_FILE": str(config / "config.json"), "DOCKER_CONFIG": str(config)}
         more |= {name: self.environ[name] for name in PROXIES if name in self.environ}
         return Programs(
             clean(self.environ, self.home, **more), Bounds(limits.time_s, limits.memory_mib, nice=NICE),
-            job.stop, job.folder,
+            job.stop, job.folder, runs_code=True,
         )  # fmt: skip
 
 

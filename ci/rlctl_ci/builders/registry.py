@@ -26,13 +26,7 @@ def plain(project: Project) -> str | None:
 
 def registry_of(project: Project) -> Registry:
     """Client for all registries that a project names, with the logins of its file, else those of this user."""
-    return Registry(credentials=logins(places(project, os.environ)), plain=plain(project))
-
-
-def places(project: Project, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Variables that name the files of the logins of a project."""
-    own = project.registry_auth
-    return environ if own is None else {"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(own)}
+    return Registry(credentials=logins(project.logins(os.environ)), plain=plain(project))
 
 
 def tags(job: Job) -> tuple[str, str]:

@@ -116,6 +116,11 @@ class Project(Model):
         """Address space of each process of git, in MiB; where the repository is a folder, its other side works here."""
         return self.limits.memory_mib if self.repository.startswith("/") else self.limits.git_memory_mib
 
+    def logins(self, environ: Mapping[str, str]) -> Mapping[str, str]:
+        """Variables that name the files of its registry logins: `registry_auth`, else those of this user."""
+        own = self.registry_auth
+        return environ if own is None else {"HOME": "/nonexistent", "REGISTRY_AUTH_FILE": str(own)}
+
     @property
     def runs_here(self) -> bool:
         """Whether code of a commit runs on this machine as the user of the service: in roles, or in a package build."""

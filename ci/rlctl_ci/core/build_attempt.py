@@ -211,10 +211,11 @@ class BuildAttempt:
             except Overtaken as error:
                 self._end_early(job, heartbeat, "superseded", error.message)
             except (Transient, BackendUnreachable) as error:
-                say(f"error: {error.message}")
+                why = _with_hint(error)
+                say(f"error: {why}")
                 code = error.code if isinstance(error, Transient) else "unreachable"
-                if not self.queue.retry_later(build.id, self.owner, error.message, spent=code != ENDED):
-                    self._end_early(job, heartbeat, "failed", _with_hint(error), code)
+                if not self.queue.retry_later(build.id, self.owner, why, spent=code != ENDED):
+                    self._end_early(job, heartbeat, "failed", why, code)
             except RlctlError as error:
                 say(f"error: {error.message}")
                 for line in getattr(error, "details", ()):

@@ -125,7 +125,14 @@ def stale_copies(config: Config) -> dict[Path, int]:
     found = (
         path for path in sorted((config.folder / "git").glob("*.git")) if path.name.rpartition("-")[0] not in named
     )
-    return {path: sum(one.lstat().st_blocks * 512 for one in path.rglob("*")) for path in found}
+    return {path: sum(map(_bytes, path.rglob("*"))) for path in found}
+
+
+def _bytes(path: Path) -> int:
+    try:
+        return path.lstat().st_blocks * 512
+    except FileNotFoundError:  # a file of git's, while it works
+        return 0
 
 
 def drop_copies(those: Iterable[Path]) -> None:

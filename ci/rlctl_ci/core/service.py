@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
+from urllib.parse import urlsplit
 
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.registry.logins import passwords
@@ -23,6 +24,7 @@ from rlctl_ci.core.build_attempt import Adapters, BuildAttempt, Job
 from rlctl_ci.core.errors import BuildStopped, Busy, CiError, LostLease, Transient
 from rlctl_ci.core.logs import MASK, Log, Masker
 from rlctl_ci.forges.base import Event, text
+from rlctl_ci.git.plumbing import PROXIES
 from rlctl_ci.git.refs import HEADS
 from rlctl_ci.sandbox.locks import taken
 from rlctl_ci.store.database import Database
@@ -245,8 +247,8 @@ class Service:
             hidden.append(project.git_token_file.read_bytes().strip())
         if project.git_key_file is not None and project.git_key_file.is_file():
             hidden += [line for line in project.git_key_file.read_bytes().splitlines() if len(line) >= 12]
-        if project.registry_auth is not None:
-            hidden += passwords(project.registry_auth)
+        hidden += passwords(project.logins(os.environ))
+        hidden += [(urlsplit(os.environ.get(name, "")).password or "").encode() for name in PROXIES]
         return Masker(hidden)
 
     def masker_now(self, name: str, project: Project) -> Masker:

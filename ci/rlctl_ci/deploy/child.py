@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sys
@@ -102,6 +103,8 @@ def _step(job: Job, deploy: Deploy) -> dict[str, Any]:
 
 def _error(told: Mapping[str, Any]) -> Exception:
     message, hint = str(told["message"]), str(told["hint"])
+    if told["full"]:
+        return OSError(errno.ENOSPC, message)
     if told["kind"] == "stopped":
         return BuildStopped(str(told["code"]), message, hint=hint)
     if told["kind"] == "transient":

@@ -32,7 +32,7 @@ from rlctl_ci.builders.bases import Bases
 from rlctl_ci.builders.registry import registry_of
 from rlctl_ci.builders.source import listed, spec_at
 from rlctl_ci.config.settings import Project
-from rlctl_ci.core.errors import BuildStopped, Transient
+from rlctl_ci.core.errors import BuildStopped, Transient, no_room
 from rlctl_ci.deploy import health, push_rights
 from rlctl_ci.deploy.memory import bounded
 from rlctl_ci.deploy.policy import DeployScope, reach
@@ -412,5 +412,5 @@ def handle(
         kind = "transient" if isinstance(error, Transient) else kind
         return {
             "error": {"kind": kind, "code": getattr(error, "code", error.reason), "message": error.message,
-                      "hint": error.hint, "details": details}
+                      "hint": error.hint, "details": details, "full": no_room(error) is not None}
         }  # fmt: skip

@@ -44,12 +44,13 @@ _CAUSE: Final = re.compile(
     r"(fatal|error|ssh): |Host key |No \S+ host key |.*Permission denied|kex_exchange|Connection "
 )
 _CONSEQUENCE: Final = re.compile(r"fatal: (Could not read from remote|The remote end hung up|index-pack failed)")
+_MEMORY: Final = re.compile(r"Out of memory|Cannot allocate memory")
 _HINTS: Final = {
     r"dubious ownership": "let the service run as the user that the folder belongs to, or name it by ssh:// or https://",
     r"[Hh]ost key ": "git_known_hosts in ci.yaml: a file with the line of this host, as ssh-keyscan prints it",
     r"Permission denied \(publickey": "git_key_file in ci.yaml: a key that may read the repository",
     r"could not read Username|Authentication failed": "git_token_file in ci.yaml: a token that may read the repository",
-    r"Out of memory|Cannot allocate memory": "limits.git_memory_mib in ci.yaml; of a folder limits.memory_mib",
+    _MEMORY.pattern: "limits.git_memory_mib in ci.yaml; of a folder limits.memory_mib",
 }
 _LARGE: Final = re.compile(rf"died of signal {FILE_SIGNAL}\b|File too large")
 _DAMAGED: Final = re.compile(
@@ -137,6 +138,11 @@ def hint(ended: Ended) -> str:
 def too_large(ended: Ended) -> bool:
     """Whether git, or a program that it has started, has written a file to the limit of `Bounds.file_mib`."""
     return ended.code == 128 + FILE_SIGNAL or any(_LARGE.search(line) for line in ended.lines)
+
+
+def out_of_memory(ended: Ended) -> bool:
+    """Whether git has reached `Bounds.memory_mib`."""
+    return any(_MEMORY.search(line) for line in ended.lines)
 
 
 def damaged(ended: Ended) -> bool:

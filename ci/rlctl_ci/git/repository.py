@@ -16,7 +16,7 @@ from rlctl.images.builders.base import Ended
 from rlctl_ci.config.settings import Project
 from rlctl_ci.core.build_attempt import Job
 from rlctl_ci.core.errors import BuildStopped, CiError, Transient
-from rlctl_ci.git.plumbing import cause, damaged, environment, hint, too_large
+from rlctl_ci.git.plumbing import cause, damaged, environment, hint, out_of_memory, too_large
 from rlctl_ci.git.refs import fault, is_sha, slug
 from rlctl_ci.git.tars import lay
 from rlctl_ci.sandbox.locks import held
@@ -118,6 +118,8 @@ class Git:
             raise BuildStopped("source", said, hint="limits.source_mib in ci.yaml")
         if ended.code:
             said = f"{sha[:12]} could not be fetched: {cause(ended)}"
+            if out_of_memory(ended):
+                raise BuildStopped("source", said, hint=hint(ended))
             raise self._failed(bare, ended, Transient("fetch", said, hint=hint(ended)))
 
     def _count(self, bare: Path, job: Job) -> None:

@@ -27,8 +27,8 @@ MAX_LINE: Final = 8192
 GRACE_S: Final = 5
 _LOOK_S: Final = 0.2
 _STOPPED: Final = {code: number for number in keeper.STOP_SIGNALS for code in (-number, 128 + number)}
-"""Exit codes of a keeper that was ended, or whose program was -> the signal."""
-_NO_ROOM: Final = re.compile(r"(?!remote: ).*(No space left on device|Disk quota exceeded)")
+"""Exit codes of a keeper that was ended, or, above 0, whose program was -> the signal."""
+_NO_ROOM: Final = re.compile(r"(?!remote: |fatal: remote error).*(No space left on device|Disk quota exceeded)")
 """Words of a program that finds the disk of this machine full, not that of a server which it asks."""
 _KEPT: Final = ("PATH", "LANG", "LC_ALL", "SSL_CERT_FILE", "SSL_CERT_DIR", "BUILDAH_ISOLATION", "STORAGE_DRIVER",
                 "DOCKER_HOST", "XDG_RUNTIME_DIR")  # fmt: skip
@@ -67,6 +67,8 @@ class Programs:
     folder: Path | None = None
     whole: bool = True
     longest: int = MAX_LINE
+    runs_code: bool = False
+    """They run code of a commit, which may choose their exit code."""
 
     def __call__(
         self, argv: Sequence[str], say: Callable[[str], object] | None = None, *, out: Path | None = None,
@@ -112,7 +114,7 @@ class Programs:
                     process.stdin.close()
             lines = self._watch(process, argv[0], say)
             code = process.wait()
-            if code in _STOPPED:
+            if code in _STOPPED and (code < 0 or not self.runs_code):
                 raise Transient(ENDED, f"{argv[0]} was ended from outside, by signal {_STOPPED[code]}")
             return Ended(code, tuple(lines))
         finally:

@@ -8,7 +8,7 @@ from typing import Final
 from rlctl_ci.core.errors import WrongState
 from rlctl_ci.core.states import MAX_ATTEMPTS, TERMINAL, WAITING, State
 from rlctl_ci.store.deployments import Deployments
-from rlctl_ci.store.inbox import Inbox
+from rlctl_ci.store.inbox import SUPERSEDED, Inbox
 from rlctl_ci.store.records import Build, Push
 from rlctl_ci.store.rows import ACTIVE_STATES, LEASE_S, NEWEST_HEAD, UNDECIDED
 
@@ -110,7 +110,8 @@ class Queue(Inbox, Deployments):
     def retry_later(
         self, build: int, owner: str, why: str, *, spent: bool = True, at_once: bool = False
     ) -> bool:  # fmt: skip
-        """Return a build to the queue with a backoff; False: no attempt is left, and nothing is changed.
+        """Return a build to the queue with a backoff, or end it if that was asked for; False: no attempt is left, and
+        nothing is changed.
 
         Once its deployment has begun there are MAX_ATTEMPTS, as of those that are killed; before, a wait of
         RETRY_AFTER_S for each.
@@ -125,6 +126,10 @@ class Queue(Inbox, Deployments):
             tries = row["faults"] + 1 if waits else row["attempts"] - row["faults"]
             if spent and tries >= (len(RETRY_AFTER_S) + 1 if waits else MAX_ATTEMPTS):
                 return False
+            if row["cancel"] and not self._begun(db, build):
+                to: State = "superseded" if row["cancel"].startswith(SUPERSEDED) else "cancelled"
+                self._move(db, row, to, row["cancel"].removeprefix(SUPERSEDED))
+                return True
             pause_s = 0.0 if at_once else RETRY_AFTER_S[min(tries, len(RETRY_AFTER_S)) - 1]
             self._move(db, row, "interrupted", why)
             self._move(db, self._row(db, build), "queued", f"again in {pause_s:g} s: {why}")

@@ -45,7 +45,10 @@ def refuse(world: World, loaded: Loaded, probed: Probed) -> None:
     from rlctl.spec import Machine
     from rlctl.spec.problems.replay import too_large
 
-    large = too_large(loaded.spec, probed.shard_bytes, world.machine or Machine.here()) if probed.shard_bytes else None
+    large = None
+    if probed.shard_bytes:
+        machine = world.machine or Machine.here()
+        large = too_large(loaded.spec, probed.shard_bytes, machine, probed.draws_bytes)
     if faults := [*probed.faults, *([large] if large else [])]:
         raise SpecError([loaded.problem(fault) for fault in faults])
 
@@ -64,7 +67,7 @@ def asks_too_little(loaded: Loaded, probed: Probed | None) -> list[Fault]:
 
     if probed is None or not probed.shard_bytes or loaded.spec.target not in ON_CLUSTERS:
         return []
-    found = too_little(loaded.spec, probed.shard_bytes)
+    found = too_little(loaded.spec, probed.shard_bytes, probed.draws_bytes)
     return [found] if found else []
 
 

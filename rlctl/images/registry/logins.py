@@ -57,12 +57,9 @@ def _found(environ: Mapping[str, str]) -> Iterator[dict[str, Any]]:
             yield dict(json.loads(Path(place).read_bytes())["auths"])
 
 
-def passwords(path: Path) -> list[bytes]:
-    """Secrets in a file of logins, `auth` also decoded; none if it cannot be read."""
-    try:
-        logins = [one for one in json.loads(path.read_bytes())["auths"].values() if isinstance(one, dict)]
-    except (OSError, ValueError, KeyError, AttributeError, TypeError):
-        return []
+def passwords(environ: Mapping[str, str]) -> list[bytes]:
+    """Secrets of all logins that `logins` finds, `auth` also decoded."""
+    logins = [one for auths in _found(environ) for one in auths.values() if isinstance(one, dict)]
     found = [value.encode() for one in logins for key in _SECRETS if isinstance(value := one.get(key), str)]
     for one in logins:
         with suppress(ValueError, TypeError, KeyError):

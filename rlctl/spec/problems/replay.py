@@ -52,10 +52,14 @@ def volume_holds(spec: Spec, shard_bytes: int) -> str:
     return f"generations hold it: up to {size} of the volume, checkpoint.keep {keep} and one that is written"
 
 
-def _process_bytes(spec: Spec, shards: int) -> int:
-    """Bytes of a shard's process beside its arrays: an actor sends to one shard."""
+def _process_bytes(spec: Spec, shards: int, draws_bytes: int = 0) -> int:
+    """Bytes of a shard's process beside its arrays: an actor sends to one shard.
+
+    Args:
+        draws_bytes: of large draws, beyond those that PROCESS_BYTES has.
+    """
     actor = spec.roles.actor
-    return PROCESS_BYTES + CONNECTION_BYTES * -(-(actor.max_replicas or actor.replicas) // shards)
+    return PROCESS_BYTES + draws_bytes + CONNECTION_BYTES * -(-(actor.max_replicas or actor.replicas) // shards)
 
 
 def _reading(spec: Spec, shards: int) -> int:
@@ -64,11 +68,11 @@ def _reading(spec: Spec, shards: int) -> int:
     return READING_BYTES * replay.capacity // shards if replay.checkpoint == "full" else 0
 
 
-def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
+def too_large(spec: Spec, shard_bytes: int, machine: Machine, draws_bytes: int = 0) -> Fault | None:
     """The fault of a replay whose shards, all on one machine, need more memory than it has."""
     _, shards = _replay(spec)
     has = int(machine.memory_mib * 2**20)
-    needs, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards)
+    needs, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards, draws_bytes)
     if shards * (needs + beside) <= has:
         return None
     left = has / shards - beside
@@ -76,11 +80,11 @@ def too_large(spec: Spec, shard_bytes: int, machine: Machine) -> Fault | None:
     return Fault(("replay", "capacity"), message)
 
 
-def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
+def too_little(spec: Spec, shard_bytes: int, draws_bytes: int = 0) -> Fault | None:
     """The finding of a pod that asks for less memory than its shard needs."""
     replay = fields.normal(spec).roles.replay
     shards = _replay(spec)[1]
-    rows, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards)
+    rows, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards, draws_bytes)
     needs = rows + beside
     if replay is None or needs <= mebibytes(replay.memory) * 2**20:
         return None
@@ -92,14 +96,14 @@ def too_little(spec: Spec, shard_bytes: int) -> Fault | None:
     return Fault(("roles", "replay", "memory"), message)
 
 
-def shortage(spec: Spec, shard_bytes: int, left_bytes: float, shards: int) -> str:
+def shortage(spec: Spec, shard_bytes: int, left_bytes: float, shards: int, draws_bytes: int = 0) -> str:
     """Reason why a shard that has just begun does not fit into the memory that is left; "" where it does.
 
     Args:
         left_bytes: of the machine, or of the pod.
         shards: how many there are.
     """
-    needs, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards) - STARTED_BYTES
+    needs, beside = shard_bytes + _reading(spec, shards), _process_bytes(spec, shards, draws_bytes) - STARTED_BYTES
     if needs + beside <= left_bytes:
         return ""
     return (

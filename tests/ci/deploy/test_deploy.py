@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import resource
@@ -15,6 +16,7 @@ import pytest
 
 from rlctl import __version__
 from rlctl.backends.base import Check, RunState
+from rlctl.backends.files import reported
 from rlctl.backends.kubernetes.backend import KubernetesBackend
 from rlctl.backends.kubernetes.run_state.lock import LockHolder
 from rlctl.errors import BackendUnreachable, Conflict, Locked, Problem, RlctlError, SpecError
@@ -251,6 +253,16 @@ def test_a_command_of_a_person_is_waited_for_and_then_left_for_later(cluster: Pr
         doing.apply(step(cluster), folder, made(cluster, tmp_path))
     assert error.value.code == "locked"
     assert cluster.state() == before
+
+
+def test_a_full_disk_of_the_target_is_told_as_such(target: Target) -> None:
+    def full(run: str) -> Any:
+        with reported("cannot look"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    target.backend.find = full  # type: ignore[method-assign]
+    asked = {"verb": "look", "project": acting(target).project.model_dump(mode="json")}
+    assert handle(asked, print, target.backend)["error"]["full"]
 
 
 def test_a_target_that_is_away_before_the_first_write_is_told_as_such(target: Target, tmp_path: Path) -> None:

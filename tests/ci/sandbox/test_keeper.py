@@ -126,6 +126,8 @@ def test_how_a_program_has_ended_is_told(tmp_path: Path) -> None:
     for whom in ("getpid", "getppid"):  # the program, and its keeper: a service manager signals all of a service
         with pytest.raises(Transient, match="ended from outside, by signal 15"):
             run([sys.executable, "-c", f"import os, time; os.kill(os.{whom}(), 15); time.sleep(60)"])
+    theirs = Programs({"PATH": os.environ["PATH"]}, Bounds(60.0), runs_code=True)
+    assert theirs([sys.executable, "-c", "raise SystemExit(143)"]).code == 143, "a commit cannot have itself built anew"
     with pytest.raises(BackendUnreachable, match="none-such cannot be started"):
         run(["none-such"])
 

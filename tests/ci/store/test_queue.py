@@ -229,6 +229,9 @@ def test_a_waiting_build_is_cancelled_at_once_and_one_under_way_is_asked(service
     service.claim()
     assert service.queue.cancel(under_way, "stop it") == "fetching"
     assert service.queue.beat(under_way, service.owner) == "stop it"
+    assert service.queue.retry_later(under_way, service.owner, "the forge is away")
+    ended = service.reading.build(under_way)
+    assert (ended.state, ended.reason) == ("cancelled", "stop it"), "not after the wait"
 
 
 def test_a_locked_database_is_told_and_nothing_is_acknowledged(

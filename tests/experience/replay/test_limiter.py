@@ -212,6 +212,40 @@ def test_rows_in_place_of_lost_ones_pay_for_no_draws_also_where_they_are_lost_ag
     assert limit.sampled == 8 * 900, "what the rows of before had paid"
 
 
+@pytest.mark.parametrize("ahead", [0, 8, 60])
+def test_what_is_missing_may_always_be_inserted_however_far_inserting_was_ahead(ahead: int) -> None:
+    limit = SampleLimit(8.0, 100)
+    limit.hear(0, ShardCounts("a", 1000 + ahead, 7200))
+    limit.hear(1, ShardCounts("b", 30, 0))
+    limit.refill(30)
+    limit.hear(0, ShardCounts("c", 0, 0))
+    assert limit.missing == 70
+    assert limit.may_insert({0: 1}, 80)[0] >= 70
+    limit.change(16.0, 100)
+    assert limit.missing == 70
+    assert limit.may_insert({0: 1}, 80)[0] >= 70
+    limit.hear(0, ShardCounts("c", 70, 0))
+    assert limit.may_sample(), "by the new ratio neither side has to catch up"
+    assert limit.samples_per_insert == 16
+
+
+def test_shards_that_answer_later_and_have_rows_end_the_wait() -> None:
+    limit = SampleLimit(8.0, 100)
+    for shard in range(2):
+        limit.hear(shard, ShardCounts("a", 500, 3600))
+    paid = limit.samples_per_insert
+    limit.refill(60)  # of shard 0, which is restored with these; the other one is silent
+    limit.hear(0, ShardCounts("b", 500, 3600, began_inserted=500, began_sampled=3600))
+    assert (limit.missing, limit.samples_per_insert) == (40, paid)
+    limit.relax(60)
+    assert limit.missing == 40
+    limit.relax(90)
+    assert limit.missing == 10
+    limit.relax(500)
+    assert limit.missing == 0
+    assert limit.may_sample() == (limit.sampled <= 8 * 900)
+
+
 def test_a_larger_start_holds_draws_where_less_is_stored() -> None:
     limit = SampleLimit(8.0, 100)
     limit.hear(0, ShardCounts("a", 300, 1600))

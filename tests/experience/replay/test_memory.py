@@ -10,7 +10,14 @@ from rlctl.spec import fields
 from rlctl.spec.algorithms import Replayed
 from rlctl.spec.schema import Spec
 from rlctl_agents import algorithms
-from rlctl_agents.experience.replay.memory import DRAWS_BYTES, shard_bytes, shard_capacity, shard_settings, stored
+from rlctl_agents.experience.replay.memory import (
+    DRAWS_BYTES,
+    draws_bytes,
+    shard_bytes,
+    shard_capacity,
+    shard_settings,
+    stored,
+)
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.roles.replay import require_memory
 from rlctl_agents.runtime.process import UserFault
@@ -77,6 +84,9 @@ def test_large_draws_count() -> None:
         one = spec("dqn", algorithm={"name": "dqn", "batch_size": size}, replay={"capacity": 1000})
         config = one.policy("main").algorithm
         assert isinstance(config, Replayed)
-        told.append(shard_bytes(one, config, Spaces(FRAMES, Discrete(3))))
+        told.append(draws_bytes(config, stored(config, one.policy("main").model, Spaces(FRAMES, Discrete(3)))))
     frames = 2 * 4 * 84 * 84  # of a decision, and of the one at which its outcome ends
-    assert told[1] - told[0] == pytest.approx(2 * 8192 * frames - DRAWS_BYTES, rel=0.01)
+    assert told == [0, pytest.approx(2 * 8192 * frames - DRAWS_BYTES, rel=0.01)]
+    require_memory(one, 2**30, 2**31, 1)
+    with pytest.raises(UserFault, match=r"1\.0Gi; 2\.0Gi of memory is left here for one and its process; .* 760 would"):
+        require_memory(one, 2**30, 2**31, 1, told[1])

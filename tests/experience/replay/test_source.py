@@ -147,6 +147,31 @@ def test_shards_that_hold_enough_go_on_where_one_of_them_comes_back_empty() -> N
     assert whose(run.drawer.draw(16)) == {0: 16}
 
 
+def test_a_shard_that_is_filled_again_while_the_other_is_dead_takes_what_it_lacks_beyond_its_share() -> None:
+    run = Run(2, starts=120, ratio=8.0)
+    for _ in range(30):
+        for place in run.places:
+            place.feed(20)
+        run.drawer.draw(16)
+    run.places[1].alive = False
+    run.places[0].alive = False
+    run.drawer.draw(16)
+    run.places[0].start()
+    drawn = 0
+    for _ in range(40):
+        run.places[0].feed(20)
+        run.now += 0.5
+        drawn += run.drawer.draw(16) is not None
+    assert drawn > 0
+    run.places[1].alive = True
+    seen = set[int]()
+    for _ in range(20):
+        run.now += AGAIN_S
+        run.places[0].feed(20)
+        seen |= whose(run.drawer.draw(16) or []).keys()
+    assert seen == {0, 1}
+
+
 def test_two_learners_of_the_same_shards_hold_the_ratio_together_and_each_step_is_counted_once() -> None:
     run = Run(2, starts=200, ratio=4.0, columns=4000)
     one = run.drawer

@@ -375,29 +375,6 @@ def newest_limit(raw: RawSender) -> int:
     return limit
 
 
-def test_a_small_block_does_not_excuse_credit_that_was_held_for_a_large_one(
-    wire: Wire, address: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    clock, large = Clock(), {"want": 1, "block_rows": 8 * ROWS}
-    receiver = make_receiver(wire, address, budget_rows=8 * ROWS, clock=clock)
-    holder, waiter = RawSender(wire, address, "holder"), RawSender(wire, address, "waiter")
-    assert holder.greet(receiver, **large).limit == 8 * ROWS
-    alive(receiver, clock, HELD_S + 1.0, waiter, holder, **large)
-    holder.say(holder.block(0, want=1))
-    segments: list[SegmentBlock] = []
-    until(lambda: segments, lambda: segments.extend(receiver.poll(0.001)))
-    receiver.settle(segments[0], "consumed")
-    now = {"sequence": 1, "produced": ROWS, "sent": ROWS, **large}
-    alive(receiver, clock, FORGET_AFTER_S + 1.0, holder, grant=2, **now)  # and the other is gone
-    assert newest_limit(holder) in (-1, 9 * ROWS)
-    assert receiver.outstanding == 8 * ROWS
-    for _ in range(round(HELD_S) + 2):
-        alive(receiver, clock, 1.0, holder, grant=3, **now)
-        waiter.say(waiter.hello(**large))
-        waiter.hear(receiver)
-    assert "sender holder uses no credit" in caplog.text
-
-
 def test_credit_for_a_far_larger_block_is_recalled_as_soon_as_another_waits(wire: Wire, address: str) -> None:
     clock = Clock()
     receiver = make_receiver(wire, address, budget_rows=9 * ROWS, clock=clock)

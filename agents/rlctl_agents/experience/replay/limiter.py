@@ -64,6 +64,7 @@ class SampleLimit:
         self._ratio, self._starts, self._slack = ratio, starts, slack
         self._known: dict[int, ShardCounts] = {}
         self._unpaid = self._begins = starts  # inserted rows that pay for no draws; those at which draws begin
+        self._refills = False  # draws wait for the second time or later
         self.inserted = self.steps = 0
         """Rows over all shards, dead ones included, and agent steps among them."""
         self.sampled = 0.0
@@ -90,7 +91,7 @@ class SampleLimit:
             more = starts - self._starts if self.missing or starts > self.inserted else 0
             self._begins, self._unpaid = self._begins + more, self._unpaid + more
             self._ratio, self._starts = ratio, starts
-            self.sampled = ratio * self._paid
+            self.sampled = ratio * self._pays
 
     def refill(self, stored: int) -> None:
         """Hold draws until `starts` rows are stored again; before the first rows of a restarted shard are counted.
@@ -100,7 +101,18 @@ class SampleLimit:
         """
         begins = self.inserted + self._starts - stored
         if (more := begins - max(self._begins, self.inserted)) > 0:
-            self._begins, self._unpaid = begins, self._unpaid + more
+            self._begins, self._unpaid, self._refills = begins, self._unpaid + more, True
+
+    def relax(self, stored: int) -> None:
+        """Hold draws no longer than until `starts` rows are stored: shards that were silent answer, and have some.
+
+        Args:
+            stored: rows of all live shards.
+        """
+        less = self._begins - max(self.inserted, self.inserted + self._starts - stored)
+        self._refills = self._refills and self.missing > 0
+        if self._refills and less > 0:
+            self._begins, self._unpaid = self._begins - less, self._unpaid - less
 
     @property
     def missing(self) -> int:
@@ -110,12 +122,18 @@ class SampleLimit:
     @property
     def samples_per_insert(self) -> float | None:
         """Rows drawn for each inserted one that pays for draws; None: there is none yet."""
-        return self.sampled / self._paid if self._paid else None
+        pays = self._pays  # once: another thread may change it
+        return self.sampled / pays if pays else None
 
     @property
     def _paid(self) -> int:
-        """Inserted rows that pay for draws."""
+        """Inserted rows that pay for draws now."""
         return max(0, self.inserted - self._unpaid)
+
+    @property
+    def _pays(self) -> int:
+        """Inserted rows that pay for draws, once none is missing."""
+        return max(0, max(self.inserted, self._begins) - self._unpaid)
 
     def may_sample(self) -> bool:
         """True if a draw may begin."""
@@ -137,7 +155,8 @@ class SampleLimit:
         if not self._ratio:
             return {}
         left = max(0.0, self._unpaid + (self.sampled + self._slack * rows) / self._ratio - self.inserted)
-        left = left if drawable else max(left, 1.0)
+        # a missing row is granted also where inserting was ahead by a block
+        left = max(left, self.missing, 0.0 if drawable else 1.0)
         whole = sum(live.values())
         return {
             shard: self._known[shard].inserted + int(left * weight / whole) + (left > 0)

@@ -54,7 +54,7 @@ def shard_settings(config: Replayed) -> ReplaySettings:
 
 
 def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces, schema: Schema | None = None) -> int:
-    """Bytes of the arrays of one shard, and of its draws where they are large.
+    """Bytes of the arrays of one shard.
 
     Args:
         spec: the whole spec, in its normal form.
@@ -62,7 +62,7 @@ def shard_bytes(spec: Spec, config: Replayed, spaces: Spaces, schema: Schema | N
         schema: of a class of the user's own; None: that of the algorithm.
     """
     schema = schema or stored(config, spec.policy(spec.policy_names[0]).model, spaces)
-    return Shard.bytes_for(schema, shard_settings(config), shard_capacity(spec)) + draws_bytes(config, schema)
+    return Shard.bytes_for(schema, shard_settings(config), shard_capacity(spec))
 
 
 def draws_bytes(config: Replayed, schema: Schema) -> int:

@@ -283,6 +283,8 @@ class Drawer:
         shards = self.shards
         for index, drawn, _ in shards.look():
             self._hear(index, drawn)
+        if self.limit is not None:
+            self.limit.relax(sum(one.rows for one in shards.live.values()))
         ready = self.limit is not None and self.limit.may_sample()
         if not ready or not any(one.mass > 0 for one in shards.live.values()):
             self._ask(dict.fromkeys(shards.live, 0), units)

@@ -225,6 +225,8 @@ class Evaluations:
             if second[0].mean > selection.better_than(self._mode):
                 self._choose(*second)
         self.settle()
+        if done.confirms:
+            selection.tidy(self._playing)
 
     def _choose(self, done: Evaluation, result: EvalResult) -> None:
         """Make a model the best one, if its evaluator has had it kept."""
@@ -267,8 +269,8 @@ class Evaluations:
 
     def _wanted(self) -> list[RequestedEvaluation]:
         """Evaluations to be played whatever the cadence, the most urgent first."""
-        mode, confirming = self._mode, self._confirming
-        found = [] if confirming is None or self._quotas.not_loaded[confirming] >= LOADS else [confirming]
+        mode, confirming = self._mode, self._confirms
+        found = [] if confirming is None else [confirming]
         if self._last is not None:
             both = [RequestedEvaluation(self._last, mode), RequestedEvaluation(self._last, OTHER[mode])]
             left = [one for one in both if (one.ref, one.mode) not in self._measured]
@@ -289,6 +291,12 @@ class Evaluations:
             else RequestedEvaluation(candidate.ref, self._mode, confirms=True)
         )
 
+    @property
+    def _confirms(self) -> RequestedEvaluation | None:
+        """The same, unless no evaluator could load the model."""
+        wanted = self._confirming
+        return None if wanted is None or self._quotas.not_loaded[wanted] >= LOADS else wanted
+
     def _tell_unloadable(self) -> None:
         """Report once that a model could not be confirmed, because no evaluator could load it."""
         wanted = self._confirming
@@ -306,7 +314,7 @@ class Evaluations:
     def _quota(self, wanted: RequestedEvaluation, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
         above = self.selection.better_than(wanted.mode) if chosen else math.inf
-        if chosen and self._confirming is not None:
+        if chosen and self._confirms is not None:
             above = -math.inf  # the best one may turn out to have been lucky
         evaluation, every = self._settings().evaluation, self._settings().evaluation.video_every
         rare = wanted.confirms or wanted.ref == self._last

@@ -135,7 +135,7 @@ class Selection:
             raise ValueError(f"{policy} cannot be read: {error}") from error
         digest = hashlib.sha256(data).hexdigest()
         self._put("best", Selected(policy=policy, tensors=described.tensors, sha256=digest, evaluation=evaluation))
-        self._tidy(playing)
+        self.tidy(playing)
 
     def measured_again(self, evaluation: Evaluation) -> None:
         """Attach a further evaluation to a selected model: its mean on fresh seeds, or that of the other mode."""
@@ -161,7 +161,7 @@ class Selection:
         for name in list(self._unstored):
             self._put(name, self.models[name])
         if self.failure:
-            self._tidy(playing)
+            self.tidy(playing)
 
     def _put(self, name: Name, selected: Selected) -> None:
         self.models[name] = selected
@@ -175,7 +175,7 @@ class Selection:
         if self._state.save(_file(self._folder, name), data, durable=True):
             self._unstored.discard(name)
 
-    def _tidy(self, playing: Collection[ModelRef]) -> None:
+    def tidy(self, playing: Collection[ModelRef]) -> None:
         """Remove models that neither file names and that are not just being written."""
         try:
             there = {path.name for path in self._folder.iterdir()}

@@ -127,7 +127,8 @@ class ExperienceSpec:
         """Resume the agreement that another manager stored, if a process lives that carries it."""
         self._carriers = {boot: name for boot, name in stored.carriers.items() if self._alive(boot)}
         if stored.agreed is not None and self._carriers:
-            self._agreed, self._whole, self._outdated = stored.agreed, stored.whole, set(stored.outdated)
+            self._agreed, self._whole = stored.agreed, stored.whole
+            self._outdated = {boot for boot in stored.outdated if self._alive(boot)}
             self._figures = figure_names(stored.agreed.spaces.action)
 
     def _replace_schema(self, boot: str, name: str, wanted: Experience) -> bool:

@@ -45,9 +45,8 @@ HELD_S = 60.0
 """Seconds after which credit that is not used, while other senders wait for some, is recalled; at once where a
 block is far larger than those of the others."""
 BARRED_S = 60.0
-"""Seconds without credit for a sender that, since it sent the rows of its largest block, has held credit unused for so
-long, or has not acknowledged a recall, for the second time; doubled each further time. Once is free: a simulator may be
-that slow."""
+"""Seconds without credit for a sender that, since its last block, has held credit unused for so long, or has not
+acknowledged a recall, for the second time; doubled each further time. Once is free: a simulator may be that slow."""
 QUIET_S = 1.0
 """Seconds without a block after which one that is far larger than those of the others may have credit."""
 _MALFORMED = frozenset(
@@ -71,10 +70,9 @@ class _Sender:
         self.ticket = ""  # the newest valid one, and when it was made
         self.leased_s = 0
         self.heard = 0.0
-        self.rows = 0  # received since `used`
-        self.used = 0.0  # the rows of its largest block had come, or it held no credit
+        self.used = 0.0  # a block came, or it held no credit
         self.recalled = (0, 0.0)  # number of the recall that it has not acknowledged, and since when
-        self.offences = 0  # times that it held credit unused, or heeded no recall, since it used some
+        self.offences = 0  # times that it held credit unused, or heeded no recall, since its last block
         self.barred_until = 0.0  # it gets no credit until then
 
 
@@ -437,11 +435,8 @@ class ExperienceReceiver:
             else:
                 account.queued += rows
         sender.sequence = block.sequence + 1
-        sender.heard = self._came = now
-        sender.rows += rows
-        if sender.rows >= peer.block_rows:  # the rest of a large block would be held for ever by ever smaller ones
-            sender.rows, sender.used = 0, now
-            sender.offences, sender.barred_until = 0, 0.0
+        sender.heard = sender.used = self._came = now
+        sender.offences, sender.barred_until = 0, 0.0
         self._live[block.boot] = sender
         self._credits.hear(peer, sent=block.sent, want=block.want, grant=block.grant)
         if fault:

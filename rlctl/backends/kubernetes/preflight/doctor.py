@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -205,19 +205,21 @@ def _classes(api: Api) -> Iterator[Check]:
     else:
         names = ", ".join(f"{each.name} ({each.product})" for each in found)
         text = f"no storage class shares between nodes: {names}" if found else "the cluster has no storage class"
-        if claims := _shared_claims(api):
+        if claims := _shared_claims(api, alone={each.name for each in found}):
             yield Check("storage", "ok", f"{text}; claims that do, for storage.claim: {', '.join(claims)}")
         else:
             yield Check("storage", "problem", text, again)
 
 
-def _shared_claims(api: Api) -> list[str]:
-    """Names of the namespace's bound claims that several nodes can mount for writing."""
+def _shared_claims(api: Api, alone: Set[str]) -> list[str]:
+    """Names of the namespace's bound claims that several nodes can mount for writing, without those of classes that do
+    not share: a provisioner of these may bind such a claim all the same."""
     return [
         name_of(claim)
         for claim in api.list("PersistentVolumeClaim").items
         if (claim.get("status") or {}).get("phase") == "Bound"
         and "ReadWriteMany" in ((claim.get("spec") or {}).get("accessModes") or ())
+        and (claim.get("spec") or {}).get("storageClassName") not in alone
     ]
 
 
