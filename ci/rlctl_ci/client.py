@@ -48,15 +48,13 @@ class Client:
         Raises:
             UsageError: the token cannot be read.
         """
-        usual = state_home() / "ci" / "token"
-        address = usual.with_name(ADDRESS_FILE)
-        known = address.read_text().strip() if address.is_file() else ""
+        usual, known = _own_service()
         where = (url or environ.get("RLCTL_CI_URL") or known or DEFAULT_URL).rstrip("/")
         if urllib.parse.urlsplit(where).scheme not in ("http", "https"):
             raise UsageError(f"{where} is no address of a service", hint="--url https://ci.example.org")
         named = token_file or (Path(environ["RLCTL_CI_TOKEN_FILE"]) if environ.get("RLCTL_CI_TOKEN_FILE") else None)
         withheld = ""
-        if named is None and usual.is_file():
+        if named is None and usual is not None:
             if where == known:
                 named = usual
             else:
@@ -165,3 +163,13 @@ class Client:
         if status in (400, 404):
             return UsageError(message, hint=hint)
         return BackendUnreachable(f"{self.url}: {message}", hint=hint)
+
+
+def _own_service() -> tuple[Path | None, str]:
+    """Token file of this user's service, and the address that it is for; None and "" where there is none."""
+    try:
+        token = state_home() / "ci" / "token"
+        address = token.with_name(ADDRESS_FILE)
+        return token if token.is_file() else None, address.read_text().strip() if address.is_file() else ""
+    except (OSError, UsageError):  # no home, or one that may not be entered
+        return None, ""

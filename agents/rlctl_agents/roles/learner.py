@@ -20,7 +20,7 @@ from rlctl.spec.layout import Layout
 from rlctl_agents import algorithms
 from rlctl_agents.acting.bootstrap import make_algorithm, seed_torch
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError, Batch
-from rlctl_agents.checkpoint.parts import PartError
+from rlctl_agents.checkpoint.parts import WAY_OUT, PartError
 from rlctl_agents.checkpoint.policy import PolicyFile, describe, pack_policy
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.experience.batching import LockStepError
@@ -548,6 +548,8 @@ def go_on(checkpoints: Path, generations: Iterable[Generation], restore: Callabl
 
     try:
         return resume(checkpoints, generations, checked)
+    except PartError as error:
+        raise PartError(f"{error}; {WAY_OUT}") from error
     except NothingReadable as error:
         if refused:
             raise UserFault(f"{error}, or undo what has changed its observations, actions or network") from error

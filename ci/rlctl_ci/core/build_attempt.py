@@ -199,7 +199,7 @@ class BuildAttempt:
                         raise full from None
                     raise
             except ShuttingDown as error:
-                self.queue.retry_later(build.id, self.owner, error.message, spent=False, at_once=True)
+                self.queue.retry_later(build.id, self.owner, error.message, spent=False, pause_s=0.0)
                 raise
             except (LostLease, Busy):  # Busy: the lease expires, and another attempt resumes from what is stored
                 raise

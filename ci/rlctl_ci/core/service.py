@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote
 
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.registry.logins import passwords
@@ -41,6 +41,8 @@ MAX_NOTE: Final = 8000
 AWAY_S: Final = 30.0
 """Seconds between attempts at a rollback whose target is unreachable."""
 LOCK_WITHIN_S: Final = 2.0
+_DISK_S: Final = 60.0
+"""Seconds until a build that has met a full disk is tried again."""
 
 
 class Service:
@@ -248,7 +250,9 @@ class Service:
         if project.git_key_file is not None and project.git_key_file.is_file():
             hidden += [line for line in project.git_key_file.read_bytes().splitlines() if len(line) >= 12]
         hidden += passwords(project.logins(os.environ))
-        hidden += [(urlsplit(os.environ.get(name, "")).password or "").encode() for name in PROXIES]
+        for proxy in filter(None, map(os.environ.get, PROXIES)):
+            password = proxy.rpartition("@")[0].rpartition(":")[2]
+            hidden += [password.encode(), unquote(password).encode()]
         return Masker(hidden)
 
     def masker_now(self, name: str, project: Project) -> Masker:
@@ -337,7 +341,7 @@ class Service:
         except OSError as error:  # a full disk, say: it costs no attempt, and says nothing about the commit
             why = f"the disk: {error.strerror or error}"
             with suppress(LostLease):
-                self.queue.retry_later(build.id, build.lease_owner, why, spent=False)
+                self.queue.retry_later(build.id, build.lease_owner, why, spent=False, pause_s=_DISK_S)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -56,7 +56,10 @@ class Child:
         return str(self._ask(job, {"verb": "verify", "baseline": dict(deploy.baseline)}, redeployed))
 
     def undo(self, job: Job, deploy: Deploy) -> int:
-        return int(self._ask(job, {"verb": "undo", "step": _step(job, deploy), "baseline": dict(deploy.baseline)}))
+        try:
+            return int(self._ask(job, {"verb": "undo", "step": _step(job, deploy), "baseline": dict(deploy.baseline)}))
+        except OSError as error:  # no room: the rollback stays due
+            raise BackendUnreachable(error.strerror or str(error)) from error
 
     def _ask(self, job: Job, request: Mapping[str, Any], redeployed: Callable[[], object] = lambda: None) -> Any:
         rules = self.project.verify

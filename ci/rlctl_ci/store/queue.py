@@ -108,7 +108,7 @@ class Queue(Inbox, Deployments):
                 self._another(db, row["project"], Push(row["ref"], head), row["recipe"], "poll")
 
     def retry_later(
-        self, build: int, owner: str, why: str, *, spent: bool = True, at_once: bool = False
+        self, build: int, owner: str, why: str, *, spent: bool = True, pause_s: float | None = None
     ) -> bool:  # fmt: skip
         """Return a build to the queue with a backoff, or end it if that was asked for; False: no attempt is left, and
         nothing is changed.
@@ -118,7 +118,7 @@ class Queue(Inbox, Deployments):
 
         Args:
             spent: whether this attempt counts; False: it only had to wait.
-            at_once: without a pause.
+            pause_s: the wait; None: the backoff.
         """
         with self.database.write() as db:
             row = self._mine(db, build, owner)
@@ -130,7 +130,8 @@ class Queue(Inbox, Deployments):
                 to: State = "superseded" if row["cancel"].startswith(SUPERSEDED) else "cancelled"
                 self._move(db, row, to, row["cancel"].removeprefix(SUPERSEDED))
                 return True
-            pause_s = 0.0 if at_once else RETRY_AFTER_S[min(tries, len(RETRY_AFTER_S)) - 1]
+            if pause_s is None:
+                pause_s = RETRY_AFTER_S[min(tries, len(RETRY_AFTER_S)) - 1]
             self._move(db, row, "interrupted", why)
             self._move(db, self._row(db, build), "queued", f"again in {pause_s:g} s: {why}")
             db.execute(

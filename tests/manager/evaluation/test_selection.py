@@ -135,6 +135,19 @@ def test_of_two_evaluators_the_one_beside_a_lucky_model_loses_no_better_one(run:
     assert kept(run) == {20}
 
 
+def test_a_model_that_is_confirmed_is_not_given_up_for_one_that_was_lucky_beside_it(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    confirmation = told(run)
+    run.join("evaluator", JUDGE + 10, 1)
+    run.time.now += 10
+    assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), 8.0, 8.0).ok
+    assert play(run, confirmation, 6.0, 6.0).ok
+    run.manager.turn()
+    assert stored(run, "goal") == stored(run, "best") == (10, 6)
+    assert kept(run) == {10}
+    assert run.manager.state.progress.met is not None
+
+
 def test_best_is_the_highest_mean_in_the_mode_that_counts_and_of_equal_ones_the_first(run: Run) -> None:
     for version, returns in ((10, (1.0, 1.0)), (20, (3.0, 3.0)), (30, (2.0, 4.0)), (40, (0.0, 0.0))):
         evaluate(run, version, *returns)
@@ -291,6 +304,9 @@ def test_a_model_that_no_evaluator_can_load_does_not_hold_up_the_others(run: Run
         run.time.now += LOAD_S
     assert play(run, told(run), 3.0, 3.0).ok
     assert kept(run) == {10}, "no model that is not better is kept then"
+    run.time.now += 10
+    assert play(run, order_evaluation(run, 30), 9.0, 9.0).ok
+    assert told(run).seats == {0: ref(30)}, "one that has reached the goal takes its place, also with the same mean"
     assert said(run, "not_confirmed") == ["version 10 is not confirmed: no evaluator could load it; the run goes on"]
 
 

@@ -72,7 +72,7 @@ class SampleLimit:
     def hear(self, shard: int, counts: ShardCounts) -> None:
         """Count a shard's inserted and sampled rows since its last report, or since its start: with restored rows in
         its first report, without them after a restart of a known shard."""
-        known, paid = self._known.get(shard), self._paid
+        known, pays = self._known.get(shard), self._pays
         if first := known is None:
             known = ShardCounts(counts.boot, 0, 0)
         elif known.boot != counts.boot:
@@ -80,7 +80,7 @@ class SampleLimit:
         self.inserted += max(0, counts.inserted - known.inserted)
         self.steps += max(0, counts.steps - known.steps)
         if first and counts.sampled and self._ratio:  # an earlier learner has drawn from it
-            self.sampled += self._ratio * (self._paid - paid)
+            self.sampled += self._ratio * (self._pays - pays)
         else:
             self.sampled += max(0, counts.sampled - known.sampled)
         self._known[shard] = counts

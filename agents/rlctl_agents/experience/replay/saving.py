@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from rlctl_agents.checkpoint.parts import SHARD, Corrupt, PartError, StateError, name_of, remove_leftovers
+from rlctl_agents.checkpoint.parts import SHARD, WAY_OUT, Corrupt, PartError, StateError, name_of, remove_leftovers
 from rlctl_agents.experience.replay.server import SharedShard
 from rlctl_agents.types.control import Contribute, Generation, Reply
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -146,6 +146,8 @@ def restore_newest(
                     continue
                 log.error("%s of generation %d cannot be used, trying an older one: %s", part, generation.number, error)
                 continue
+            except PartError as error:
+                raise PartError(f"{error}; {WAY_OUT}") from error
             left.add(part)
             log.info("restored %s of generation %d: %d rows", part, generation.number, rows)
         if wanted and wanted <= left:

@@ -209,7 +209,7 @@ class Evaluations:
         before = selection.candidate(goal, self._mode)
         if done.confirms or done.mode != self._mode:
             selection.measured_again(done)
-        elif done.seats == 1 and done.mean > selection.better_than(done.mode):
+        elif done.seats == 1 and done.mean > self._better_than(done.mode):
             self._choose(done, result)
         elif before is not None and result.kept and (self._second is None or done.mean > self._second[0].mean):
             self._second = done, result
@@ -220,13 +220,20 @@ class Evaluations:
                 f"{before.mean:.4g}; the run goes on"
             )
             self._events.add("not_confirmed", text, version=version, mean=done.mean)
-        if done.confirms and self._second is not None:
-            second, self._second = self._second, None
-            if second[0].mean > selection.better_than(self._mode):
-                self._choose(*second)
         self.settle()
         if done.confirms:
+            second, self._second = self._second, None
+            if second is not None and self.goal is None and second[0].mean > selection.better_than(self._mode):
+                self._choose(*second)
             selection.tidy(self._playing)
+
+    def _better_than(self, mode: Mode) -> float:
+        """Mean above which a model becomes the best one: that of the best, or just below the goal where the best has
+        reached it and cannot be confirmed, as no evaluator could load it."""
+        goal = self._settings().stop.eval_return
+        if goal is not None and self._confirming is not None and self._confirms is None:
+            return math.nextafter(goal, -math.inf)
+        return self.selection.better_than(mode)
 
     def _choose(self, done: Evaluation, result: EvalResult) -> None:
         """Make a model the best one, if its evaluator has had it kept."""
@@ -313,7 +320,7 @@ class Evaluations:
 
     def _quota(self, wanted: RequestedEvaluation, seats: int) -> Quota:
         chosen = seats == 1 and wanted.mode == self._mode and not wanted.confirms
-        above = self.selection.better_than(wanted.mode) if chosen else math.inf
+        above = self._better_than(wanted.mode) if chosen else math.inf
         if chosen and self._confirms is not None:
             above = -math.inf  # the best one may turn out to have been lucky
         evaluation, every = self._settings().evaluation, self._settings().evaluation.video_every
