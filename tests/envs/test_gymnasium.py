@@ -1,7 +1,7 @@
 """Gymnasium environments through our door."""
 
 import sys
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
@@ -55,6 +55,12 @@ class Worded(gymnasium.Env[Any, Any]):
 def integers() -> Any:
     env: Any = Faulty()
     env.action_space = gymnasium.spaces.Box(0, 5, (2,), np.int64)
+    return env
+
+
+def alone() -> Any:
+    env: Any = Worded()
+    env.observation_space = gymnasium.spaces.Text(5)
     return env
 
 
@@ -269,6 +275,7 @@ def test_large_finite_numbers_are_no_fault() -> None:
             f"{HERE}:Worded",
             r"obs.text: the space Text\(1, 5.*is not supported; leave it out by the wrapper Filter.* but text",
         ),
+        (f"{HERE}:alone", r"obs: the space Text\(1, 5.*is not supported; wrap the environment"),
         (f"{HERE}:integers", "action: Box.*is a Box of int64; use Discrete or MultiDiscrete for such actions"),
     ],
 )
@@ -307,3 +314,27 @@ def test_a_registered_id_of_a_module_of_ones_own() -> None:
     answered: Arrays = {"action": np.zeros((1, 2), np.int64)}
     assert [bool(env.step(np.arange(1), answered).truncated[0]) for _ in range(3)] == [False, False, True]
     gymnasium.registry.pop("TinyClock-v0")
+
+
+class Leaves(Faulty):
+    """Ends the process of the actor, as some simulators do, and fails when it is closed."""
+
+    closed: ClassVar[list[int]] = []
+
+    def step(self, action: Any) -> Any:
+        sys.exit("no licence")
+
+    def close(self) -> None:
+        self.closed.append(id(self))
+        raise RuntimeError("it hangs")
+
+
+def test_an_environment_that_leaves_is_told_as_one_that_raises_and_all_are_closed() -> None:
+    env = envs.make(f"{HERE}:Leaves", envs=2, seeds=[0, 1])
+    decisions = env.reset()
+    with pytest.raises(EnvError, match="step raised SystemExit: no licence"):
+        env.step(decisions.slot, {"action": np.zeros(2, np.int64)})
+    Leaves.closed.clear()
+    with pytest.raises(RuntimeError, match="it hangs"):
+        env.close()
+    assert len(Leaves.closed) == 2

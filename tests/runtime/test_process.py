@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -194,6 +196,18 @@ def test_signals_are_as_before_when_the_role_has_ended() -> None:
     with Signals(threading.Event()):
         pass
     assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.mark.processes
+def test_a_process_that_an_environment_forks_has_signals_of_its_own() -> None:
+    stop = threading.Event()
+    with Signals(stop):
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        child.terminate()
+        child.join(30)
+        assert child.exitcode == -signal.SIGTERM
+        assert not stop.wait(0.2)
 
 
 @pytest.mark.processes

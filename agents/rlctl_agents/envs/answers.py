@@ -72,7 +72,7 @@ def scalars_fault(answer: Any) -> str:
     return f"step returned reward {reprlib.repr(reward)}; Gymnasium wants one number: return a float"
 
 
-def raised(verb: str, env: Any, error: Exception) -> str:
+def raised(verb: str, env: Any, error: BaseException) -> str:
     """Message for an exception of `reset`, `step` or `render`.
 
     Args:

@@ -29,8 +29,11 @@ from rlctl_agents.types.spaces import (
 )
 
 
-def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | None:
+def fault(decisions: Decisions, spaces: Spaces, envs: int, *, all_wait: bool = True) -> tuple[str, int] | None:
     """Fault in one answer of an environment, by that answer alone.
+
+    Args:
+        all_wait: False for vectors that answer with the new episodes alone where some have ended.
 
     Returns:
         The fault in words and the number of its environment; None when there is none.
@@ -45,7 +48,7 @@ def fault(decisions: Decisions, spaces: Spaces, envs: int) -> tuple[str, int] | 
         return f"slots must be from 0 to {envs * spaces.seats - 1}, got {slot.tolist()}", 0
     env = slot // spaces.seats
     # they ascend; finding the missing ones takes ten times as long
-    if 1 + np.count_nonzero(env[1:] != env[:-1]) < envs:
+    if all_wait and 1 + np.count_nonzero(env[1:] != env[:-1]) < envs:
         return "nobody waits for an action", int(np.setdiff1d(np.arange(envs), env)[0])
     count = len(slot)
     if decisions.reward.dtype != np.float32 or decisions.reward.shape != (count,):
@@ -208,9 +211,11 @@ def _drive(env: Env, steps: int, seeds: Sequence[int]) -> Drive:
     sums, returns = np.zeros(env.envs * env.spaces.seats), []
     order, frames = Order(env.envs, env.spaces.seats), Frames(env.spaces, env.envs)
     count = episodes = digest = 0
+    all_wait = getattr(env, "all_wait", True)
     decisions = env.reset(seeds)
     for step in range(steps + 1):
-        found = fault(decisions, env.spaces, env.envs) or order.fault(decisions) or frames.fault(decisions)
+        found = fault(decisions, env.spaces, env.envs, all_wait=all_wait)
+        found = found or order.fault(decisions) or frames.fault(decisions)
         if found is not None:
             raise EnvError.at(found[0], type(env).__name__, seeds[found[1]], step)
         slot, ended = decisions.slot, decisions.terminated | decisions.truncated

@@ -119,10 +119,12 @@ def to_ours(space: Any, name: str) -> ours.Space:
             return ours.Dict({key: to_ours(space[key], f"{name}.{key}") for key in sorted(space.spaces)})
         case gym.Tuple():
             return ours.Tuple(tuple(to_ours(item, f"{name}.{index}") for index, item in enumerate(space.spaces)))
-    path = name.split(".")
-    leave = f"leave it out by the wrapper FilterObservation, whose filter_keys are all but {path[1]}; or "
+    leave = ""
+    if name.startswith("obs.") and name.count(".") == 1:
+        others = name.removeprefix("obs.")
+        leave = f"leave it out by the wrapper FilterObservation, whose filter_keys are all but {others}; or "
     raise EnvRefused(
-        f"{name}: the space {space} is not supported; {leave if len(path) == 2 and path[0] == 'obs' else ''}"
+        f"{name}: the space {space} is not supported; {leave}"
         "wrap the environment so that it uses Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
     )
 

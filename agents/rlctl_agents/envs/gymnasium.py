@@ -7,7 +7,7 @@ import traceback
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import gymnasium
@@ -59,7 +59,7 @@ def make(
     vector = None if wrapping != PLAIN or shown else _registered_vector(first, envs, id)
     if vector is None:
         singles = [first, *(_built(one, id) for _ in range(envs - 1))]
-        return Singles(id, singles, seeds, frame_skip=_frame_skip(first) * wrapping.repeats)
+        return Singles(id, singles, seeds, frame_skip=_frame_skip(first) * wrapping.repeats, repeats=wrapping.repeats)
     first.close()
     return Batched(id, vector, seeds, frame_skip=_frame_skip(first))
 
@@ -112,7 +112,8 @@ def make_from(
         return around(limited, wrapping)
 
     singles = [_built(one, id) for _ in range(envs)]
-    return Singles(id, singles, seeds, frame_skip=_frame_skip(singles[0]) * wrapping.repeats)
+    skip = _frame_skip(singles[0]) * wrapping.repeats
+    return Singles(id, singles, seeds, frame_skip=skip, repeats=wrapping.repeats)
 
 
 def _makes_vectors(factory: Any) -> bool:
@@ -260,12 +261,13 @@ class Batched(_Vector):
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int], frame_skip: int = 1) -> None:
         spaces = vector.single_observation_space, vector.single_action_space
         super().__init__(name, *spaces, seeds, frame_skip, _masks(vector, spaces[1]))
-        self._vector = vector
+        self._vector, self._seed = vector, 0
         self._info: Any = {}  # of the newest step
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
         self._begin(seeds)
-        obs = self._reset(seed=int(np.random.SeedSequence(self._seeds).generate_state(1)[0]))
+        self._seed = int(np.random.SeedSequence(self._seeds).generate_state(1)[0])
+        obs = self._reset(seed=self._seed)
         self._write_masks(self._slot)
         return self._begun(obs)
 
@@ -275,11 +277,14 @@ class Batched(_Vector):
     def close(self) -> None:
         self._vector.close()
 
+    def _fault(self, what: str, index: int) -> EnvError:
+        return EnvError.at(what, self._name, self._seed, self._steps)
+
     def _reset(self, **given: Any) -> Arrays:
         """Observations that the vector's reset returns."""
         try:
             answer = self._vector.reset(**given)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(raised("reset", self._vector, error), 0) from error
         self._must_hold("reset", answer, 0)
         self._info = answer[1]
@@ -290,7 +295,7 @@ class Batched(_Vector):
         self._steps += 1
         try:
             answer = self._vector.step(self._action.batched(action))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(raised("step", self._vector, error), 0) from error
         self._must_hold("step", answer, 0)
         value, reward, ended, cut, self._info = answer
@@ -356,6 +361,9 @@ class Resetting(Batched):
     Its next step needs an action for the first observation of every new episode. So first decisions come alone, in an
     answer of their own after the one with the ends; meanwhile the actions of the other environments are held.
     """
+
+    all_wait = False
+    """Not every answer has a decision of each environment."""
 
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int]) -> None:
         super().__init__(name, vector, seeds)
@@ -435,11 +443,13 @@ class Resetting(Batched):
 class Singles(_Vector):
     """Environments that are stepped one after the other; observations are written into arrays that are reused."""
 
-    def __init__(self, name: str, singles: Sequence[Any], seeds: Sequence[int], frame_skip: int = 1) -> None:
+    def __init__(
+        self, name: str, singles: Sequence[Any], seeds: Sequence[int], frame_skip: int = 1, *, repeats: int = 1
+    ) -> None:
         first = singles[0]
         masked = _masks(first, first.action_space)
         super().__init__(name, first.observation_space, first.action_space, seeds, frame_skip, masked)
-        self._singles = singles
+        self._singles, self._repeats = singles, repeats
         self._infos: list[Any] = [None] * self.envs  # of the newest step of each
         self._rest = np.zeros(self.envs, np.bool_)
         self._raw = [np.zeros((self.envs, *leaf.raw), leaf.dtype) for leaf in self._obs.leaves]
@@ -454,7 +464,7 @@ class Singles(_Vector):
                 self._write_mask(self._infos[index], index)
         except EnvError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise self._fault(raised("reset", self._singles[index], error), index) from error
         return self._begun(self._obs.observations(self._raw))
 
@@ -486,7 +496,7 @@ class Singles(_Vector):
                     self._no_mask(self._infos[index], index)
         except EnvError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             verb = "reset" if ended[index] else "step"
             raise self._fault(raised(verb, self._singles[index], error), index) from error
         return self._stepped(self._obs.observations(self._raw), reward, terminated, truncated)
@@ -499,14 +509,16 @@ class Singles(_Vector):
     @property
     def frames_per_s(self) -> float:
         said = getattr(self._singles[0], "metadata", {}).get("render_fps")
-        return float(said) if isinstance(said, (int, float)) and said > 0 else FRAMES_PER_S
+        return (float(said) if isinstance(said, (int, float)) and said > 0 else FRAMES_PER_S) / self._repeats
 
     def frame(self) -> NDArray[np.uint8] | None:
+        if getattr(self._singles[0], "render_mode", None) == "human":
+            return None  # each step has drawn
         try:
             drawn = self._singles[0].render()
         except Exception as error:
             raise self._fault(raised("render", self._singles[0], error), 0) from error
-        if drawn is None or getattr(self._singles[0], "render_mode", None) == "human":
+        if drawn is None:
             return None
         frame = np.asarray(drawn)
         if frame.ndim != 3 or frame.shape[2] != 3 or frame.dtype != np.uint8:
@@ -514,8 +526,9 @@ class Singles(_Vector):
         return frame
 
     def close(self) -> None:
-        for env in self._singles:
-            env.close()
+        with ExitStack() as stack:  # each, also where one raises
+            for env in reversed(self._singles):
+                stack.callback(env.close)
 
     def _told(self, index: int) -> Any:
         return self._infos[index]
@@ -531,10 +544,12 @@ class Singles(_Vector):
         """Write one environment's observation into the arrays; values that do not fit their space are refused."""
         for leaf, raw in zip(self._obs.leaves, self._raw, strict=True):
             try:
-                value = np.asarray(leaf.pick(obs))
+                part = leaf.pick(obs)
             except (KeyError, IndexError, TypeError) as error:
                 raise self._fault(f"{self._verb(index)} returned an observation without {leaf.name}", index) from error
-            except ValueError as error:
+            try:
+                value = np.asarray(part)
+            except Exception as error:  # of a tensor on a GPU, or one with a gradient
                 what = f"observation {leaf.name} that is no array of shape {leaf.raw}: {error}"
                 raise self._fault(f"{self._verb(index)} returned {what}", index) from error
             if value.shape != leaf.raw or value.dtype != leaf.dtype:
@@ -544,10 +559,11 @@ class Singles(_Vector):
     def _must_fit(self, leaf: GymLeaf, value: Array, index: int) -> None:
         if value.shape != leaf.raw:
             what = f"of shape {value.shape}, its space says {leaf.raw}"
-        elif not leaf.holds(value):
-            what = f"of {value.dtype} that {leaf.dtype} of its space cannot hold"
         else:
-            return
+            with suppress(TypeError, ValueError):  # text, or objects
+                if leaf.holds(value):
+                    return
+            what = f"of {value.dtype} that {leaf.dtype} of its space cannot hold"
         raise self._fault(f"{self._verb(index)} returned observation {leaf.name} {what}", index)
 
 

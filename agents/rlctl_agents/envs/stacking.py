@@ -38,7 +38,7 @@ class Stacked:
             for name, leaf in boxes.items()
         }
         self.spaces = Spaces(_stacked(env.spaces.obs, frames), env.spaces.action, env.spaces.seats, env.spaces.legal)
-        self.envs = env.envs
+        self.envs, self.all_wait = env.envs, getattr(env, "all_wait", True)
         self.frame_skip = env.frame_skip
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:

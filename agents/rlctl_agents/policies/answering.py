@@ -108,6 +108,9 @@ def require_spaces(env: Env, described: PolicyFile) -> None:
         ours, theirs = dict(leaves(here, name)), dict(leaves(there, name))
         differ = [key for key in sorted(ours.keys() | theirs.keys()) if ours.get(key) != theirs.get(key)]
         told += [f"`{key}` is {_shown(ours.get(key))}, and was {_shown(theirs.get(key))}" for key in differ]
+    if env.spaces.legal != described.spaces.legal:
+        where = "here and were not" if env.spaces.legal else "not here and were there"
+        told.append(f"masks of legal actions are {where}")
     if told:
         raise EnvRefused(
             f"the environment has other spaces here than where the model was trained: {'; '.join(told)}. Bring it as it"

@@ -27,6 +27,7 @@ from rlctl_agents.acting.random_streams import environment_seeds
 from rlctl_agents.algorithms.base import Act, ActInputs, Algorithm
 from rlctl_agents.envs.base import Env
 from rlctl_agents.policies.answering import answer, answering, require_spaces, stored_model
+from rlctl_agents.runtime.closing import closed
 from rlctl_agents.runtime.gauges import ENDLESS
 from rlctl_agents.runtime.metrics import Metrics
 
@@ -48,15 +49,13 @@ def _evaluate(question: Mapping[str, Any], answers: TextIO) -> None:
     episodes, seed = int(question["episodes"]), int(question["seed"])
     count = min(question.get("envs") or ENVS, episodes)
     env = envs.make_of(question["env"], envs=count, seeds=[0] * count, training=False)
-    try:
+    with closed(env):
         require_spaces(env, described)
         for mode in question["modes"]:
             started = time.monotonic()
             games = played(env, algorithm, episodes, seed=seed, greedy=mode == "greedy", progress=described.steps)
             found = {"mode": mode, **figures(games, seed), "seconds": time.monotonic() - started}
             answer(answers, found)
-    finally:
-        env.close()
 
 
 def played(

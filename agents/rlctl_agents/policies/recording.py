@@ -13,6 +13,7 @@ from rlctl_agents.algorithms.base import Algorithm
 from rlctl_agents.envs.base import Env, EnvRefused, Renders
 from rlctl_agents.policies.evaluate import played
 from rlctl_agents.policies.show import gif, smaller
+from rlctl_agents.runtime.closing import closed
 from rlctl_agents.runtime.gauges import ENDLESS
 from rlctl_agents.runtime.metrics import Metrics
 from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
@@ -106,18 +107,18 @@ def recorded(
         Unwanted: `keep_going` returned False.
     """
     env = drawing_env(section)
-    try:
-        assert isinstance(env, Renders)
-        recorder = Recorder(env)
+    with closed(env):
+        try:
+            assert isinstance(env, Renders)
+            recorder = Recorder(env)
 
-        def watch() -> None:
-            if not keep_going():
-                raise Unwanted
-            recorder.look()
+            def watch() -> None:
+                if not keep_going():
+                    raise Unwanted
+                recorder.look()
 
-        games = played(env, algorithm, 1, seed=seed, greedy=greedy, progress=progress, watch=watch, metrics=metrics)
-        film, seconds = recorder.end()
-    finally:
-        metrics.set(ENDLESS, 0.0)  # whether it has ended or not
-        env.close()
+            games = played(env, algorithm, 1, seed=seed, greedy=greedy, progress=progress, watch=watch, metrics=metrics)
+            film, seconds = recorder.end()
+        finally:
+            metrics.set(ENDLESS, 0.0)  # whether it has ended or not
     return Recording(film, games.returns[0], games.lengths[0], round(seconds, 2))

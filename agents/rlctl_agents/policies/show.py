@@ -24,6 +24,7 @@ from rlctl_agents import envs
 from rlctl_agents.envs.base import EnvRefused, RenderMode, Renders
 from rlctl_agents.policies.answering import NoModel, answer, answering, require_spaces, stored_model, writing
 from rlctl_agents.policies.evaluate import played
+from rlctl_agents.runtime.closing import closed
 
 MOST_PIXELS = 480
 """Most pixels of the longer side of a GIF: larger frames are made smaller."""
@@ -49,7 +50,7 @@ def _show(question: Mapping[str, Any], answers: TextIO) -> None:
             raise
         told = "; to be looked at, a class of your own takes render_mode as an argument of its constructor"
         raise EnvRefused(f"{error}{told}") from error
-    try:
+    with closed(env):
         require_spaces(env, described)
         if not isinstance(env, Renders):
             raise EnvRefused("the environment cannot be looked at")
@@ -66,8 +67,6 @@ def _show(question: Mapping[str, Any], answers: TextIO) -> None:
             file = "" if to is None else str(film.save(to))
             found = {"episode": number + 1, "seed": seed, "return": games.returns[0], "length": games.lengths[0]}
             answer(answers, {**found, "file": file, "frames": film.seen, "kept_frames": len(film.frames)})
-    finally:
-        env.close()
 
 
 class Film:

@@ -34,6 +34,7 @@ from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.repro.provenance import differences, provenance
 from rlctl_agents.repro.record import Chunk, Digests, Header, RecordError, Start, Step, action_leaves, steps_of, unpack
 from rlctl_agents.repro.recording import PLACE, singles
+from rlctl_agents.runtime.closing import closed
 from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types.experience import Decisions
 
@@ -182,8 +183,8 @@ class EpisodeReplay:
                     raise KeyboardInterrupt from error
             self._outcome.raised = error
         finally:
-            self._outcome.differs = differences(self._header.provenance, provenance())
-            self._env.close()
+            with closed(self._env):
+                self._outcome.differs = differences(self._header.provenance, provenance())
         return self._outcome
 
     def _run(self, chunks: list[Chunk], *, to_the_end: bool) -> None:

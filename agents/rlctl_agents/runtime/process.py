@@ -275,17 +275,22 @@ class Signals:
         self._done = threading.Event()
         self.asked = threading.Event()
 
+    entered = False
+    """Signals are taken by this process."""
+
     def __enter__(self) -> Self:
+        type(self).entered = True
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._fd_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._before = {one: signal.signal(one, _nothing) for one in (signal.SIGTERM, signal.SIGINT)}
+        self._before = {one: signal.signal(one, _nothing) for one in _TAKEN}
         self._thread = threading.Thread(target=self._watch, name="signals", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, kind: object, value: object, traceback: TracebackType | None) -> None:
         self._done.set()
+        type(self).entered = False
         signal.set_wakeup_fd(self._fd_before)
         for one, handler in self._before.items():
             signal.signal(one, handler)
@@ -300,7 +305,7 @@ class Signals:
             received = os.read(self._read, 1)
             if self._done.is_set():
                 return
-            if received[0] in (signal.SIGTERM, signal.SIGINT):
+            if received[0] in _TAKEN:
                 break
         log.info("asked to stop by %s", signal.Signals(received[0]).name)
         self.asked.set()
@@ -313,6 +318,31 @@ class Signals:
 
 def _nothing(number: int, frame: object) -> None:
     """Do nothing: the pipe has the signal already."""
+
+
+_TAKEN = (signal.SIGTERM, signal.SIGINT)
+
+
+def _before_fork() -> None:
+    if Signals.entered:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _TAKEN)
+
+
+def _after_fork() -> None:
+    if Signals.entered:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TAKEN)
+
+
+def _in_fork() -> None:
+    """Give a forked process, as an environment makes them, its own signals: the pipe is its parent's, too."""
+    if Signals.entered:
+        signal.set_wakeup_fd(-1)
+        for one in _TAKEN:
+            signal.signal(one, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _TAKEN)
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_fork)
 
 
 ENOUGH = 65_536
