@@ -34,7 +34,7 @@ AT_PRESENT = (
 )  # fmt: skip
 """Errors that pass by themselves; others, such as missing rights, do not."""
 WAY_OUT = "look at the volume; with that file moved away, the newest generation before it is read"
-"""What to do about a part of a generation that cannot be read."""
+"""Remedy for a part of a generation that cannot be read."""
 
 T = TypeVar("T")
 

@@ -386,7 +386,7 @@ class StatusBuilder:
     def _facts(
         self, live: dict[str, list[Holder]], rows: dict[str, Rows], faults: list[str], silent: dict[str, float]
     ) -> Facts:
-        """What problems of the run are found from."""
+        """Facts of this moment, in which `problems` looks for faults of the run."""
         view, now = self._view, self._view.clock.monotonic()
         known = view.members
         ledgers = [f"ledger of {policy}" for policy in rows]
