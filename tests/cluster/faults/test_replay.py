@@ -127,7 +127,7 @@ def test_shards_are_added_and_removed_while_it_trains(run: Training) -> None:
     wait_until(lambda: answering(run) == 1, timeout_s=120, what="the others to be gone")
     run.goes_on()
     assert run.uids(*CORE) == core
-    assert replay(run)["dropped"] > 0
+    wait_until(lambda: replay(run)["dropped"] > 0, timeout_s=30, what="the leases of the others to end")
     balanced(run)
 
 
