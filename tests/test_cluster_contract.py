@@ -33,6 +33,8 @@ def test_operations_shows_the_role_that_render_admin_prints() -> None:
         ("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", False),
         ("POST", "/api/v1/namespaces/a/pods/x/portforward", False),
         ("DELETE", "/api/v1/namespaces/a/pods/x", True),
+        ("POST", "/apis/coordination.k8s.io/v1/namespaces/a/leases", True),
+        ("PUT", "/apis/coordination.k8s.io/v1/namespaces/a/leases/x", False),
     ],
 )
 def test_a_write_is_what_changes_something(method: str, path: str, writes: bool) -> None:

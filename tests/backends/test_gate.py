@@ -338,7 +338,7 @@ def test_strangers_that_only_hold_connections_do_not_keep_the_browser_out(page: 
 
 
 def test_a_stranger_has_seconds_and_the_browser_an_hour(page: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "STRANGER_S", 0.05)
+    monkeypatch.setattr(gate, "STRANGER_S", 0.2)
     with opened(page) as found:
         browser = Browser(found)
         assert browser.ask().read()

@@ -30,6 +30,7 @@ from rlctl_ci.git.repository import Git
 from rlctl_ci.store.records import Artifact, Deploy, Push
 from rlctl_ci.web.serve import serve
 from tests.ci.world import MAIN, Outside
+from tests.support.ports import free_ports
 
 SECRET = "a secret of sixteen or more"
 FASTER = 20.0
@@ -81,9 +82,7 @@ class Killed:
         subprocess.run(["git", "init", "--quiet", "--bare", "--initial-branch=main", self.repository], check=True)
         self._names = self._history()
         self._pushed = 0
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._port = probe.getsockname()[1]
+        (self._port,) = free_ports(1)
         (self.folder / "secret").write_text(SECRET)
         self.outside = Slow(self.folder / "outside.jsonl", bad=set(self._names[3::7]))
         self._born = time.time()

@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import yaml
 
+from tests.support.ports import free_ports
+
 ENVIRONMENT: Final = '''
 import time
 
@@ -107,9 +109,7 @@ class Ci:
         self, rlctl: Callable[..., Any], folder: Path, env: Mapping[str, str], forge: Forge, /, **project: Any
     ) -> None:
         self.rlctl, self.folder, self.env = rlctl, folder, env
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         (folder / "secret").write_text("the secret of this forge\n")
         usual = {
             "forge": "gitea",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -24,19 +23,10 @@ from tests.manager.logs.test_log_store import line, texts
 from tests.manager.world import UID, boot, experience, ref
 from tests.roles.test_main import environment
 from tests.support.fakes import wait_until
+from tests.support.ports import free_ports
 from tests.wire.keyring import Keyring
 
 pytestmark = pytest.mark.processes
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    for one in sockets:
-        one.bind(("127.0.0.1", 0))
-    ports: list[int] = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports
 
 
 class Pod:

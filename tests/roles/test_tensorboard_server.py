@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
-from tests.manager.test_on_a_cluster import free_ports
 from tests.roles.test_main import environment
 from tests.support.fakes import wait_until
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.processes
 

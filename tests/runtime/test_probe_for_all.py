@@ -130,6 +130,7 @@ def test_an_order_that_a_web_page_sends_is_refused(folder: Path) -> None:
         listener.close()
 
 
+@pytest.mark.alone
 def test_the_kubelet_is_answered_within_a_second_beside_150_slow_clients(probe: ProbeListener) -> None:
     def slow() -> socket.socket:
         one = socket.create_connection(at(probe), timeout=60)

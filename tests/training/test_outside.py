@@ -34,7 +34,7 @@ DOUBLE_DQN: dict[str, Any] = {
     "checkpoint": {"every": "3s"},
 }  # fmt: skip
 
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_the_proof_is_short_and_imports_nothing_private() -> None:
 def test_double_dqn_from_outside_learns_cartpole_and_goes_on_with_its_target_network_after_down_and_up(
     mine: Cli,
 ) -> None:
-    spec = mine.spec("dqn", **DOUBLE_DQN, stop={"wall_time": "5m"})
+    spec = mine.spec("dqn", **DOUBLE_DQN, stop={"wall_time": "15m"})
     mine("up", spec, "-d")
     mine("wait", "dqn", "--for", "updates=250", "--timeout", "240s")
     mine("down", "dqn")
@@ -79,7 +79,7 @@ def test_double_dqn_from_outside_learns_cartpole_and_goes_on_with_its_target_net
 
     mine("up", spec, "-d")
     wait_until(lambda: len(said()) == 2, timeout_s=120, what="an update by the learner that came back")
-    mine("up", mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "5m"}), timeout_s=390)
+    mine("up", mine.spec("dqn", **DOUBLE_DQN, stop={"eval_return": SOLVED, "wall_time": "15m"}), timeout_s=960)
     status = mine.status("dqn")
     assert status["evaluation"]["mean"] >= SOLVED
     assert status["policies"]["main"]["ledger"]["balanced"]

@@ -58,13 +58,21 @@ def test_weights_reach_the_pool_with_their_checksum_and_our_term(folder: Path) -
 
 
 def test_weights_that_wait_give_way_to_newer_ones(folder: Path) -> None:
-    with published(folder) as publisher:
-        publisher.put(ref(1), lambda: b"1")
+    begun, gate = threading.Event(), threading.Event()
+
+    def pack() -> bytes:
+        begun.set()
+        assert gate.wait(60)
+        return b"1"
+
+    with Pool(folder) as pool, published(folder) as publisher:
+        publisher.put(ref(1), pack)
+        assert begun.wait(60)
         publisher.put(ref(2), lambda: b"2")
         publisher.put(ref(3), lambda: b"3")
-        with Pool(folder) as pool:
-            wait_until(lambda: publisher.newest == ref(3), "the put")
-            assert [put.ref.version for put in pool.puts] == [3]
+        gate.set()
+        wait_until(lambda: publisher.newest == ref(3), "the put")
+        assert [put.ref.version for put in pool.puts] == [1, 3]
 
 
 def test_in_lock_step_no_version_is_left_out(folder: Path) -> None:

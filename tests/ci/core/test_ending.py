@@ -22,6 +22,7 @@ from rlctl_ci.core.service import Service
 from tests.ci.web.test_slow import pushed
 from tests.ci.world import no_hands
 from tests.end_to_end.conftest import wait_until
+from tests.support.ports import free_ports
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(300)]
 SECONDS = 10.0
@@ -33,9 +34,7 @@ class Stuck:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.silent = folder, socket.create_server(("127.0.0.1", 0))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        (self.port,) = free_ports(1)
         (folder / "secret").write_text("a secret of sixteen or more\n")
         project = {
             "forge": "github", "repository": f"https://127.0.0.1:{self.silent.getsockname()[1]}/x.git",

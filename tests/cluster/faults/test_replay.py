@@ -95,7 +95,10 @@ def test_a_shard_whose_node_is_cut_off_is_left_out_and_comes_back(
 
 @pytest.mark.buildah
 def test_another_image_rolls_through_the_shards_and_training_goes_on(run: Training, images: dict[str, str]) -> None:
-    wait_until(lambda: bool(run.status()["checkpoint"]), timeout_s=120, what="a generation")
+    wait_until(
+        lambda: not (run.status()["checkpoint"] or {"absent": True})["absent"],
+        timeout_s=120, what="a generation with the rows of both shards",
+    )  # fmt: skip
     learner, shards = run.uids("learner"), run.uids("replay")
     generation = run.status()["checkpoint"]["number"]
     other = relabelled(images["core"])

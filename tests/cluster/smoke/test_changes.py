@@ -12,7 +12,10 @@ from tests.cluster.support.training import Training, start
 from tests.cluster.support.witness import Object, Witness
 from tests.end_to_end.conftest import wait_until
 
-pytestmark = [pytest.mark.smoke, pytest.mark.early, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
+pytestmark = [
+    pytest.mark.smoke, pytest.mark.early, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry,
+    pytest.mark.timeout(1200),  # the images may have to be built first
+]  # fmt: skip
 
 ALL = ("manager", "modelpool", "learner", "actor", "evaluator")
 TWO = ("--set", "roles.actor.replicas=2")

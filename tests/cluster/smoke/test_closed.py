@@ -37,7 +37,7 @@ context = zmq.Context()
 asked = [(address, with_keys) for address in json.loads(sys.argv[1]) for with_keys in (False, True)]
 sockets = [opened(context, *one) for one in asked]
 seen = [set() for _ in asked]
-until = time.monotonic() + 5
+until = time.monotonic() + 10
 while time.monotonic() < until:
     for (_, monitor), names in zip(sockets, seen):
         while monitor.poll(0):

@@ -10,14 +10,14 @@ from tests.cluster.support.witness import Object, Witness
 
 pytestmark = [pytest.mark.smoke, pytest.mark.fresh, pytest.mark.nodes, pytest.mark.rwx, pytest.mark.registry]
 
-VAIN = "stop.wall_time of 3 s is over, and nothing was ever learned from"
+VAIN = "stop.wall_time of 1 s is over, and nothing was ever learned from"
 
 
 def test_a_run_in_vain_gives_its_pods_back_and_goes_on_with_the_same_up(
     ana: Person, witness: Witness, images: dict[str, str]
 ) -> None:
     """Its time is over before a learner can be there."""
-    file = ana.writes("vain.yaml", spec("vain", images=dict(images), stop={"wall_time": 3}))
+    file = ana.writes("vain.yaml", spec("vain", images=dict(images), stop={"wall_time": 1}))
     vain = Training(ana, witness, "vain", file)
 
     def manager_alone(pods: dict[str, Object]) -> bool:

@@ -28,6 +28,7 @@ def run(started: Training, explained: None) -> Training:
 
 
 def test_pages_are_forwarded_for_as_long_as_open_runs(run: Training) -> None:
+    run.until("tensorboard", 1)  # `up` does not wait for it
     for page, words in (("status", b"train"), ("tensorboard", b"TensorBoard")):
         with run.who.started("open", page, "train", "--no-browser") as command:
             url = command.line()

@@ -29,9 +29,13 @@ class Request:
 
     @property
     def writes(self) -> bool:
-        """Whether it changes what is stored; a server-side dry run and a question about rights do not."""
+        """Whether it changes what is stored; a server-side dry run and a question about rights do not.
+
+        That a lock is renewed counts as none: it comes by the clock, not by what a command does.
+        """
         asks = "dryRun=" in self.path or "/selfsubject" in self.path
-        return self.method not in ("GET", "HEAD") and not asks and not self.path.endswith("/portforward")
+        renews = self.method == "PUT" and "/leases/" in self.path
+        return self.method not in ("GET", "HEAD") and not (asks or renews) and not self.path.endswith("/portforward")
 
     def __str__(self) -> str:
         return f"{self.method} {self.path.partition('?')[0]}"

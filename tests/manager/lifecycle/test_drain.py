@@ -6,7 +6,6 @@ import hashlib
 import json
 import logging
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -27,6 +26,7 @@ from rlctl_agents.types.experience import ModelRef
 from tests.roles.test_main import environment
 from tests.support.chain import private_folder
 from tests.support.fakes import RUN, Manager, Pool, process_of, running, wait_until
+from tests.support.ports import free_ports
 from tests.support.workers.small import SPEC, consumed
 
 
@@ -42,9 +42,7 @@ class OffHost(Manager):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        (self.port,) = free_ports(1)
         self.matches["actor"] = Match(1, {0: ModelRef("main", -1, -1)}, (0,), 7)
 
     def __enter__(self) -> OffHost:

@@ -290,13 +290,18 @@ def test_a_run_that_is_said_to_go_on_is_released_no_more_and_stays_unfinished(
 
         wanted = workloads("deployments/r-actor-0,deployments/r-evaluator")
         release = Release(wanted, cluster(tmp_path / "account"), slowly)
+        cancel = release.cancel
+
+        def cancelled() -> None:
+            threading.Timer(0.2, go_on.set).start()  # the request stays in flight for a while
+            cancel()
+
+        monkeypatch.setattr(release, "cancel", cancelled)
         rest = Rest(layout, folder, ON_REQUEST, release=release)
         rest.settings = spec()
         try:
             rest.manager.begin()
             assert under_way.wait(60)
-            late = threading.Timer(0.2, go_on.set)
-            late.start()
             assert rest.order("/reload") == (200, {"changes": [], "resumed": True})
             assert server.replicas == {"deployments/r-actor-0": 0, "deployments/r-evaluator": 5}
             release.said = "it has just been done"

@@ -15,9 +15,9 @@ from rlctl_agents.runtime.process import Process
 from rlctl_agents.types.control import Hello, Lease, Match, Orders, Peers, Report
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.wire.keys import Keys
-from tests.manager.test_on_a_cluster import free_ports
 from tests.support.chain import private_folder
 from tests.support.fakes import RUN, Buffers, Manager, Pool, process_of, running, wait_until
+from tests.support.ports import free_ports
 from tests.support.workers.small import SPEC
 from tests.wire.keyring import Keyring
 

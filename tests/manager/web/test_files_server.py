@@ -13,10 +13,10 @@ import pytest
 from rlctl.spec.layout import Layout
 from rlctl_agents.manager.web.files_server import answers
 from rlctl_agents.runtime.http_server import Request
-from tests.manager.test_on_a_cluster import free_ports
 from tests.roles.test_main import environment
 from tests.roles.test_tensorboard_server import ask
 from tests.support.fakes import wait_until
+from tests.support.ports import free_ports
 
 
 @pytest.fixture

@@ -111,7 +111,7 @@ def test_a_learner_asks_until_the_manager_has_decided_about_its_generation_and_g
     ):
         wait_until(lambda: consumed(manager) >= 80, "updates")
         manager.checkpoint = 1
-        wait_until(lambda: manager.asked == 2, "a second question")
+        wait_until(lambda: manager.asked >= 2, "a second question")
         seen = consumed(manager)
         wait_until(lambda: consumed(manager) > seen and bool(manager.commits), "more updates, and the commit")
         assert manager.asked == 4
@@ -147,7 +147,7 @@ def test_a_learner_that_cannot_ask_the_manager_saves_the_next_generation_all_the
 def test_a_learner_that_ends_leaves_a_generation_that_waits_for_others_to_the_manager(
     folder: Path, manager: Manager, pool: Pool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(learner, "LAST_GENERATION_S", 0.7)
+    monkeypatch.setattr(learner, "LAST_GENERATION_S", 3.0)  # time to write on a busy disk, and to ask again
     manager.again = 10**6
     with running(actor.main, process_of("actor", manager, SPEC)), caplog.at_level(logging.INFO):
         with running(learner.main, process_of("learner", manager, SPEC, volume=folder)) as raised:
