@@ -1,1 +1,2 @@
-"""Backends: a target's way from documents to processes. One module per target, imported only when used."""
+"""Backends: a target's way from documents to processes. One package per target, imported only
+when used; what they share lies beside them."""

@@ -1,4 +1,4 @@
-"""Plan -> documents, for each target a module: the only package that knows the template language."""
+"""Plan -> documents, for each target a module."""
 
 from __future__ import annotations
 

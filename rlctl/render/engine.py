@@ -1,4 +1,4 @@
-"""Template engine: the only module that knows the template language.
+"""Template engine of documents.
 
 Templates hold values, not logic. Every interpolation is encoded for the format of its document by the environment
 itself, so that no value, whatever it holds, can add a key, a line or a section.

@@ -163,7 +163,7 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class NamedSections:
     """A path that holds sections under names that the user chooses."""
 
     model: type[Model]
@@ -176,17 +176,17 @@ class Value:
     types: tuple[Any, ...]
 
 
-def at(path: Path, values: Any) -> Section | Table | Value | None:
+def at(path: Path, values: Any) -> Section | NamedSections | Value | None:
     """Annotation at a path; None where the schema has nothing, or leaves it open.
 
     Args:
         path: keys from the top.
         values: the plain data; it says which algorithm is meant.
     """
-    here: Section | Table | Value = Section(Spec)
+    here: Section | NamedSections | Value = Section(Spec)
     for key in path:
         values = values.get(key) if isinstance(values, dict) else None
-        if isinstance(here, Table):
+        if isinstance(here, NamedSections):
             here = Section(here.model)
         elif isinstance(here, Section) and key in keys(here.model):
             here = _field(here.model, keys(here.model)[str(key)], values)
@@ -195,12 +195,12 @@ def at(path: Path, values: Any) -> Section | Table | Value | None:
     return here
 
 
-def _field(model: type[Model], name: str, value: Any) -> Section | Table | Value:
+def _field(model: type[Model], name: str, value: Any) -> Section | NamedSections | Value:
     found = options(model.model_fields[name].annotation)
     for option in found:
         args = get_args(option)
         if mark(model, name) is None and get_origin(option) is dict:
-            return Table(args[1])
+            return NamedSections(args[1])
     models = [option for option in found if isinstance(option, type) and issubclass(option, Model)]
     if len(models) > 1:
         return Section(KINDS[tag(value) or "impala"])
@@ -220,7 +220,7 @@ def everywhere() -> tuple[tuple[str, ...], ...]:
                     yield from (path for kind in BUILT for path in below(KINDS[kind], here))
                 case Section(inner):
                     yield from below(inner, here)
-                case Table(inner):
+                case NamedSections(inner):
                     yield from below(inner, (*here, "main"))
 
     return tuple(dict.fromkeys(below(Spec, ())))

@@ -1,4 +1,4 @@
-"""Folders and files of a run: the only module that knows their names."""
+"""Folders of a run, and the names of files that several packages share."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ class Layout:
 
     @property
     def results(self) -> Path:
-        """Status, events, evaluations and TensorBoard files; what `status` and `logs` answer from after the end."""
+        """Status, events, evaluations and TensorBoard files; what `status` answers from after the end."""
         return self.root / "results"
 
     @property
     def episodes(self) -> Path:
-        """Episodes as data, for `rlctl repro`; made by the manager with the first."""
+        """Episodes as data, for `rlctl repro`, and films of evaluations; made by the manager with the first."""
         return self.results / "episodes"
 
     @property

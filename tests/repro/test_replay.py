@@ -10,7 +10,7 @@ import pytest
 
 from rlctl_agents.debugging.terminal import DebugOutput
 from rlctl_agents.repro import playing, record, recording
-from rlctl_agents.repro.playing import Outcome, play
+from rlctl_agents.repro.playing import Replayed, play
 from rlctl_agents.repro.provenance import differences
 from rlctl_agents.repro.record import Chunk, Header, Provenance, RecordError, steps_of, unpack
 from tests.repro.worlds import HERE, Lamps, crash, drive, file_of, recorder
@@ -19,7 +19,7 @@ LAMPS = {"id": f"{HERE}:Lamps"}
 STICKY = {"name": "StickyAction", "kwargs": {"repeat_action_probability": 0.5}}
 
 
-def again(header: Header, chunks: list[Chunk]) -> tuple[Outcome, str]:
+def again(header: Header, chunks: list[Chunk]) -> tuple[Replayed, str]:
     """Outcome by way of its file, and what is said meanwhile."""
     said = io.StringIO()
 

@@ -9,7 +9,7 @@ from rlctl.cli.options import ROLE_NAMES, complete_role, complete_scale
 from rlctl.spec import json_schema
 from rlctl.spec.algorithms import BUILT, KINDS, NEED_REPLAY
 from rlctl.spec.base import ROLES, Model
-from rlctl.spec.fields import HIDDEN, Section, Table, Value, at, everywhere, hidden, mark, options
+from rlctl.spec.fields import HIDDEN, NamedSections, Section, Value, at, everywhere, hidden, mark, options
 from rlctl.spec.problems.later import LATER
 from rlctl.spec.problems.other_words import FOREIGN, RENAMED
 from rlctl.spec.schema import Spec
@@ -54,7 +54,7 @@ def test_paths_lead_to_sections_tables_and_values() -> None:
     assert at(("algorithm",), values) == Section(KINDS["external"])
     assert at(("algorithm",), {}) == Section(KINDS["impala"])
     assert at(("policies", "main", "algorithm"), values) == Section(KINDS["impala"])
-    assert isinstance(at(("policies",), values), Table)
+    assert isinstance(at(("policies",), values), NamedSections)
     assert at(("stop", "agent_steps"), values) == Value((int, type(None)))
     assert at(("stop", "nothing"), values) is None
     assert at(("env", "kwargs", "x"), values) is None

@@ -21,7 +21,7 @@ from rlctl_agents.types.control import GetModel, GotModel, KeepModel, KeepReply,
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import disk_store
 from rlctl_agents.weights.client import Model
-from rlctl_agents.weights.memory_store import PINNED, VERSIONS, LiveModels, Refused
+from rlctl_agents.weights.memory_store import PINNED, VERSIONS, LiveModels, RefusedModel
 from rlctl_agents.wire.notice import NoticePublisher, NoticeSubscriber
 from rlctl_agents.wire.rpc.bulk import BulkClient
 from rlctl_agents.wire.rpc.client import RemoteError, RpcClient
@@ -177,7 +177,7 @@ def test_memory_is_bounded_and_the_newest_is_never_given_up(puts: list[tuple[int
         data, name = bytes(size), ref(version, lineage)
         try:
             live.put(name, 1, hashlib.sha256(data).hexdigest(), data)
-        except Refused:
+        except RefusedModel:
             assert newest is not None
             assert name <= newest
         else:

@@ -1,4 +1,4 @@
-"""Environments by name. One module per family, and only that module imports its simulator."""
+"""Environments by name. Only the modules of a family import its simulator."""
 
 from __future__ import annotations
 

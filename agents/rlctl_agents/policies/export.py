@@ -38,8 +38,8 @@ from rlctl_agents.policies.graph import (
     network_of,
     tried,
 )
+from rlctl_agents.policies.loaded import DESCRIPTION
 
-DESCRIPTION = "policy.json"
 BATCH = "batch"
 """Name of the first axis of all inputs and outputs."""
 ROWS = (1, 3, 64)

@@ -45,7 +45,7 @@ SAID_EVERY_S = 2.0
 
 
 @dataclass
-class Outcome:
+class Replayed:
     """Outcome of an episode that was played again."""
 
     at: int = 0  # number of the last step
@@ -125,7 +125,7 @@ def described(name: str, header: Header) -> str:
     )
 
 
-def play(header: Header, chunks: list[Chunk], telling: DebugOutput) -> Outcome:
+def play(header: Header, chunks: list[Chunk], telling: DebugOutput) -> Replayed:
     """Play an episode from the start that takes the fewest steps. One that has diverged is played on to its end: it may
     fail all the same.
 
@@ -162,10 +162,10 @@ class EpisodeReplay:
         one = header.alone or header.envs == 1
         self._slot = 0 if one else None if header.index is None else header.index * header.seats
         """Slot with the rewards that are summed."""
-        self._outcome = Outcome(returned=None if self._slot is None else 0.0)
+        self._outcome = Replayed(returned=None if self._slot is None else 0.0)
         self._said_s = time.monotonic()
 
-    def run(self, chunks: list[Chunk], *, to_the_end: bool) -> Outcome:
+    def run(self, chunks: list[Chunk], *, to_the_end: bool) -> Replayed:
         """Play it.
 
         Args:
@@ -260,7 +260,7 @@ def place(header: Header, number: int) -> str:
     return f"at step {number - header.begin:,} of {header.steps:,}"
 
 
-def tell(name: str, header: Header, outcome: Outcome, telling: DebugOutput) -> int:
+def tell(name: str, header: Header, outcome: Replayed, telling: DebugOutput) -> int:
     """Report how an episode went; returns the exit code."""
     at, crash = place(header, outcome.at), header.kind == "crash"
     came = outcome.at == header.actions

@@ -1,1 +1,1 @@
-"""The role processes: clock, signals and disk live here, arithmetic does not."""
+"""The role processes: one `main` each, which wires parts together and does no arithmetic."""

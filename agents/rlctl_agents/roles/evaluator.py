@@ -22,14 +22,14 @@ from rlctl_agents.checkpoint.policy import PolicyFileError, pack_policy, unpack_
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
 from rlctl_agents.models.weights import unpack_into
 from rlctl_agents.policies.evaluate import ENVS, NOISE_ROWS, outside_of_a_run
-from rlctl_agents.policies.recording import Unwanted, recorded
+from rlctl_agents.policies.filming import Unwanted, recorded
 from rlctl_agents.repro.recording import EpisodeRecorder
 from rlctl_agents.repro.sending import tell_extremes, told_crash
 from rlctl_agents.runtime.gauges import ENVIRONMENTS, PLAYS
 from rlctl_agents.runtime.health import SIMULATOR_S, resets_s
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.process import Process, UserFault
-from rlctl_agents.types.control import EvalResult, Match, Quota, Recording, Reply
+from rlctl_agents.types.control import EvalResult, Film, Match, Quota, Reply
 from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights.client import Model, Pool
 from rlctl_agents.wire.rpc.client import RemoteError
@@ -132,7 +132,7 @@ class Evaluator:
             keep_going=lambda: self._keep_going(match),
         )
 
-    def _record(self, match: Match, quota: Quota) -> Recording | None:
+    def _record(self, match: Match, quota: Quota) -> Film | None:
         """Film of one more episode, if it is wanted; else None. A failure of any kind does not end the process."""
         if not quota.record:
             return None
@@ -147,7 +147,7 @@ class Evaluator:
             return None
         except Exception as error:
             log.warning("no episode is recorded: %s", error, exc_info=not isinstance(error, EnvError))
-            return Recording(fault=f"{type(error).__name__}: {error}"[:500])
+            return Film(fault=f"{type(error).__name__}: {error}"[:500])
 
     def _seat(self, ref: ModelRef, slots: NDArray[np.int64], match: Match, quota: Quota) -> NetworkPolicy:
         greedy, loaded = quota.mode == "greedy", self._networks[ref]
@@ -229,9 +229,7 @@ class Evaluator:
             return None
         return None
 
-    def _tell(
-        self, match: Match, quota: Quota, played: EpisodeResults, seconds: float, recording: Recording | None
-    ) -> None:
+    def _tell(self, match: Match, quota: Quota, played: EpisodeResults, seconds: float, film: Film | None) -> None:
         ref = match.seats[min(match.seats)]
         mean = math.fsum(played.returns) / len(played.returns)
         log.info(
@@ -241,7 +239,7 @@ class Evaluator:
         kept, fault = self._keep(match, ref) if mean > quota.keep_above else ("", "")
         result = EvalResult(
             match.id, ref, quota.mode, played.returns, played.lengths, seconds, played.info, kept, fault,
-            recording,
+            film,
         )  # fmt: skip
         try:
             said = self._session.call(result, Reply, deadline_s=SAY_S)

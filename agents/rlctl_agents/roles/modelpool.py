@@ -25,7 +25,7 @@ from rlctl_agents.types.experience import ModelRef
 from rlctl_agents.weights import disk_store
 from rlctl_agents.weights.client import Model
 from rlctl_agents.weights.disk_store import POLICY
-from rlctl_agents.weights.memory_store import LiveModels, Refused
+from rlctl_agents.weights.memory_store import LiveModels, RefusedModel
 from rlctl_agents.weights.relay import Relay
 from rlctl_agents.wire.classes import MODELPOOL
 from rlctl_agents.wire.notice import NoticePublisher
@@ -136,11 +136,11 @@ class ModelServer:
         started = self._clock()
         try:
             if not buffers or not POLICY.fullmatch(request.ref.policy):
-                raise Refused(
+                raise RefusedModel(
                     "malformed", f"{request.ref}: {len(buffers)} buffers instead of its weights, or no policy"
                 )
             self._accept(request.ref, request.term, request.sha256, joined(buffers), request.policy)
-        except Refused as fault:
+        except RefusedModel as fault:
             self._refuse(fault)
             return Reply(False, str(fault)), []
         self._metrics.add("publish_seconds", self._clock() - started)
@@ -161,12 +161,12 @@ class ModelServer:
         """Take weights from the pool above this one.
 
         Raises:
-            Refused: as `LiveModels.put`.
+            RefusedModel: as `LiveModels.put`.
         """
         started = self._clock()
         try:
             self._accept(model.ref, RELAYED, model.sha256, model.data)
-        except Refused as fault:
+        except RefusedModel as fault:
             self._refuse(fault)
             raise
         self._metrics.add("publish_seconds", self._clock() - started)
@@ -221,7 +221,7 @@ class ModelServer:
         """Serve and announce weights.
 
         Raises:
-            Refused: as `LiveModels.put`.
+            RefusedModel: as `LiveModels.put`.
         """
         self._live.put(ref, term, sha256, data, policy)
         if (kept := self._kept) is not None and not self._has_room_for(kept):
@@ -233,7 +233,7 @@ class ModelServer:
         self._metrics.set("version", ref.version)
         self._metrics.set("live_bytes", self._live.bytes)
 
-    def _refuse(self, fault: Refused) -> None:
+    def _refuse(self, fault: RefusedModel) -> None:
         self._metrics.add(f"rejected.{fault.reason}")
         log.warning("model refused: %s", fault)
 

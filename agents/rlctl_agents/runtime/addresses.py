@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from itertools import product
 
+from rlctl.spec.names import PORTS
 from rlctl.spec.roles import FAN_OUT, serving
 from rlctl_agents.types.control import Channels, Peers
 
@@ -21,8 +22,6 @@ TALKS_TO: Mapping[str, tuple[str, ...]] = {
     "actor": ("replay", "learner", "modelpool"),
     "evaluator": ("modelpool",),
 }
-PORTS: Mapping[str, int] = {"rpc": 7100, "notice": 7101, "experience": 7102}
-"""Port of each channel where every replica has a host name of its own, as on a cluster."""
 STAYS_S = 60.0
 """Time for which a silent peer stays named: it or a successor comes back under the same address. While another of its
 role lives it is named no longer than its lease."""

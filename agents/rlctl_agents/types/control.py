@@ -11,7 +11,7 @@ from rlctl_agents.types.experience import Ledger, ModelRef, Schema
 from rlctl_agents.types.figures import MAX_INFO, MAX_SHARES, Moments
 from rlctl_agents.types.spaces import Spaces
 
-MAX_RECORDING_BYTES = 2 << 20
+MAX_FILM_BYTES = 2 << 20
 Mode = Literal["greedy", "sample"]
 """Choice of an evaluator's actions: the policy's best, or samples from it."""
 Channels = dict[str, str]  # channel -> address
@@ -215,10 +215,10 @@ class Orders(msgspec.Struct, frozen=True):
     leased_since_s: int = 0  # as in the lease, as it is now
 
 
-class Recording(msgspec.Struct, frozen=True):
+class Film(msgspec.Struct, frozen=True):
     """Film of one episode, or why there is none."""
 
-    gif: Annotated[bytes, msgspec.Meta(max_length=MAX_RECORDING_BYTES)] = b""
+    gif: Annotated[bytes, msgspec.Meta(max_length=MAX_FILM_BYTES)] = b""
     returned: float = 0.0  # raw, of seat 0
     length: int = 0  # decisions
     seconds: float = 0.0  # length of the film
@@ -238,7 +238,7 @@ class EvalResult(msgspec.Struct, frozen=True):
     """Mean over the episodes of each number that the environment reported at their end."""
     kept: str = ""  # file in models/ that describes the model; "": it was not to be kept, or could not
     fault: str = ""  # why it could not
-    recording: Recording | None = None  # None: none was asked for
+    recording: Film | None = None  # None: none was asked for
 
 
 class Commit(msgspec.Struct, frozen=True):

@@ -15,7 +15,7 @@ PINNED = 8
 """Number of models last reported to the manager that stay besides: it may order an evaluation of exactly these."""
 
 
-class Refused(ValueError):
+class RefusedModel(ValueError):
     """A refused model; `reason` is one word for the metrics."""
 
     def __init__(self, reason: str, text: str) -> None:
@@ -44,8 +44,8 @@ class LiveModels:
             policy: its description.
 
         Raises:
-            Refused: an older term, lineage or version than what is there, other weights under the same name, or weights
-                that are not what the checksum says.
+            RefusedModel: an older term, lineage or version than what is there, other weights under the same name, or
+                weights that are not what the checksum says.
         """
         owned = data if isinstance(data, bytes) else bytes(data)
         digest = hashlib.sha256(owned).hexdigest()  # before the lock: no client that pulls waits for it
@@ -57,16 +57,16 @@ class LiveModels:
         models = self._models.get(ref.policy) or OrderedDict[int, Model]()
         newest = next(reversed(models.values()), None)
         if term < self._terms.get(ref.policy, term):
-            raise Refused("term", f"{ref}: of term {term}, the run is at {self._terms[ref.policy]}")
+            raise RefusedModel("term", f"{ref}: of term {term}, the run is at {self._terms[ref.policy]}")
         if newest is not None:
             if ref.lineage < newest.ref.lineage:
-                raise Refused("lineage", f"{ref}: lineage {newest.ref.lineage} is live")
+                raise RefusedModel("lineage", f"{ref}: lineage {newest.ref.lineage} is live")
             if ref.lineage == newest.ref.lineage and ref.version <= newest.ref.version:
                 if ref.version in models and models[ref.version].sha256 == sha256:
                     return models[ref.version]
-                raise Refused("version", f"{ref}: version {newest.ref.version} is there already")
+                raise RefusedModel("version", f"{ref}: version {newest.ref.version} is there already")
         if digest != sha256:
-            raise Refused("checksum", f"{ref}: {len(model.data)} bytes do not have sha256 {sha256[:12]}")
+            raise RefusedModel("checksum", f"{ref}: {len(model.data)} bytes do not have sha256 {sha256[:12]}")
         if newest is not None and ref.lineage > newest.ref.lineage:
             models = OrderedDict[int, Model]()
         self._terms[ref.policy] = term

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from rlctl_agents.types.control import Channels
 from rlctl_agents.weights.client import Follower, Model, Pool
-from rlctl_agents.weights.memory_store import Refused
+from rlctl_agents.weights.memory_store import RefusedModel
 from rlctl_agents.wire.sockets import Wire
 
 LISTEN_S = 0.1
@@ -26,7 +26,7 @@ class Relay:
         wire, boot: of this process.
         policy: name of the policy that is followed.
         above: index -> channels of the upstream pool, as it is now; called from the thread.
-        take: serves weights from now on; raises Refused. Called from the thread.
+        take: serves weights from now on; raises RefusedModel. Called from the thread.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Relay:
                 continue
             try:
                 follower.refresh()
-            except Refused:  # counted and logged where it was refused; requested again at the next poll
+            except RefusedModel:  # counted and logged where it was refused; requested again at the next poll
                 self._stop.wait(LISTEN_S)
             pool.wait_for_notice(LISTEN_S)
         if pool is not None:

@@ -34,13 +34,13 @@ RECIPE: Final = 1
 Forge = Literal["github", "gitlab", "gitea", "standard"]
 
 
-class Model(BaseModel):
+class ConfigModel(BaseModel):
     """Base of the configuration: frozen, unknown keys are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
-class Limits(Model):
+class Limits(ConfigModel):
     """Limits of one build."""
 
     time_s: Annotated[float, Field(gt=0, le=86_400)] = 1800.0
@@ -53,7 +53,7 @@ class Limits(Model):
     """Size of the commit, packed and unpacked."""
 
 
-class Verify(Model):
+class Verify(ConfigModel):
     """Terms on which a deployment counts as verified."""
 
     ready_within_s: Annotated[float, Field(gt=0, le=86_400)] = 300.0
@@ -64,7 +64,7 @@ class Verify(Model):
     """Share of the agent steps per second that the learner consumed before, at least; 0: not checked."""
 
 
-class Project(Model):
+class Project(ConfigModel):
     """One repository, and the run that its pushes go to."""
 
     forge: Forge
@@ -191,7 +191,7 @@ class Project(Model):
         return hashlib.sha256(json.dumps([RECIPE, what], sort_keys=True).encode()).hexdigest()[:16]
 
 
-class Config(Model):
+class Config(ConfigModel):
     """Configuration of the service."""
 
     listen: str = "127.0.0.1:8710"
@@ -322,7 +322,7 @@ def load(path: Path, *, files: bool = False) -> Config:
     return config
 
 
-_SECTIONS: Final[Mapping[str, type[Model]]] = {
+_SECTIONS: Final[Mapping[str, type[ConfigModel]]] = {
     "": Config, "projects.*": Project, "projects.*.limits": Limits, "projects.*.verify": Verify,
 }  # fmt: skip
 _OWN_FILES: Final = ("tls_cert", "tls_key")

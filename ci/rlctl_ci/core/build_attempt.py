@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
+from rlctl.backends.base import Say
 from rlctl.errors import BackendUnreachable, RlctlError
 from rlctl.images.ignore import Ignore
 from rlctl_ci.config.settings import Project
@@ -34,7 +35,6 @@ from rlctl_ci.store.records import Artifact, Build, Deploy
 LOCK_POLL_S: Final = 0.5
 LOCK_LOOKS: Final = 60
 
-Say = Callable[[str], object]
 Stop = Callable[[], None]
 """Check that raises Cancelled, LostLease or Ending when the build has to end here."""
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from rlctl.backends.base import Applied, Backend, RunState
+from rlctl.backends.base import Applied, Backend, RunState, Say
 from rlctl.backends.kubernetes.api.refusals import lasting
 from rlctl.backends.revisions import images_of, rolled_back_to
 from rlctl.changes import Change, changes
@@ -41,7 +41,6 @@ _LOCKED_FOR_S: Final = 60.0
 _SECONDS_A_REPLICA: Final = 0.1
 """Seconds added to `verify.ready_within_s` for each replica: a cluster replaces some 20 pods a second, and half that
 rate is tolerated."""
-Say = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True)

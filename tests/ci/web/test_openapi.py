@@ -21,7 +21,7 @@ from rlctl_ci.core.states import STATES
 from rlctl_ci.forges.find import FORGES
 from rlctl_ci.store.records import Push
 from rlctl_ci.web.app import STATIC, make
-from rlctl_ci.web.limits.guard import App, Receive, Scope, Send
+from rlctl_ci.web.limits.guard import App, AsgiScope, Receive, Send
 from tests.ci.web.test_http import OURS, SECRET, config
 from tests.ci.world import MAIN, Outside, hands, sha
 from tests.support.samples import sample
@@ -71,7 +71,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 def signed(app: App) -> App:
     """Whatever is sent to a hook is signed as its forge does."""
 
-    async def signing(scope: Scope, receive: Receive, send: Send) -> None:
+    async def signing(scope: AsgiScope, receive: Receive, send: Send) -> None:
         words = scope.get("path", "").split("/")
         if scope["type"] != "http" or words[1] != "hooks" or words[2] not in FORGES:
             await app(scope, receive, send)

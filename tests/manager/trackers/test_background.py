@@ -13,7 +13,7 @@ import pytest
 
 from rlctl.spec.schema import Trackers
 from rlctl_agents.manager.trackers.background import Background, await_end
-from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat, redacted
+from rlctl_agents.manager.trackers.base import ManagerEnd, Point, TrackedRun, flat, redacted
 from rlctl_agents.manager.trackers.curves import WENT_BACK, Curves, opened_trackers
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 from tests.support.fakes import wait_until
@@ -28,7 +28,7 @@ class Fake:
     before: Callable[[Point], None] = lambda point: None
     where: str = "run 1 of experiment rlctl"
     got: list[Any] = field(default_factory=list)
-    ends: list[Outcome] = field(default_factory=list)
+    ends: list[ManagerEnd] = field(default_factory=list)
 
     def configure(self, config: Mapping[str, Any]) -> None:
         self.got.append(config)
@@ -37,7 +37,7 @@ class Fake:
         self.before(point)
         self.got.append((point.steps, dict(point.values)))
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ManagerEnd) -> None:
         self.ends.append(outcome)
 
 
@@ -45,7 +45,7 @@ def point(steps: int) -> Point:
     return Point(steps, 1.7e9, {"return/train": steps / 10})
 
 
-def end(tracker: Background, outcome: Outcome = "finished", within_s: float = WITHIN_S) -> None:
+def end(tracker: Background, outcome: ManagerEnd = "finished", within_s: float = WITHIN_S) -> None:
     tracker.close(outcome)
     await_end([tracker], lambda: within_s, lambda: None)
 

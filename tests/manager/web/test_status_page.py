@@ -19,8 +19,8 @@ from rlctl_agents.manager.status.history import (
     POINTS,
     ROWS,
     CurveRows,
+    EvaluationLine,
     HistoryView,
-    Measured,
     RunHistory,
     RunMark,
 )
@@ -102,7 +102,7 @@ def long_history(names: int = 60, told: str = "score") -> HistoryView:
     rows.values = {name: [123.456 * (row % 97) for row in at] for name in curves}
     evaluations = {
         mode: [
-            Measured(-123.45 + at % 50, 12.345, -1234.5, 1234.5, 100, mode, 2222222 * at, 1.7e9 + 9 * at,
+            EvaluationLine(-123.45 + at % 50, 12.345, -1234.5, 1234.5, 100, mode, 2222222 * at, 1.7e9 + 9 * at,
                      info={f"{told}{name}": 0.12345 * at for name in range(16)})
             for at in range(POINTS)
         ]

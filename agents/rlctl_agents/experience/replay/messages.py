@@ -30,7 +30,7 @@ PIECE_BYTES = 1 << 20
 
 
 class ShardState(msgspec.Struct, frozen=True):
-    """State of a shard, and the replay limits of its run; counts are rows since the shard's start."""
+    """State of a shard, and the replay limits of its run; counts are rows since its start, and restored ones."""
 
     mass: float  # sum over the units that may be drawn
     size: int  # units that may be drawn

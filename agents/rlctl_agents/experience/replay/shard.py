@@ -33,7 +33,7 @@ class DrawnRows:
 
 @dataclass(frozen=True, slots=True)
 class ShardTotals:
-    """State of a shard; counts are rows since its start."""
+    """Figures of a shard; counts are rows since its start, and restored ones."""
 
     mass: float  # sum over the units that may be drawn
     size: int  # units that may be drawn: rows, or sequences

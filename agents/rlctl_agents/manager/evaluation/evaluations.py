@@ -10,15 +10,15 @@ from rlctl.spec.layout import EVALUATIONS, Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, CadenceSample
+from rlctl_agents.manager.evaluation.films import Films
 from rlctl_agents.manager.evaluation.matches import Quotas, RequestedEvaluation, Standstill
-from rlctl_agents.manager.evaluation.recordings import Recordings
 from rlctl_agents.manager.evaluation.selection import Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import APART, Evaluation, StateStore
 from rlctl_agents.manager.timing import Clock
 from rlctl_agents.runtime.gauges import ENVIRONMENTS, PLAYS
-from rlctl_agents.types.control import EvalResult, Match, Mode, Quota, Recording, Report, to_plain
+from rlctl_agents.types.control import EvalResult, Film, Match, Mode, Quota, Report, to_plain
 from rlctl_agents.types.experience import ModelRef
 
 JOIN_S = 30.0
@@ -81,8 +81,8 @@ class Evaluations:
         self._cadence = Cadence(clock.monotonic, cpu, self._hopeful)
         self._quotas = Quotas(settings().seed, clock.monotonic, self._cadence, match=progress.match + APART)
         self._stored = JsonLines(layout.results / EVALUATIONS)
-        self.recordings = Recordings(layout.episodes, stands)
-        self._filmed = {one.version for one in self.recordings.episodes}  # also versions without a film
+        self.films = Films(layout.episodes, stands)
+        self._filmed = {one.version for one in self.films.episodes}  # also versions without a film
         self._count = 0  # evaluations in the mode that counts, without confirming ones
         self._ordered = 0  # evaluations that this manager has started by cadence
         self._other: ModelRef | None = None  # to be played in the other mode
@@ -195,10 +195,10 @@ class Evaluations:
         self._select(done, result)
         return done
 
-    def _record(self, recording: Recording, done: Evaluation, match: int) -> None:
+    def _record(self, film: Film, done: Evaluation, match: int) -> None:
         self._filmed.add(done.ref.version)
         try:
-            self._events.add("recorded", self.recordings.add(recording, done, match))
+            self._events.add("recorded", self.films.add(film, done, match))
         except ValueError as fault:
             text = f"no episode of version {done.ref.version} is recorded: {fault}"
             self._events.add("not_recorded", text, version=done.ref.version)

@@ -33,7 +33,7 @@ LEARNER_S = 600.0
 TELL_S = 8.0
 """Longest wait, in seconds, for all processes to hear of it and exit; a learner saves once more when it exits."""
 
-Phase = Literal["running", "saving", "telling", "over"]
+StopPhase = Literal["running", "saving", "telling", "over"]
 How = Literal["finish", "leave"]
 
 
@@ -125,7 +125,7 @@ class RunStop:
         events: Events,
         clock: Clock,
     ) -> None:
-        self.phase: Phase = "running"
+        self.phase: StopPhase = "running"
         self.how: How = "leave"
         self._since = 0.0  # begin of the phase; while it saves, no earlier than the end of the last evaluation
         self._state, self._members, self._learners = state, members, learners

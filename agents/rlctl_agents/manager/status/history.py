@@ -86,7 +86,7 @@ class CurveRows(msgspec.Struct):
         return few and all(len(column) == len(self.unix) for column in columns)
 
 
-class Measured(msgspec.Struct, frozen=True):
+class EvaluationLine(msgspec.Struct, frozen=True):
     """Line of evaluations.jsonl, without its episodes."""
 
     mean: float
@@ -102,7 +102,7 @@ class Measured(msgspec.Struct, frozen=True):
     confirms: bool = False
 
 
-def in_order(evaluations: Iterable[Measured]) -> list[Measured]:
+def in_order(evaluations: Iterable[EvaluationLine]) -> list[EvaluationLine]:
     """Evaluations in the order in which the policy had the steps, not in that in which evaluators were done."""
     return sorted(evaluations, key=lambda one: (one.ref.get("lineage", 0), one.steps))
 
@@ -121,7 +121,7 @@ class HistoryView(NamedTuple):
     """Immutable snapshot of the history, for readers in any thread."""
 
     rows: CurveRows
-    evaluations: Mapping[str, Sequence[Measured]]  # by mode, oldest first
+    evaluations: Mapping[str, Sequence[EvaluationLine]]  # by mode, oldest first
     marks: Sequence[RunMark]  # oldest first
 
 
@@ -155,8 +155,8 @@ class RunHistory:
     def __init__(self, folder: Path) -> None:
         self._file = folder / FILE
         self._rows = _load(self._file)
-        self._evaluations, self._events = _Tail(folder / EVALUATIONS, Measured), _Tail(folder / EVENTS, _Event)
-        self._measured: dict[str, list[Measured]] = {}
+        self._evaluations, self._events = _Tail(folder / EVALUATIONS, EvaluationLine), _Tail(folder / EVENTS, _Event)
+        self._measured: dict[str, list[EvaluationLine]] = {}
         self._marked: dict[MarkKind, list[_Event]] = {}
         self._ran_before_s = max(self._rows.ran_s, *self._rows.running_s[-1:], 0.0)
         """Running seconds before this life of the manager, as far as its samples were stored."""

@@ -154,10 +154,10 @@ class StatusBuilder:
         return {"version": found.evaluation.ref.version, **to_plain(found), **files}
 
     def _recordings(self) -> list[dict[str, Any]]:
-        """Recorded episodes, the newest first; their files are below results/episodes."""
-        recordings = self._view.evaluations.recordings
-        best = recordings.best(recordings.episodes)
-        return [{**to_plain(one), "best": one is best} for one in reversed(recordings.episodes)]
+        """Films of episodes, the newest first; their files are below results/episodes."""
+        films = self._view.evaluations.films
+        best = films.best(films.episodes)
+        return [{**to_plain(one), "best": one is best} for one in reversed(films.episodes)]
 
     def _ending(self) -> dict[str, str]:
         """Verdict on a run that ends, in place of one on its training; {} before, and at the very end."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rlctl_agents.manager.trackers.base import Outcome, Point, Tracker, redacted
+from rlctl_agents.manager.trackers.base import ManagerEnd, Point, Tracker, redacted
 
 ROOM = 1000
 """Points in the queue, at most: over an hour of curves."""
@@ -39,7 +39,7 @@ class Background:
         self._config: Mapping[str, Any] | None = None  # spec that the tracker has not taken yet
         self._refused: Mapping[str, Any] | None = None
         self._changed = threading.Condition()
-        self._outcome: Outcome | None = None  # set when no more points come
+        self._outcome: ManagerEnd | None = None  # set when no more points come
         self._failure = ""
         self._told: set[str] = set()
         self.where = ""
@@ -80,7 +80,7 @@ class Background:
                 self.lost += 1
                 self._failure = f"it is slow: {self._room} points wait for it"
 
-    def close(self, outcome: Outcome) -> None:
+    def close(self, outcome: ManagerEnd) -> None:
         """Accept nothing more; queued points are still sent."""
         with self._changed:
             self._outcome = outcome

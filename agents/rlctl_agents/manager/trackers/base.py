@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-Outcome = Literal["finished", "failed", "stopped", "replaced"]
+ManagerEnd = Literal["finished", "failed", "stopped", "replaced"]
 """How one life of the manager ended. stopped: the run may go on; replaced: another manager has taken over."""
 SECRETS = ("WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 """Environment variables whose values no message may hold."""
@@ -54,7 +54,7 @@ class Tracker(Protocol):
     def add(self, point: Point) -> None:
         """Add a point to each curve."""
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ManagerEnd) -> None:
         """Report the outcome of this manager, and close."""
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from rlctl.spec.schema import Trackers
 from rlctl_agents.manager.status.replay import DRAWN
 from rlctl_agents.manager.trackers.background import Background, await_end
-from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, Tracker
+from rlctl_agents.manager.trackers.base import ManagerEnd, Point, TrackedRun, Tracker
 from rlctl_agents.manager.trackers.tensorboard import CurveWriter
 
 WENT_BACK = "learner/went_back"
@@ -54,7 +54,7 @@ class Curves:
         self._tensorboard, self._trackers = tensorboard, list(trackers)
         self._config, self._gave_up, self._hurry, self._beat, self._unix = config, gave_up, hurry, beat, unix
         self._told = config() if self._trackers else {}
-        self.outcome: Outcome = "stopped"
+        self.outcome: ManagerEnd = "stopped"
         """Outcome of this manager, unless it ends by an error."""
 
     def __enter__(self) -> Self:

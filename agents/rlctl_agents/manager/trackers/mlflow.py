@@ -21,7 +21,7 @@ from mlflow import MlflowClient
 from mlflow.entities import Metric, Param, RunTag
 
 from rlctl.spec.schema import Mlflow
-from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun, flat
+from rlctl_agents.manager.trackers.base import ManagerEnd, Point, TrackedRun, flat
 
 UID = "rlctl.uid"
 """Tag by which a run is found again."""
@@ -81,7 +81,7 @@ class MlflowRun:
         metrics = [Metric(_key(name), value, at, point.steps) for name, value in point.values.items()]
         self._client.log_batch(self._id, metrics=metrics)
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ManagerEnd) -> None:
         """Report the outcome of this manager."""
         if outcome != "replaced":
             self._client.set_terminated(self._id, STATUS[outcome])

@@ -9,7 +9,7 @@ from typing import Any
 import wandb
 
 from rlctl.spec.schema import Wandb
-from rlctl_agents.manager.trackers.base import Outcome, Point, TrackedRun
+from rlctl_agents.manager.trackers.base import ManagerEnd, Point, TrackedRun
 
 STEPS = "agent_steps"
 """The x-axis of all curves: points of evaluations may lie before earlier points, which W&B's own step never does."""
@@ -56,7 +56,7 @@ class WandbRun:
         self._run.log({STEPS: point.steps, "_timestamp": point.unix, **point.values}, step=self._step, commit=True)
         self._step += 1
 
-    def end(self, outcome: Outcome) -> None:
+    def end(self, outcome: ManagerEnd) -> None:
         """Report the outcome of this manager, and close."""
         if outcome != "replaced":
             self._run.summary["state"] = outcome

@@ -19,13 +19,13 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from rlctl_agents.manager.evaluation.recordings import FILE
+from rlctl_agents.manager.evaluation.films import FILE
 from rlctl_agents.manager.status.history import EMPTY, HistoryView
 from rlctl_agents.manager.web.panels import PanelCache, Panels
 from rlctl_agents.manager.web.rendering import ENGINE, TEMPLATES
 from rlctl_agents.manager.web.stored_files import piece
 from rlctl_agents.runtime.http_server import Response
-from rlctl_agents.types.control import MAX_RECORDING_BYTES
+from rlctl_agents.types.control import MAX_FILM_BYTES
 
 REFRESH_S, FINISHED_REFRESH_S = 5, 300
 STALE_S = 10.0
@@ -121,7 +121,7 @@ def pages(
         try:
             if episodes is None or not FILE.fullmatch(name):
                 raise FileNotFoundError(name)
-            return Response(200, piece(episodes / name, 0, MAX_RECORDING_BYTES), "image/gif", FILM_HEADERS)
+            return Response(200, piece(episodes / name, 0, MAX_FILM_BYTES), "image/gif", FILM_HEADERS)
         except OSError:
             return Response.refusal(404, "there is no such episode, or not any more")
 

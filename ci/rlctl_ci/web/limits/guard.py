@@ -13,10 +13,10 @@ from rlctl_ci.config.settings import LOOPBACK, Config
 from rlctl_ci.web.limits.connection_limits import ConnectionLimit
 from rlctl_ci.web.limits.sources import Sources
 
-Scope = MutableMapping[str, Any]
+AsgiScope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+App = Callable[[AsgiScope, Receive, Send], Awaitable[None]]
 
 BODY_WITHIN_S: Final = 10.0
 BODIES_BYTES: Final = 256 << 20
@@ -59,7 +59,7 @@ class Guard:
         self._hosts = hosts(config)
         self._public = config.public_status
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -112,7 +112,7 @@ class Guard:
             self._bodies_of[source] -= large
             self._bodies_of += Counter()  # forgets sources at 0
 
-    async def _pass(self, scope: Scope, body: bytes, receive: Receive, send: Send) -> None:
+    async def _pass(self, scope: AsgiScope, body: bytes, receive: Receive, send: Send) -> None:
         """Pass on a request of a source whose body has been read."""
         given = False
 

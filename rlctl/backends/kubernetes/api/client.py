@@ -1,4 +1,4 @@
-"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards; the only module that uses it.
+"""The official client: kubeconfig, TLS, proxies, credentials and port-forwards.
 
 Its generated calls are not used: they have a class for every kind, query the server for its kinds, and retry by rules
 of their own.

@@ -1,6 +1,6 @@
 """Interface to an API server: the dozen calls on plain dictionaries that this backend needs.
 
-`rlctl.backends.kubernetes.api.client` makes them with the official client and is the only module that imports it;
+`rlctl.backends.kubernetes.api.client` makes them with the official client;
 `tests/backends/kubernetes/fakes/api.py` answers them from memory. Errors are those of this module and of rlctl.errors.
 """
 

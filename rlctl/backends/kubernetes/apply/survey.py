@@ -160,7 +160,7 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
         role for role in totals if stored and stored.spec_replicas.get(role) == wanted.spec_replicas.get(role)
     }
     items = tuple(
-        _item(key, thing, live[key], record, previous, wanted, counts.get(key, 0), kept_roles)
+        _item(key, thing, live[key], record, previous, counts.get(key, 0), kept_roles)
         for key, thing in wanted.objects.items()
     )
     items = tuple(replace(item, denied=_still_denied(session, item)) if item.denied else item for item in items)
@@ -177,7 +177,7 @@ def survey(session: Session, wanted: DesiredState) -> Survey:
 
 def _item(
     key: Key, document: Object, live: Object | None, record: Record | None, previous: DesiredState | None,
-    wanted: DesiredState, replicas_wanted: int, kept_roles: set[str],
+    replicas_wanted: int, kept_roles: set[str],
 ) -> Item:  # fmt: skip
     role = inventory.role_of(document)
     denied = record is not None and live is None and key in record.denied

@@ -23,7 +23,7 @@ def volume(api: Api, run: Fleet) -> Iterator[Check]:
     lives = {name: api.get(Key("PersistentVolumeClaim", name)) for name in mounted}
     for name, live in lives.items():
         if live is not None and ((live.get("status") or {}).get("phase") == "Bound" or name not in own):
-            yield _existing(api, name, live)
+            yield _existing(name, live)
         elif name in own:
             yield _class(known, name, own[name])
         else:
@@ -33,7 +33,7 @@ def volume(api: Api, run: Fleet) -> Iterator[Check]:
     yield _bandwidth(run, known, lives.get(name) or own.get(name) or {})
 
 
-def _existing(api: Api, name: str, claim: Object) -> Check:
+def _existing(name: str, claim: Object) -> Check:
     spec, status = claim.get("spec") or {}, claim.get("status") or {}
     modes = status.get("accessModes") or spec.get("accessModes") or []
     size = (status.get("capacity") or {}).get("storage") or "?"

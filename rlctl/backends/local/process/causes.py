@@ -23,7 +23,7 @@ _SIGNALS = {**SIGNALS, signal.SIGKILL: "out of memory, or another process's kill
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class DeathReport:
     """Description of one death."""
 
     text: str  # "actor 7 exited 1 after 00:03:12: EnvError: step returned NaN reward"
@@ -48,7 +48,7 @@ def describe(
     error: str,
     out_of_memory: bool,
     free: Callable[[Path], int | None] = free_bytes,
-) -> Report:
+) -> DeathReport:
     """Describe one death in a sentence, with the end of its log.
 
     Args:
@@ -70,7 +70,7 @@ def describe(
     if full is not None:  # the process may have been unable to log it
         text += f"; the disk of {full} is full"
     by_itself = death.exit_status is not None and death.exit_status > 0
-    return Report(text, tuple(readable(lines)[-LAST_LINES:]), said if by_itself else "")
+    return DeathReport(text, tuple(readable(lines)[-LAST_LINES:]), said if by_itself else "")
 
 
 def startup_s(name: str, logs: Path, started: float) -> float | None:

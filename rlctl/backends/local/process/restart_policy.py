@@ -31,7 +31,7 @@ OFTEN = 3
 DELAYS_S = tuple(2.0**lives for lives in range(SHORT_LIVES - 1))
 ORDERLY_S = 5.0
 
-Report = TypeVar("Report")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,36 +64,36 @@ class Restart:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp(Generic[Report]):
+class GiveUp(Generic[T]):
     """Verdict: the run has failed."""
 
     process: str  # the one whose trouble began first
-    report: Report  # of its first death in this trouble; of the newest if that is the one just judged
+    report: T  # of its first death in this trouble; of the newest if that is the one just judged
     short_lives: int  # of that process, in a row
 
 
 @dataclass(slots=True)
-class _Record(Generic[Report]):
+class _Record(Generic[T]):
     pid: int = 0
     born: float | None = None
     restarts: int = 0
     short_lives: int = 0
     trouble_since: float | None = None
-    first: Report | None = None
+    first: T | None = None
     well: bool = False  # since its last death it has been of use; whether that lasts shows when it dies again
     error: str = ""  # of its last death, without numbers
     died: tuple[float, ...] = ()  # times of its last few deaths
     due: float | None = None
 
-    def begin_trouble(self, now: float, report: Report) -> None:
+    def begin_trouble(self, now: float, report: T) -> None:
         self.trouble_since, self.first, self.well = now, report, False
 
 
 @dataclass(slots=True)
-class RestartPolicy(Generic[Report]):
+class RestartPolicy(Generic[T]):
     """Restart policy of one run: takes in observations, judges deaths, and names the processes to be started now."""
 
-    records: dict[str, _Record[Report]] = field(default_factory=dict)
+    records: dict[str, _Record[T]] = field(default_factory=dict)
 
     def observe(self, seen: Iterable[Observation], now: float) -> list[Death]:
         """Record an observation of all processes of the run.
@@ -120,7 +120,7 @@ class RestartPolicy(Generic[Report]):
                 deaths.append(Death(process.name, process.exit_status, lived_s, process.startup_s))
         return deaths
 
-    def _live(self, record: _Record[Report], process: Observation, now: float) -> None:
+    def _live(self, record: _Record[T], process: Observation, now: float) -> None:
         if record.pid != process.pid or record.born is None:
             record.pid, record.born = process.pid, now - process.age_s
         record.due = None
@@ -137,7 +137,7 @@ class RestartPolicy(Generic[Report]):
             return process.exit_status != 0 and (record is None or record.due is None)
         return record is not None and record.trouble_since is not None and not record.well
 
-    def judge(self, death: Death, report: Report, now: float, error: str = "") -> Restart | GiveUp[Report]:
+    def judge(self, death: Death, report: T, now: float, error: str = "") -> Restart | GiveUp[T]:
         """Decide about one death.
 
         Args:
@@ -170,11 +170,11 @@ class RestartPolicy(Generic[Report]):
             return self._first_cause(death.name, report)
         return self._again(record, DELAYS_S[record.short_lives - 1], now)
 
-    def _again(self, record: _Record[Report], delay_s: float, now: float) -> Restart:
+    def _again(self, record: _Record[T], delay_s: float, now: float) -> Restart:
         record.due = now + delay_s
         return Restart(delay_s)
 
-    def _first_cause(self, name: str, report: Report, *, in_vain: bool = False) -> GiveUp[Report]:
+    def _first_cause(self, name: str, report: T, *, in_vain: bool = False) -> GiveUp[T]:
         troubles = [
             (record.trouble_since, in_order(other), other, record.first)
             for other, record in self.records.items()

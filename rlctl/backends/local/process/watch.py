@@ -24,7 +24,7 @@ from rlctl.backends.base import Failure
 from rlctl.backends.files import read_json, to_json, write_at_last, write_changed
 from rlctl.backends.local.names import is_role, shown
 from rlctl.backends.local.proc import boot_time, started
-from rlctl.backends.local.process.causes import Report, describe, oom_kills, startup_s
+from rlctl.backends.local.process.causes import DeathReport, describe, oom_kills, startup_s
 from rlctl.backends.local.process.restart_policy import Death, GiveUp, Observation, Restart, RestartPolicy
 from rlctl.backends.local.process.stopping import signal_group, stop_in_order
 from rlctl.backends.local.process.supervisord import BAD_NAME, NOT_TRIED, Child, Supervisor
@@ -51,7 +51,7 @@ class Watch:
         self._sockets = sockets
         self._supervisor = supervisor
         self._clock = clock
-        self._policy: RestartPolicy[Report] = RestartPolicy()
+        self._policy: RestartPolicy[DeathReport] = RestartPolicy()
         self._reasons: dict[str, str] = {}
         self._troubled: set[str] = set()
         self._oom_kills = oom_kills()

@@ -1,4 +1,4 @@
-"""Recordings of episodes: whole, of bounded size, at the speed of the episode unless it is long."""
+"""Films of episodes: whole, of bounded size, at the speed of the episode unless it is long."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from rlctl_agents.envs.base import EnvRefused
-from rlctl_agents.policies import recording
-from rlctl_agents.policies.recording import LONGEST_S, MOST_FRAMES, MOST_PIXELS, Recorder
-from rlctl_agents.types.control import MAX_RECORDING_BYTES
+from rlctl_agents.policies import filming
+from rlctl_agents.policies.filming import LONGEST_S, MOST_FRAMES, MOST_PIXELS, FilmRecorder
+from rlctl_agents.types.control import MAX_FILM_BYTES
 
 
 class Noise:
@@ -31,11 +31,11 @@ class Noise:
 
 def film(env: Noise, decisions: int) -> tuple[Any, float]:
     """GIF of an episode, and the seconds that are told."""
-    recorder = Recorder(env)
+    recorder = FilmRecorder(env)
     for _ in range(decisions):
         recorder.look()
     data, seconds = recorder.end()
-    assert len(data) <= MAX_RECORDING_BYTES
+    assert len(data) <= MAX_FILM_BYTES
     return Image.open(io.BytesIO(data)), seconds
 
 
@@ -61,7 +61,7 @@ def test_a_long_episode_is_shown_whole_within_a_minute() -> None:
 
 
 def test_large_frames_are_made_smaller_and_too_large_a_film_has_fewer_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording, "MAX_RECORDING_BYTES", 300_000)
+    monkeypatch.setattr(filming, "MAX_FILM_BYTES", 300_000)
     image, seconds = film(Noise(10.0, (400, 640)), 20)
     assert image.size == (MOST_PIXELS, MOST_PIXELS * 400 // 640)
     assert 1 < image.n_frames < 15
@@ -71,6 +71,6 @@ def test_large_frames_are_made_smaller_and_too_large_a_film_has_fewer_of_them(mo
 def test_what_draws_nothing_or_too_much_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvRefused, match="draws no frames"):
         film(Noise(draws=False), 5)
-    monkeypatch.setattr(recording, "MAX_RECORDING_BYTES", 1000)
+    monkeypatch.setattr(filming, "MAX_FILM_BYTES", 1000)
     with pytest.raises(EnvRefused, match="too large"):
         film(Noise(), 5)

@@ -1,4 +1,4 @@
-"""Recorded episodes: which evaluations have one, which of them are kept, and that none does harm."""
+"""Films of episodes: which evaluations have one, which of them are kept, and that none does harm."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlctl_agents.manager.evaluation.recordings import NEWEST
-from rlctl_agents.types.control import EvalResult, Match, Recording
+from rlctl_agents.manager.evaluation.films import NEWEST
+from rlctl_agents.types.control import EvalResult, Film, Match
 from tests.manager.world import (
     ACTOR,
     JUDGE,
@@ -35,21 +35,21 @@ def started(folder: Path, every: int | None = 3, **stop: Any) -> Run:
     return run
 
 
-def played(run: Run, match: Match | None, mean: float, recording: Recording | None = None) -> bool:
+def played(run: Run, match: Match | None, mean: float, film: Film | None = None) -> bool:
     """Plays a match, and films it when told to; whether it was."""
     assert match is not None
     assert match.quota is not None
     kept = keep(run.layout.models, match.seats[0]) if mean > match.quota.keep_above else ""
-    film = (recording or Recording(GIF, mean + 1, 7, 2.5)) if match.quota.record else None
+    film = (film or Film(GIF, mean + 1, 7, 2.5)) if match.quota.record else None
     result = EvalResult(match.id, match.seats[0], match.quota.mode, [mean] * 2, [7] * 2, 1.0, kept=kept, recording=film)
     assert run.manager.result(result).ok
     return match.quota.record
 
 
-def evaluated(run: Run, version: int, mean: float, recording: Recording | None = None) -> bool:
+def evaluated(run: Run, version: int, mean: float, film: Film | None = None) -> bool:
     run.time.now += 20
     run.learn(LEARNER, steps=100 * version, version=version)
-    return played(run, order_evaluation(run, version), mean, recording)
+    return played(run, order_evaluation(run, version), mean, film)
 
 
 def files(run: Run) -> list[str]:
@@ -162,8 +162,8 @@ def test_a_last_model_that_lacks_its_film_only_is_not_called_unevaluated(tmp_pat
 @pytest.mark.parametrize(
     ("recording", "why"),
     [
-        (Recording(fault="EnvRefused: it draws no frames"), "it draws no frames"),
-        (Recording(b"<svg onload=alert(1)>", 1.0, 1, 1.0), "it is no GIF"),
+        (Film(fault="EnvRefused: it draws no frames"), "it draws no frames"),
+        (Film(b"<svg onload=alert(1)>", 1.0, 1, 1.0), "it is no GIF"),
     ],
 )
 def test_an_episode_that_is_none_is_told_and_the_evaluation_counts(tmp_path: Path, recording: Any, why: str) -> None:

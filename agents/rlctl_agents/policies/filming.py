@@ -1,4 +1,4 @@
-"""Recordings: single episodes as animated GIFs of bounded size, for the status page."""
+"""Films: single episodes as animated GIFs of bounded size, for the status page."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from rlctl_agents.policies.show import gif, smaller
 from rlctl_agents.runtime.closing import closed
 from rlctl_agents.runtime.gauges import ENDLESS
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.types.control import MAX_RECORDING_BYTES, Recording
+from rlctl_agents.types.control import MAX_FILM_BYTES, Film
 
 MOST_FRAMES, MOST_PIXELS, MOST_PER_S = 300, 320, 15.0
 """Most frames, most pixels of the longer side, most frames per second."""
 LONGEST_S = 60.0
-"""Longest time of a recording; a longer episode is shown faster."""
+"""Longest time of a film; a longer episode is shown faster."""
 
 
 class Unwanted(Exception):
     """The episode is not wanted any more."""
 
 
-class Recorder:
+class FilmRecorder:
     """Collects frames of an episode at equal distances: when there are too many, every second one is dropped."""
 
     def __init__(self, env: Renders) -> None:
@@ -56,7 +56,7 @@ class Recorder:
         frames, seconds = self._frames, min((self._steps + 1) / self._env.frames_per_s, LONGEST_S)
         while len(frames) > 1:
             film = gif(frames, seconds / len(frames))
-            if len(film) <= MAX_RECORDING_BYTES:
+            if len(film) <= MAX_FILM_BYTES:
                 return film, seconds
             frames = [*frames[:-1:2], frames[-1]] if len(frames) > 2 else frames[:1]
         raise EnvRefused("its frames are too large" if frames else "it draws no frames for render_mode rgb_array")
@@ -92,7 +92,7 @@ def recorded(
     progress: int,
     keep_going: Callable[[], bool],
     metrics: Metrics,
-) -> Recording:
+) -> Film:
     """Play an episode and film it.
 
     Args:
@@ -110,7 +110,7 @@ def recorded(
     with closed(env):
         try:
             assert isinstance(env, Renders)
-            recorder = Recorder(env)
+            recorder = FilmRecorder(env)
 
             def watch() -> None:
                 if not keep_going():
@@ -121,4 +121,4 @@ def recorded(
             film, seconds = recorder.end()
         finally:
             metrics.set(ENDLESS, 0.0)  # whether it has ended or not
-    return Recording(film, games.returns[0], games.lengths[0], round(seconds, 2))
+    return Film(film, games.returns[0], games.lengths[0], round(seconds, 2))
