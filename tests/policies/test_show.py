@@ -28,7 +28,7 @@ class Screen:
 
 
 def test_a_film_has_every_frame_and_the_length_of_the_episode(tmp_path: Path) -> None:
-    film = show.Film(Screen())
+    film = show.EpisodeFrames(Screen())
     for _ in range(5):
         film.look()
     with Image.open(film.save(tmp_path / "a.gif")) as image:
@@ -41,7 +41,7 @@ def test_a_film_has_every_frame_and_the_length_of_the_episode(tmp_path: Path) ->
 
 
 def test_a_film_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    film = show.Film(Screen())
+    film = show.EpisodeFrames(Screen())
     film.look()
 
     def full(path: Path, data: Any) -> int:
@@ -61,7 +61,7 @@ def test_large_frames_are_made_smaller_and_a_long_film_keeps_its_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(show, "MOST_FRAMES", 3)
-    film = show.Film(Screen((960, 240)))
+    film = show.EpisodeFrames(Screen((960, 240)))
     for _ in range(5):
         film.look()
     assert (film.seen, len(film.frames)) == (5, 3)
@@ -69,7 +69,7 @@ def test_large_frames_are_made_smaller_and_a_long_film_keeps_its_beginning(
 
 
 def test_a_window_leaves_no_film(tmp_path: Path) -> None:
-    film = show.Film(Screen(window=True))
+    film = show.EpisodeFrames(Screen(window=True))
     film.look()
     assert film.seen == 0
     with pytest.raises(EnvRefused, match="draws no frames"):

@@ -59,7 +59,7 @@ def _show(question: Mapping[str, Any], answers: TextIO) -> None:
             to = None if video is None else Path(f"{video}-{seed}.gif")
             if to is not None and to.exists():
                 raise NoModel(f"{to} is there, and is not overwritten")
-            film = Film(env)
+            film = EpisodeFrames(env)
             games = played(
                 env, algorithm, 1, seed=seed, greedy=mode == "greedy", progress=described.steps, watch=film.look
             )
@@ -69,7 +69,7 @@ def _show(question: Mapping[str, Any], answers: TextIO) -> None:
             answer(answers, {**found, "file": file, "frames": film.seen, "kept_frames": len(film.frames)})
 
 
-class Film:
+class EpisodeFrames:
     """Frames of one episode."""
 
     def __init__(self, env: Renders) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -48,8 +47,8 @@ from rlctl_agents.runtime.process import (
 from rlctl_agents.runtime.storage import patiently
 from rlctl_agents.types.control import Hello
 from rlctl_agents.wire.classes import MANAGER
-from rlctl_agents.wire.keys import Keys
 from rlctl_agents.wire.rpc.server import RpcServer
+from rlctl_agents.wire.sockets import Wire
 
 SERVE_S = 0.05
 
@@ -86,20 +85,9 @@ def main(process: Process) -> None:
     with ExitStack() as stack:
         wire = open_wire(arguments)
         stack.callback(wire.close)
-        phase: RunPhase
-        boot_rate = BootRateLimiter(time.monotonic)
-
-        def admit(hello: Hello, known: bool) -> None:
-            if hello.role == "actor":
-                boot_rate.admit(hello.boot, server.caller_address, known=known)
-
-        def answer(request: msgspec.Struct, _buffers: object) -> tuple[msgspec.Struct, list[bytes]]:
-            return phase.answer(request), []
-
-        with as_users_fault(ValueError, said="--manager: "):
-            server = RpcServer(wire, arguments.manager, process.boot, dict.fromkeys(ROUTES, answer), MANAGER)
-        stack.callback(server.close)
-        refusals = Refusals(process.metrics, lambda: server.rejected, lambda: refused_connections(wire))
+        server = RunServer(process, wire)
+        stack.callback(server.rpc.close)
+        refusals = Refusals(process.metrics, lambda: server.rpc.rejected, lambda: refused_connections(wire))
         lines, store = Lines(), LogStore(layout.logs, process.boot) if arguments.logs else None
         if store is not None:
             lines.keep = store.add
@@ -113,25 +101,32 @@ def main(process: Process) -> None:
         stack.callback(control.close)
         context = ManagerContext(process, lines, store, refusals, control)
         newest = partial(lines.newest, status_page.MOST_LINES)
-        episodes = layout.episodes
-        process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=episodes))
-        found = end = finished.read_end(layout) if arguments.stay else None
-        while True:
-            with ExitStack() as opened:
-                if end is None:
-                    phase = loop = running(context, server, opened, wire.keys, admit)
-                    try:
-                        manage(server, context, loop)
-                    except NothingLearned as fault:
-                        if not arguments.stay:
-                            raise
-                        loop.fail(str(fault))
-                else:
-                    phase = resting(context, opened, end, found=end is found)
-                    manage(server, context, phase)
-            if process.stop.is_set() or not arguments.stay:
-                return
-            end = finished.read_end(layout)
+        process.pages.update(status_page.pages(lambda: context.shown, lines=newest, episodes=layout.episodes))
+        manage_phases(server, context)
+
+
+class RunServer:
+    """Server for the processes of the run; the present phase answers their requests.
+
+    Raises:
+        UserFault: its address cannot be used.
+    """
+
+    phase: RunPhase
+
+    def __init__(self, process: Process, wire: Wire) -> None:
+        self.keys, self._boot_rate = wire.keys, BootRateLimiter(time.monotonic)
+        routes = dict.fromkeys(ROUTES, self._answer)
+        with as_users_fault(ValueError, said="--manager: "):
+            self.rpc = RpcServer(wire, process.arguments.manager, process.boot, routes, MANAGER)
+
+    def admit(self, hello: Hello, known: bool) -> None:
+        """Limit the rate of actors that join, as `admit` of `LeaseAdmission`."""
+        if hello.role == "actor":
+            self._boot_rate.admit(hello.boot, self.rpc.caller_address, known=known)
+
+    def _answer(self, request: msgspec.Struct, _buffers: object) -> tuple[msgspec.Struct, list[bytes]]:
+        return self.phase.answer(request), []
 
 
 def pods_of(process: Process, layout: Layout) -> PodOrder:
@@ -146,30 +141,53 @@ def stand_aside(process: Process) -> None:
         process.pulse.beat()
 
 
-def manage(server: RpcServer, context: ManagerContext, phase: RunPhase) -> None:
+def manage_phases(server: RunServer, context: ManagerContext) -> None:
+    """Manage one phase after the other: with `--stay` a run may end, and go on, several times."""
+    process, layout = context.process, context.layout
+    found = end = finished.read_end(layout) if process.arguments.stay else None
+    while True:
+        with ExitStack() as opened:
+            if end is None:
+                manage_running(server, context, opened)
+            else:
+                manage(server, context, resting(context, opened, end, found=end is found))
+        if process.stop.is_set() or not process.arguments.stay:
+            return
+        end = finished.read_end(layout)
+
+
+def manage_running(server: RunServer, context: ManagerContext, opened: ExitStack) -> None:
+    """Manage the phase in which the run goes on; with `--stay` a run that has learned nothing ends as a failed one.
+
+    Raises:
+        NothingLearned: without `--stay`.
+    """
+    loop = running(server, context, opened)
+    try:
+        manage(server, context, loop)
+    except NothingLearned as fault:
+        if not context.process.arguments.stay:
+            raise
+        loop.fail(str(fault))
+
+
+def manage(server: RunServer, context: ManagerContext, phase: RunPhase) -> None:
     """Answer requests and do all that is due until the phase is over."""
+    server.phase = phase
     while not phase.over:
-        serve(server, SERVE_S)
+        serve(server.rpc, SERVE_S)
         context.turn(phase.carry_out)
         phase.turn()
     phase.end()
 
 
-def running(
-    context: ManagerContext,
-    server: RpcServer,
-    opened: ExitStack,
-    keys: Keys | None,
-    admit: Callable[[Hello, bool], None],
-) -> RunningLoop:
+def running(server: RunServer, context: ManagerContext, opened: ExitStack) -> RunningLoop:
     """Begin the phase in which the run goes on, with the state that is stored.
 
     Args:
         opened: closes what is opened here.
-        keys: of this process.
-        admit: as that of `LeaseAdmission`.
     """
-    process, layout = context.process, context.layout
+    process, layout, keys = context.process, context.layout, server.keys
     assert process.arguments.addresses is not None
     with as_users_fault(ValueError):
         settings, addresses = context.settings.read(), Addresses(process.arguments.addresses, time.monotonic)
@@ -182,7 +200,7 @@ def running(
         layout=layout,
         addresses=addresses,
         clock=Clock(time.monotonic, time.time),
-        admit=admit,
+        admit=server.admit,
         **({"ticket": partial(keys.ticket, process.uid)} if keys is not None else {}),
     )
     with as_users_fault(Damaged, ValueError):
@@ -212,7 +230,7 @@ def running(
     opened.enter_context(curves)
     loop = RunningLoop(context, coordinator, curves)
     process.families, process.pulse.ready = loop.families, True
-    log.info("listening", extra={"kv": {"address": server.address, "term": term}})
+    log.info("listening", extra={"kv": {"address": server.rpc.address, "term": term}})
     return loop
 
 

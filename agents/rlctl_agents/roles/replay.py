@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import time
 from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
 
 from rlctl.spec.algorithms import Replayed
 from rlctl.spec.layout import Layout
@@ -12,34 +14,23 @@ from rlctl.spec.machine import left_bytes
 from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
 from rlctl_agents.checkpoint.parts import PartError
-from rlctl_agents.experience.replay.memory import (
-    DRAWS_BYTES,
-    draws_bytes,
-    samples_per_insert,
-    shard_capacity,
-    shard_settings,
-)
+from rlctl_agents.experience.replay import memory
 from rlctl_agents.experience.replay.messages import Draw
 from rlctl_agents.experience.replay.saving import TELL_S, ShardSaver, restore_newest
 from rlctl_agents.experience.replay.server import Inserter, SharedShard
 from rlctl_agents.experience.replay.shard import Shard
 from rlctl_agents.experience.validation import ValueCheck
+from rlctl_agents.runtime.gauges import RESUMING, UNREADABLE
 from rlctl_agents.runtime.manager_session import ManagerSession, Snapshot
 from rlctl_agents.runtime.metrics import Metrics
-from rlctl_agents.runtime.process import (
-    RESUMING,
-    UNREADABLE,
-    Process,
-    Refusals,
-    UserFault,
-    open_wire,
-    refused_connections,
-)
-from rlctl_agents.types.control import Reply
+from rlctl_agents.runtime.process import Process, Refusals, UserFault, open_wire, refused_connections
+from rlctl_agents.types.control import Lease, Reply
+from rlctl_agents.types.experience import Schema
 from rlctl_agents.wire.classes import REPLAY
 from rlctl_agents.wire.experience import ExperienceReceiver
 from rlctl_agents.wire.log_throttle import LogThrottle
 from rlctl_agents.wire.rpc.server import RpcServer
+from rlctl_agents.wire.sockets import Wire
 
 SERVE_S = 0.1
 QUEUE_BYTES = 1 << 26
@@ -63,12 +54,10 @@ def main(process: Process) -> None:
     Raises:
         UserFault: the spec's replay does not fit this machine.
     """
-    spec = process.spec
     process.explained = (PartError,)
-    policy = spec.policy_names[0]
-    config = spec.policy(policy).algorithm
+    policy = process.spec.policy_names[0]
+    config = process.spec.policy(policy).algorithm
     assert isinstance(config, Replayed), "the spec has a replay for an algorithm that learns from one"
-    assert spec.replay is not None
     with ExitStack() as stack:
         wire = open_wire(process.arguments)
         stack.callback(wire.close)
@@ -78,64 +67,22 @@ def main(process: Process) -> None:
             return
         stack.callback(session.close)
         assert lease.experience is not None, "joined with needs_experience"
-        schema, spaces = lease.experience.schema, lease.experience.spaces
-        shards = lease.shards
-        capacity, settings = shard_capacity(spec, shards), shard_settings(config)
-        ratio = samples_per_insert(spec, config, spaces)
-        needs = Shard.bytes_for(schema, settings, capacity)
-        draws = draws_bytes(config, schema)
-        require_memory(spec, needs, left_bytes(), shards, draws)
-        shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
-        shared = SharedShard(
-            shard,
-            process.boot,
-            starts=spec.replay.learning_starts,
-            share=-(-spec.replay.learning_starts // shards),
-            ratio=ratio,
-            metrics=process.metrics,
-        )
-        folder = None
-        if spec.replay.checkpoint == "full":
-            if process.arguments.volume is None:
-                raise UserFault("command line: a replay that is saved needs --volume")
-            folder = Layout(process.arguments.volume).checkpoints
+        shared, size = make_shard(process, lease, config)
+        folder = checkpoint_folder(process)
         if folder is not None:
-            process.metrics.set(RESUMING, 1.0)
-            session.start(Snapshot)  # reading takes longer than a lease outlives silence
-            found = restore_newest(shared, folder, lease.generations, index=lease.index, shards=shards)
-            process.metrics.set(RESUMING, 0.0)
-            process.metrics.set(UNREADABLE, float(found.unreadable))
-        row_bytes = max(1, needs // capacity)
-        most_rows = max(1, QUEUE_BYTES // row_bytes)
-        budget_rows = min(LEAST_BUDGET if ratio else MOST_BUDGET, most_rows)
-        receiver = ExperienceReceiver(
-            wire,
-            lease.bind["experience"],
-            run=process.uid,
-            boot=process.boot,
-            schema=schema,
-            budget_rows=budget_rows,
-            queue_rows=budget_rows if ratio else 0,
-            most_rows=most_rows,
-            term=lease.term,
-            leased_since_s=lease.leased_since_s,
-            check=ValueCheck(spaces, schema),
-        )
+            restore_part(process, session, lease, shared, folder)
+        receiver = make_receiver(process, wire, lease, size)
 
         def lead() -> None:
             receiver.term, receiver.leased_since_s = session.term, session.leased_since_s
 
         inserter = Inserter(shared, receiver, lead)
         stack.callback(inserter.close)
-        server = RpcServer(
-            wire, lease.bind["rpc"], process.boot, {Draw: shared.draw}, REPLAY, remembers=DRAWS_BYTES + draws
-        )
+        kept = memory.DRAWS_BYTES + size.draws_bytes
+        server = RpcServer(wire, lease.bind["rpc"], process.boot, {Draw: shared.draw}, REPLAY, remembers=kept)
         stack.callback(server.close)
         refusals = Refusals(
-            process.metrics,
-            lambda: dict(receiver.rejected),
-            lambda: server.rejected,
-            lambda: refused_connections(wire),
+            process.metrics, lambda: dict(receiver.rejected), lambda: server.rejected, lambda: refused_connections(wire)
         )
 
         def told() -> Snapshot:
@@ -153,27 +100,113 @@ def main(process: Process) -> None:
         else:
             session.start(told)
         inserter.start()
-        log.info(
-            "storing",
-            extra={"kv": {"capacity": capacity, "bytes_of_a_row": row_bytes, "bytes": needs, "shards": shards}},
-        )
+        kv = {"capacity": size.capacity, "bytes_of_a_row": size.row_bytes, "bytes": size.total_bytes}
+        log.info("storing", extra={"kv": kv | {"shards": lease.shards}})
         process.pulse.ready = True
-        throttle, misfits = LogThrottle(), 0
+        watch = SchemaWatch(session, receiver, lease.experience.schema)
         while not process.stop.is_set():
             process.pulse.beat()
             server.serve(SERVE_S)
             inserter.require_life()
             refusals.count()
-            if receiver.rejected.get("schema", 0) > misfits and throttle.due("schema"):
-                misfits = receiver.rejected["schema"]
-                if (now := session.agreed_experience(SCHEMA_S)) is not None and now.schema != schema:
-                    # the spec has changed, and this shard had joined before the last actor of the old spec was gone
-                    raise RuntimeError("actors send segments of another form by now: this shard begins anew")
+            watch.require_same()
             if saver is not None:
                 saver.obey(session.wanted, session.term)
         if session.moved:
             raise RuntimeError(session.moved)
         answer_last(server)
+
+
+class ShardSize(NamedTuple):
+    """Size of a shard and of its draws, and the ratio of rows drawn to rows inserted."""
+
+    capacity: int  # rows
+    row_bytes: int
+    total_bytes: int
+    draws_bytes: int  # beyond `memory.DRAWS_BYTES`
+    ratio: float  # 0: no limit
+
+
+def make_shard(process: Process, lease: Lease, config: Replayed) -> tuple[SharedShard, ShardSize]:
+    """Make the empty shard of a lease.
+
+    Raises:
+        UserFault: it does not fit this machine.
+    """
+    spec, shards, experience = process.spec, lease.shards, lease.experience
+    assert spec.replay is not None
+    assert experience is not None
+    schema, settings, capacity = experience.schema, memory.shard_settings(config), memory.shard_capacity(spec, shards)
+    ratio = memory.samples_per_insert(spec, config, experience.spaces)
+    needs, draws = Shard.bytes_for(schema, settings, capacity), memory.draws_bytes(config, schema)
+    require_memory(spec, needs, left_bytes(), shards, draws)
+    shard = Shard(schema, settings, capacity=capacity, seed=spec.seed + lease.index)
+    starts = spec.replay.learning_starts
+    shared = SharedShard(
+        shard, process.boot, starts=starts, share=-(-starts // shards), ratio=ratio, metrics=process.metrics
+    )
+    return shared, ShardSize(capacity, max(1, needs // capacity), needs, draws, ratio)
+
+
+def checkpoint_folder(process: Process) -> Path | None:
+    """Folder of checkpoints; None: the replay is not saved.
+
+    Raises:
+        UserFault: it is to be saved, and the command line names no volume.
+    """
+    replay, volume = process.spec.replay, process.arguments.volume
+    if replay is None or replay.checkpoint != "full":
+        return None
+    if volume is None:
+        raise UserFault("command line: a replay that is saved needs --volume")
+    return Layout(volume).checkpoints
+
+
+def restore_part(process: Process, session: ManagerSession, lease: Lease, shared: SharedShard, folder: Path) -> None:
+    """Restore the shard's part of the newest generation, and begin to report.
+
+    Raises:
+        PartError: the file system refuses to read one.
+    """
+    process.metrics.set(RESUMING, 1.0)
+    session.start(Snapshot)  # reading takes longer than a lease outlives silence
+    found = restore_newest(shared, folder, lease.generations, index=lease.index, shards=lease.shards)
+    process.metrics.set(RESUMING, 0.0)
+    process.metrics.set(UNREADABLE, float(found.unreadable))
+
+
+def make_receiver(process: Process, wire: Wire, lease: Lease, size: ShardSize) -> ExperienceReceiver:
+    """Make the receiver of the actors' blocks, with a budget of rows within QUEUE_BYTES."""
+    experience, most_rows = lease.experience, max(1, QUEUE_BYTES // size.row_bytes)
+    assert experience is not None
+    budget_rows = min(LEAST_BUDGET if size.ratio else MOST_BUDGET, most_rows)
+    return ExperienceReceiver(
+        wire, lease.bind["experience"], run=process.uid, boot=process.boot, schema=experience.schema,
+        budget_rows=budget_rows, queue_rows=budget_rows if size.ratio else 0, most_rows=most_rows,
+        term=lease.term, leased_since_s=lease.leased_since_s, check=ValueCheck(experience.spaces, experience.schema),
+    )  # fmt: skip
+
+
+class SchemaWatch:
+    """Watch for a change of the run's experience, which shows in segments of another form."""
+
+    def __init__(self, session: ManagerSession, receiver: ExperienceReceiver, schema: Schema) -> None:
+        self._session, self._receiver, self._schema = session, receiver, schema
+        self._throttle, self._misfits = LogThrottle(), 0
+
+    def require_same(self) -> None:
+        """Ask the manager, if more such segments have come.
+
+        Raises:
+            RuntimeError: the run has another experience than this shard.
+        """
+        rejected = self._receiver.rejected
+        if rejected.get("schema", 0) > self._misfits and self._throttle.due("schema"):
+            self._misfits = rejected["schema"]
+            now = self._session.agreed_experience(SCHEMA_S)
+            if now is not None and now.schema != self._schema:
+                # the spec has changed, and this shard had joined before the last actor of the old spec was gone
+                raise RuntimeError("actors send segments of another form by now: this shard begins anew")
 
 
 def answer_last(server: RpcServer) -> None:

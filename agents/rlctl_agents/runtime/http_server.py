@@ -106,23 +106,23 @@ class HttpListener:
         body_bytes: int = BODY_BYTES,
     ) -> None:
         kind, _, rest = address.partition(":")
-        handler = _handler(answer, read_only=for_all, body_bytes=body_bytes)
         self._path: Path | None = None
         self._server: _Bounded
         if kind == "unix" and rest.startswith("/"):
             self._path = Path(rest)
-            self._server, self._bound = _listen_at(self._path, handler)
+            self._server, self._bound = _listen_at(self._path)
             self.address = address
         elif kind == "tcp":
             host, port = _host_and_port(address, rest, for_all=for_all)
             server = _Tcp6Server if ":" in host else _TcpServer
-            self._server = server((host, port), handler)
+            self._server = server((host, port), _Handler)
             if for_all:
                 self._server.headers_s, self._server.lifetime_s = HEADERS_S, lifetime_s
             shown = f"[{host}]" if ":" in host else host
             self.address = f"tcp:{shown}:{self._server.server_address[1]}"
         else:
             raise ValueError(f"{address}: must be unix:/absolute/path or tcp:127.0.0.1:port")
+        self._server.answer, self._server.read_only, self._server.body_bytes = answer, for_all, body_bytes
         self._thread = threading.Thread(target=self._server.serve_forever, args=(LOOK_S,), name=name, daemon=True)
         self._thread.start()
 
@@ -154,6 +154,9 @@ class _Bounded(socketserver.ThreadingMixIn, socketserver.TCPServer):
     request_queue_size = 512
     headers_s = REQUEST_S
     lifetime_s = float("inf")
+    answer: Answer  # these three are set before it serves
+    read_only: bool
+    body_bytes: int
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         self._free = threading.BoundedSemaphore(THREADS)
@@ -225,86 +228,85 @@ class _UnixServer(_Bounded):
         self.socket.bind(self.server_address)
 
 
-def _handler(answer: Answer, *, read_only: bool, body_bytes: int) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-        server_version, sys_version = "rlctl", ""
-        timeout = REQUEST_S
-        server: _Bounded
+class _Handler(BaseHTTPRequestHandler):
+    """Handler of one connection, with the answers and limits of its server."""
 
-        def __getattr__(self, name: str) -> Any:
-            if name.startswith("do_"):  # one place answers every method; http.server would send a page of its own
-                return self._any
-            raise AttributeError(name)
+    protocol_version = "HTTP/1.1"
+    server_version, sys_version = "rlctl", ""
+    timeout = REQUEST_S
+    server: _Bounded
 
-        def _any(self) -> None:
-            self.server.heard(self.request)
-            try:
-                self._answer()
-            finally:
-                self.server.heard(self.request, answered=True)
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):  # one place answers every method; http.server would send a page of its own
+            return self._any
+        raise AttributeError(name)
 
-        def _answer(self) -> None:
-            if (refusal := self._refusal()) is not None:
-                self._refuse(refusal)
-                return
-            body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-            where = urlsplit(self.path)
-            try:
-                response = answer(Request(self.command, where.path, dict(parse_qsl(where.query)), body))
-            except Exception as error:
-                log.exception("%s %s failed", self.command, where.path)
-                response = Response.refusal(500, f"internal error: {type(error).__name__}: {error}")
-            self._send(response)
+    def _any(self) -> None:
+        self.server.heard(self.request)
+        try:
+            self._answer()
+        finally:
+            self.server.heard(self.request, answered=True)
 
-        def _refusal(self) -> Response | None:
-            """Response that refuses a request before its body is read; None when it is not refused."""
-            if self.command not in ("GET", "HEAD"):
-                if read_only:
-                    return Response.refusal(405, "read only")
-                if "Origin" in self.headers:  # a web page in a user's browser has found a forwarded port
-                    return Response.refusal(403, "orders do not come from web pages")
-            length = self.headers.get("Content-Length", "0")
-            if "Transfer-Encoding" in self.headers or not is_count(length):
-                return Response.refusal(411, "the body must come with its Content-Length")
-            if int(length) > body_bytes:
-                return Response.refusal(413, f"the body is larger than {body_bytes} bytes")
-            return None
+    def _answer(self) -> None:
+        if (refusal := self._refusal()) is not None:
+            self._refuse(refusal)
+            return
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        where = urlsplit(self.path)
+        try:
+            response = self.server.answer(Request(self.command, where.path, dict(parse_qsl(where.query)), body))
+        except Exception as error:
+            log.exception("%s %s failed", self.command, where.path)
+            response = Response.refusal(500, f"internal error: {type(error).__name__}: {error}")
+        self._send(response)
 
-        def _refuse(self, response: Response) -> None:
-            """Answer, then read a little of what is still coming: a client cut off while it sends sees no answer."""
-            self._send(response, close=True)
-            self.connection.settimeout(DRAIN_S)
-            left = DRAIN_BYTES
-            with suppress(OSError):
-                while left > 0 and (block := self.rfile.read1(left)):
-                    left -= len(block)
+    def _refusal(self) -> Response | None:
+        """Response that refuses a request before its body is read; None when it is not refused."""
+        if self.command not in ("GET", "HEAD"):
+            if self.server.read_only:
+                return Response.refusal(405, "read only")
+            if "Origin" in self.headers:  # a web page in a user's browser has found a forwarded port
+                return Response.refusal(403, "orders do not come from web pages")
+        length = self.headers.get("Content-Length", "0")
+        if "Transfer-Encoding" in self.headers or not is_count(length):
+            return Response.refusal(411, "the body must come with its Content-Length")
+        if int(length) > (most := self.server.body_bytes):
+            return Response.refusal(413, f"the body is larger than {most} bytes")
+        return None
 
-        def _send(self, response: Response, *, close: bool = False) -> None:
-            self.send_response(response.status)
-            self.send_header("Content-Type", response.content_type)
-            self.send_header("Content-Length", str(len(response.body)))
-            for name, value in response.headers:
-                self.send_header(name, value)
-            if close:
-                self.send_header("Connection", "close")
-                self.close_connection = True
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(response.body)
+    def _refuse(self, response: Response) -> None:
+        """Answer, then read a little of what is still coming: a client cut off while it sends sees no answer."""
+        self._send(response, close=True)
+        self.connection.settimeout(DRAIN_S)
+        left = DRAIN_BYTES
+        with suppress(OSError):
+            while left > 0 and (block := self.rfile.read1(left)):
+                left -= len(block)
 
-        def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-            """Answer a malformed request with one line, not http.server's page."""
-            line = f"{code} {message or HTTPStatus(code).phrase}\n"
-            self._send(Response(code, line.encode(errors="replace"), "text/plain; charset=utf-8"), close=True)
+    def _send(self, response: Response, *, close: bool = False) -> None:
+        self.send_response(response.status)
+        self.send_header("Content-Type", response.content_type)
+        self.send_header("Content-Length", str(len(response.body)))
+        for name, value in response.headers:
+            self.send_header(name, value)
+        if close:
+            self.send_header("Connection", "close")
+            self.close_connection = True
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(response.body)
 
-        def address_string(self) -> str:
-            return "local"
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer a malformed request with one line, not http.server's page."""
+        line = f"{code} {message or HTTPStatus(code).phrase}\n"
+        self._send(Response(code, line.encode(errors="replace"), "text/plain; charset=utf-8"), close=True)
 
-        def log_message(self, format: str, *arguments: Any) -> None:
-            """Log no requests: probes come every few seconds."""
+    def address_string(self) -> str:
+        return "local"
 
-    return Handler
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Log no requests: probes come every few seconds."""
 
 
 def _host_and_port(address: str, rest: str, *, for_all: bool) -> tuple[str, int]:
@@ -321,7 +323,7 @@ def _host_and_port(address: str, rest: str, *, for_all: bool) -> tuple[str, int]
     return host, int(port)
 
 
-def _listen_at(path: Path, handler: type[BaseHTTPRequestHandler]) -> tuple[_UnixServer, tuple[int, int] | None]:
+def _listen_at(path: Path) -> tuple[_UnixServer, tuple[int, int] | None]:
     """Listen at a path to which no other user may ever connect; returns the server and the identity of its socket.
 
     It is bound under a temporary name and renamed: so it never has the mode that the umask gives, and the path is never
@@ -334,7 +336,7 @@ def _listen_at(path: Path, handler: type[BaseHTTPRequestHandler]) -> tuple[_Unix
         if not stat.S_ISSOCK(path.lstat().st_mode):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
     own = path.with_name(f".{secrets.token_hex(4)}")
-    server = _UnixServer(str(own), handler)
+    server = _UnixServer(str(own), _Handler)
     try:
         own.chmod(0o600)
         bound = _identity(own)

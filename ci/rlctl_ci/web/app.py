@@ -32,6 +32,10 @@ from rlctl_ci.web.sessions import RequestRefused, Sessions
 STATIC = Path(__file__).parent / "static"
 READY_LOOKS_PER_MINUTE = 120
 _KINDS = {"style.css": "text/css", "live.js": "text/javascript"}
+_BUILD, _PROJECT = ("cancel", "retry"), ("pause", "resume", "rollback")
+"""Actions on a build, and on a project: last parts of their paths."""
+_Routes = list[tuple[str, Any, list[str]]]
+"""Path, handler and methods of each; the first that fits is taken."""
 
 
 class BuildNumber(IntegerConvertor):
@@ -66,9 +70,6 @@ def make(
         sessions.require(request, "read")
         return Response(await run_in_threadpool(metrics.page), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
-    async def alive(request: Request) -> Response:
-        return PlainTextResponse("ok\n")
-
     async def ready(request: Request) -> Response:
         try:
             await run_in_threadpool(service.database.check)
@@ -78,38 +79,41 @@ def make(
             return PlainTextResponse("a thread has ended; start the service again\n", 503)
         return PlainTextResponse("ok\n")
 
-    async def openapi(request: Request) -> Response:
-        return Response((STATIC / "openapi.json").read_bytes(), media_type="application/json")
-
-    async def static(request: Request) -> Response:
-        name = request.path_params.get("name", "none.svg")
-        if name in _KINDS:
-            headers = {"cache-control": "public, max-age=300"}
-            return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
-        icon = ICONS.get(name.removesuffix(".svg"))
-        if icon is None:
-            raise RequestRefused(404, "there is no such file")
-        return Response(SVG.format(icon), media_type="image/svg+xml", headers={"cache-control": "public, max-age=300"})
-
-    routes: list[tuple[str, Any, list[str]]] = [
+    routes: _Routes = [
         ("/hooks/{forge}/{project}", hooks.__call__, ["POST"]),
-        ("/healthz", alive, ["GET"]),
+        ("/healthz", _alive, ["GET"]),
         ("/readyz", _seldom(ready, RateLimit(READY_LOOKS_PER_MINUTE, clock)), ["GET"]),
         ("/metrics", numbers, ["GET"]),
-        ("/api/v1/openapi.json", openapi, ["GET"]),
+        *_api_routes(api),
+        *_page_routes(pages),
+    ]
+    app = Starlette(
+        routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
+        exception_handlers={HTTPException: refused, RequestRefused: refused, RlctlError: refused},
+    )
+    return Guard(app, config, places or ConnectionLimit())
+
+
+def _api_routes(api: Api) -> _Routes:
+    """Routes for machines."""
+    return [
+        ("/api/v1/openapi.json", _openapi, ["GET"]),
         ("/api/v1/projects", api.projects, ["GET"]),
         ("/api/v1/builds", api.builds, ["GET", "POST"]),
         ("/api/v1/deploys", api.deploys, ["GET"]),
         ("/api/v1/builds/{number:build}", api.build, ["GET"]),
         ("/api/v1/builds/{number:build}/log", api.log, ["GET"]),
-        *(
-            (f"/api/v1/builds/{{number:build}}/{verb}", partial(api.act, verb=verb), ["POST"])
-            for verb in ("cancel", "retry")
-        ),
+        *((f"/api/v1/builds/{{number:build}}/{verb}", partial(api.act, verb=verb), ["POST"]) for verb in _BUILD),
         *(
             (f"/api/v1/projects/{{project}}/{verb}", partial(api.act_on_project, verb=verb), ["POST"])
-            for verb in ("pause", "resume", "rollback")
+            for verb in _PROJECT
         ),
+    ]
+
+
+def _page_routes(pages: Pages) -> _Routes:
+    """Routes for browsers."""
+    return [
         ("/", pages.overview, ["GET"]),
         ("/index.json", pages.overview, ["GET"]),
         ("/projects/{project}.json", pages.overview, ["GET"]),
@@ -119,24 +123,32 @@ def make(
         ("/live", pages.live, ["GET"]),
         ("/feed.atom", pages.feed, ["GET"]),
         ("/badge/{project}.svg", pages.badge, ["GET"]),
-        ("/static/{name}", static, ["GET"]),
-        ("/favicon.ico", static, ["GET"]),  # browsers ask for it on a page without an icon, such as a log
+        ("/static/{name}", _static, ["GET"]),
+        ("/favicon.ico", _static, ["GET"]),  # browsers ask for it on a page without an icon, such as a log
         ("/sign-in", pages.sign_in, ["GET", "POST"]),
         ("/sign-out", pages.act, ["POST"]),
-        *(
-            (f"/builds/{{number:build}}/{verb}", partial(pages.act, verb=verb), ["POST"])
-            for verb in ("cancel", "retry")
-        ),
-        *(
-            (f"/projects/{{project}}/{verb}", partial(pages.act, verb=verb), ["POST"])
-            for verb in ("pause", "resume", "rollback")
-        ),
+        *((f"/builds/{{number:build}}/{verb}", partial(pages.act, verb=verb), ["POST"]) for verb in _BUILD),
+        *((f"/projects/{{project}}/{verb}", partial(pages.act, verb=verb), ["POST"]) for verb in _PROJECT),
     ]
-    app = Starlette(
-        routes=[Route(path, handler, methods=methods) for path, handler, methods in routes],
-        exception_handlers={HTTPException: refused, RequestRefused: refused, RlctlError: refused},
-    )
-    return Guard(app, config, places or ConnectionLimit())
+
+
+async def _alive(request: Request) -> Response:
+    return PlainTextResponse("ok\n")
+
+
+async def _openapi(request: Request) -> Response:
+    return Response((STATIC / "openapi.json").read_bytes(), media_type="application/json")
+
+
+async def _static(request: Request) -> Response:
+    name = request.path_params.get("name", "none.svg")
+    if name in _KINDS:
+        headers = {"cache-control": "public, max-age=300"}
+        return Response((STATIC / name).read_bytes(), media_type=_KINDS[name], headers=headers)
+    icon = ICONS.get(name.removesuffix(".svg"))
+    if icon is None:
+        raise RequestRefused(404, "there is no such file")
+    return Response(SVG.format(icon), media_type="image/svg+xml", headers={"cache-control": "public, max-age=300"})
 
 
 def _seldom(handler: Any, rate: RateLimit) -> Any:

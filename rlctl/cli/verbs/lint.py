@@ -17,6 +17,7 @@ from rlctl.cli.text import table
 from rlctl.errors import SpecError, UsageError
 
 if TYPE_CHECKING:
+    from rlctl.probe import Probed
     from rlctl.spec import Loaded
     from rlctl.spec.yaml import Location
 
@@ -45,8 +46,7 @@ def lint(
 
         if specs:
             raise UsageError("--schema takes no spec", hint="rlctl lint --schema > rlctl.schema.json")
-        text = json.dumps(json_schema(), indent=2)
-        world.raw(text + "\n")
+        world.raw(json.dumps(json_schema(), indent=2) + "\n")
         return 0
     try:
         loaded = load(world, specs or (), sets)
@@ -72,6 +72,26 @@ def lint(
     findings = [*loaded.findings, *map(loaded.problem, faults)]
     for finding in findings:
         (world.complain if show_origin else world.data)(str(finding))
+    _say_checked(world, loaded, probed, answer)
+    if findings:
+        count = len(findings)
+        world.say(f"{count} finding{'s' if count != 1 else ''}: the spec is valid")
+    else:
+        world.say("the spec is valid")
+    environment: dict[str, Any] = {"verdict": "not checked"} if probed is None else spec_check.as_plain(probed)
+    if probed is None and answer is not None and answer.shard_bytes:
+        environment["replay_shard_bytes"] = answer.shard_bytes
+    world.document({"findings": findings, "environment": environment} | ({"values": values} if show_origin else {}))
+    return int(bool(findings))
+
+
+def _say_checked(world: World, loaded: Loaded, probed: Probed | None, answer: Probed | None) -> None:
+    """Say which parts of a spec were checked, and which were not.
+
+    Args:
+        probed: result of the check of this machine; None for a cluster.
+        answer: the same, also where it was made for a cluster, to measure its replay; None: there was no check.
+    """
     if probed is None:
         world.say(f"not checked: {loaded.spec.env.id}: on a cluster it lives in the image")
     elif probed.verdict != "problem":
@@ -80,19 +100,6 @@ def lint(
         world.say(f"replay: {text}")
     elif answer is not None and probed is None:
         world.say(f"not checked: memory of the replay: {answer.text}")
-    if findings:
-        count = len(findings)
-        world.say(f"{count} finding{'s' if count != 1 else ''}: the spec is valid")
-    else:
-        world.say("the spec is valid")
-    found = {"findings": findings}
-    checked: dict[str, dict[str, Any]] = {
-        "environment": {"verdict": "not checked"} if probed is None else spec_check.as_plain(probed)
-    }
-    if probed is None and answer is not None and answer.shard_bytes:
-        checked["environment"]["replay_shard_bytes"] = answer.shard_bytes
-    world.document(found | checked | ({"values": values} if show_origin else {}))
-    return int(bool(findings))
 
 
 def origins(loaded: Loaded) -> Iterator[tuple[str, Any, str]]:
