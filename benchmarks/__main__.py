@@ -32,6 +32,7 @@ BENCHMARKS = {
     "gpu": "gpu",
     "async": "asynchronous",
     "replay": "replay.bench",
+    "shards": "replay.killed",
     "saving": "replay.saving",
     "wire": "wire",
     "fanout": "fanout",

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.replay import bench, buffers, soak
+from benchmarks.replay import bench, buffers, killed, soak
 from benchmarks.shared import store
 from benchmarks.shared.store import Row
 
@@ -36,19 +36,19 @@ def test_the_table_has_ours_first_and_names_who_is_missing(tmp_path: Path) -> No
     assert (tmp_path / "plot.svg").exists()
 
 
-def test_the_run_whose_shards_are_killed_says_which_goals_it_misses() -> None:
+def test_the_run_whose_shards_are_killed_says_which_goals_it_misses(tmp_path: Path) -> None:
     figures: dict[str, object] = {
-        "machine": "a processor", "actors": 100, "shards": 4, "seconds": 600.0, "kill_every_s": 60.0,
+        "actors": 100, "shards": 4, "seconds": 600.0, "kill_every_s": 60.0,
         "kills": 9, "not_recovered": 0,
         "recovery_p50_s": 4.0, "recovery_p95_s": 6.0, "learned_from_per_s": 1900.0, "longest_pause_s": 3.0,
         "limiter_error_at_end": 0.001, "limiter_error_most": 0.01, "produced": 10, "lost": 1, "fenced": 0,
         "balanced": True,
-        **{f"{role}_mib_{when}": 100.0 for role in soak.CORE for when in bench.AT},
+        **{f"{role}_mib_{when}": 100.0 for role in soak.CORE for when in killed.AT},
     }  # fmt: skip
 
     def told(**other: object) -> str:
         row = {name: store.as_text(value) for name, value in (figures | other).items()}
-        return "\n".join(bench.table([{"case": "soak", "who": "rlctl", **row}]))
+        return "\n".join(killed.table([row]))
 
     assert "The ledger balances, samples per insert stay within 2 %" in told()
     assert "| shards killed | 9 |" in told()
@@ -56,6 +56,8 @@ def test_the_run_whose_shards_are_killed_says_which_goals_it_misses() -> None:
     for what in ("ledger does not balance", "off by over 2 %", "a shard is not back", "learner has grown by 6%"):
         assert what in missed
     assert "Failed: TimeoutError" in told(failed="TimeoutError")
+    killed.plot([{name: store.as_text(value) for name, value in figures.items()}], tmp_path / "plot.svg")
+    assert (tmp_path / "plot.svg").exists()
 
 
 def test_the_error_of_samples_per_insert_is_of_the_rows_after_the_first() -> None:
