@@ -46,7 +46,7 @@ def table(rows: list[Row]) -> list[str]:
         f"every {row['kill_every_s']} s.**"
     )
     if row.get("failed"):
-        return [f"{title} Failed: {row['failed']}.", ""]
+        return [f"{title} Failed: {row['failed']}."]
     value = {name: float(row[name]) for name in (*FIGURES, *(f"{role}_mib_{at}" for role in CORE for at in AT))}
     grown = {role: value[f"{role}_mib_last"] / value[f"{role}_mib_first"] - 1 for role in CORE}
     goals = {
@@ -73,7 +73,6 @@ def table(rows: list[Row]) -> list[str]:
         f"{title} {verdict[0].upper()}{verdict[1:]}.",
         "",
         *tables.table(["", "value"], [list(one) for one in facts]),
-        "",
     ]
 
 
