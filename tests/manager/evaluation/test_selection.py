@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.manager.world import (
     order_evaluation,
     play,
     ref,
+    spec,
     status,
 )
 from tests.support.power import Disk
@@ -135,17 +137,56 @@ def test_of_two_evaluators_the_one_beside_a_lucky_model_loses_no_better_one(run:
     assert kept(run) == {20}
 
 
-def test_a_model_that_is_confirmed_is_not_given_up_for_one_that_was_lucky_beside_it(run: Run) -> None:
+@pytest.mark.parametrize("lucky", [8.0, 9.5])
+def test_a_model_that_is_confirmed_is_not_given_up_for_one_that_was_lucky_beside_it(run: Run, lucky: float) -> None:
     evaluate(run, 10, 9.0, 9.0)
     confirmation = told(run)
     run.join("evaluator", JUDGE + 10, 1)
     run.time.now += 10
-    assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), 8.0, 8.0).ok
+    assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), lucky, lucky).ok
     assert play(run, confirmation, 6.0, 6.0).ok
     run.manager.turn()
     assert stored(run, "goal") == stored(run, "best") == (10, 6)
     assert kept(run) == {10}
     assert run.manager.state.progress.met is not None
+
+
+def test_a_goal_that_was_raised_loses_no_model_beside_one_that_was_lucky(run: Run) -> None:
+    evaluate(run, 10, 6.0, 6.0)
+    assert play(run, told(run), 6.0, 6.0).ok
+    assert stored(run, "goal") == (10, 6)
+    run.manager.reload(spec(stop={"eval_return": 8}, evaluation={"episodes": 2, "every": 10}))
+    run.time.now += 10
+    evaluate(run, 20, 9.0, 9.0)
+    confirmation = told(run)
+    run.join("evaluator", JUDGE + 10, 1)
+    run.time.now += 10
+    assert play(run, order_evaluation(run, 30, judge=JUDGE + 10), 8.5, 8.5).ok
+    assert play(run, confirmation, 6.0, 7.0).ok
+    assert stored(run, "best") == (30, 8.5)
+    assert kept(run) == {10, 30}
+
+
+def test_a_model_that_the_volume_does_not_give_for_a_while_is_chosen_once_it_does(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> bytes:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as volume:
+        volume.setattr(Path, "read_bytes", refuse)
+        evaluate(run, 10, 9.0, 9.0)
+        run.manager.store()
+        assert run.manager.disk == "cannot read the model of version 10, the best so far: Stale file handle"
+    run.time.now += 10
+    evaluate(run, 20, 4.0, 4.0)
+    assert kept(run) == {10, 20}
+    run.manager.store()
+    assert stored(run, "best") == (10, 9)
+    assert kept(run) == {10}
+    assert run.manager.disk == ""
+    assert play(run, told(run), 5.0, 5.0).ok
+    assert stored(run, "goal") == (10, 5)
 
 
 def test_best_is_the_highest_mean_in_the_mode_that_counts_and_of_equal_ones_the_first(run: Run) -> None:

@@ -94,7 +94,8 @@ class Evaluations:
         self._held = self._lived  # when an evaluator could last get the last model, or played it
         self._finished: float | None = None  # when the wait for the last evaluation began
         self._last: ModelRef | None = None  # model of the last evaluation, once it is known
-        self._second: tuple[Evaluation, EvalResult] | None = None  # the next best one, while the best is confirmed
+        self._unread = ""  # why the description of a model that is to be the best could not be read
+        self._second: tuple[Evaluation, EvalResult] | None = None  # chosen once the best is confirmed and this read
         self.awaits = False
         """True while the run must not end, because its last evaluation is missing."""
         self.not_evaluated: str | None = None
@@ -132,8 +133,8 @@ class Evaluations:
 
     @property
     def failure(self) -> str:
-        """Failure to write the newest evaluation to its file, in words; "" without one."""
-        return self._stored.failure or self.selection.failure
+        """Failure to write the newest evaluation to its file, or to read its model, in words; "" without one."""
+        return self._stored.failure or self._unread or self.selection.failure
 
     def match(self, report: Report, published: ModelRef | None, seats: int) -> Match | None:
         """Match that the reporting evaluator has to play; None: none now.
@@ -209,10 +210,11 @@ class Evaluations:
         before = selection.candidate(goal, self._mode)
         if done.confirms or done.mode != self._mode:
             selection.measured_again(done)
+        elif self._confirms is not None:
+            if result.kept:
+                self._choose_later(done, result)
         elif done.seats == 1 and done.mean > self._better_than(done.mode):
             self._choose(done, result)
-        elif before is not None and result.kept and (self._second is None or done.mean > self._second[0].mean):
-            self._second = done, result
         found = selection.candidate(goal, self._mode)
         if done.confirms and before is not None and before.ref == done.ref and found is None:
             text = (
@@ -222,10 +224,20 @@ class Evaluations:
             self._events.add("not_confirmed", text, version=version, mean=done.mean)
         self.settle()
         if done.confirms:
-            second, self._second = self._second, None
-            if second is not None and self.goal is None and second[0].mean > selection.better_than(self._mode):
-                self._choose(*second)
+            self._choose_second()
             selection.tidy(self._playing)
+
+    def _choose_later(self, done: Evaluation, result: EvalResult) -> None:
+        """Remember a model for when the best one is confirmed, or the volume gives its description."""
+        if self._second is None or done.mean > self._second[0].mean:
+            self._second = done, result
+
+    def _choose_second(self) -> None:
+        """Choose what has been remembered, if the goal is not reached and it is still the best."""
+        second, self._second, goal = self._second, None, self._settings().stop.eval_return
+        met = goal is not None and self.goal is not None and self.goal.mean >= goal
+        if second is not None and not met and second[0].mean > self._better_than(self._mode):
+            self._choose(*second)
 
     def _better_than(self, mode: Mode) -> float:
         """Mean above which a model becomes the best one: that of the best, or just below the goal where the best has
@@ -242,6 +254,11 @@ class Evaluations:
             if not result.kept:
                 raise ValueError(result.fault or "its evaluator did not bring it")
             self.selection.choose(done, result.kept, self._playing)
+            self._unread = ""
+        except OSError as fault:
+            self._unread = f"cannot read the model of version {version}, the best so far: {fault.strerror}"
+            self._choose_later(done, result)
+            return
         except ValueError as fault:
             text = f"version {version} is the best so far with {done.mean:.4g}, and is not kept: {fault}"
             self._events.add("not_kept", text, version=version)
@@ -261,8 +278,10 @@ class Evaluations:
             self._events.add("confirmed", text, version=found.ref.version)
 
     def store(self) -> None:
-        """Retry what could not be stored or removed of selected models."""
+        """Retry what could not be read, stored or removed of selected models."""
         self.selection.store(self._playing)
+        if self._confirms is None:
+            self._choose_second()
 
     @property
     def _playing(self) -> set[ModelRef]:

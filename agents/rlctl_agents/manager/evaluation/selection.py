@@ -125,13 +125,14 @@ class Selection:
 
         Raises:
             ValueError: the model is not on the volume, or the file describes another one.
+            OSError: the volume refuses.
         """
         try:
             data = (self._folder / Path(policy).name).read_bytes()
             described = msgspec.json.decode(data, type=_Described)
             if described.ref != evaluation.ref or not (self._folder / Path(described.tensors).name).is_file():
                 raise ValueError(f"{policy} is not of {evaluation.ref}, or lacks its weights")
-        except (OSError, msgspec.MsgspecError) as error:
+        except (FileNotFoundError, msgspec.MsgspecError) as error:
             raise ValueError(f"{policy} cannot be read: {error}") from error
         digest = hashlib.sha256(data).hexdigest()
         self._put("best", Selected(policy=policy, tensors=described.tensors, sha256=digest, evaluation=evaluation))
