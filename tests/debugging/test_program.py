@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bdb
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from rlctl_agents.debugging.program import DebugAnswer, failed, main, run
 from rlctl_agents.runtime.process import UserFault
 from tests.debugging.test_session import spec_of
+from tests.envs.tiny import Mixed
 
 
 def told(capsys: pytest.CaptureFixture[str], *, as_json: bool = True, **changes: Any) -> tuple[list[str], str]:
@@ -86,3 +89,22 @@ def test_a_failure_without_standard_input_is_told_whole_and_opens_no_debugger(
     assert failed(ValueError("no light"), DebugAnswer(out, True, quiet=False), tmp_path, stay=True) == 7
     assert json.loads(out.getvalue())["error"]["message"] == "ValueError: no light"
     assert "standard input is closed" in capsys.readouterr().err
+
+
+class Quits(Mixed):
+    """The debugger is left in its reset."""
+
+    def reset(self, **_: Any) -> Any:
+        raise bdb.BdbQuit
+
+
+def test_quit_of_the_debugger_in_a_reset_ends_it_with_130_and_without_a_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", sys.path.copy())
+    (tmp_path / "spec.yaml").write_text(f"run: x\nenv: {{id: {__name__}:Quits}}\n")
+    assert main([str(tmp_path / "spec.yaml")]) == 130
+    out, chat = capsys.readouterr()
+    assert out == ""
+    assert chat.endswith("ended from the debugger\n")
+    assert "Traceback" not in chat

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 from rlctl.spec.schema import Spec
+from rlctl_agents.acting.bootstrap import make_algorithm
 from rlctl_agents.acting.rollout import LockStepBroken
 from rlctl_agents.algorithms.impala import Impala
 from rlctl_agents.algorithms.ppo import Ppo
@@ -149,6 +150,29 @@ def test_what_learns_from_a_replay_is_followed_in_this_thread_and_repeats(name: 
         session.close()
     assert losses[0] == losses[1]
     assert threading.active_count() <= threads, "one of a test before may have ended meanwhile"
+
+
+def test_a_replay_that_does_not_fit_into_memory_is_refused_with_a_capacity_that_would() -> None:
+    spec = spec_of(env={"id": "CartPole-v1"}, algorithm={"name": "dqn"}, replay={"capacity": 10**13})
+    with pytest.raises(UserFault, match=r"replay\.capacity: 10,000,000,000,000 rows in 1 shard of .*would fit"):
+        DebugSession(arranged(spec))
+
+
+@pytest.mark.parametrize(
+    ("env", "algorithm"),
+    [
+        ("Mixed", {"name": "impala", "unroll_length": 5, "batch_size": 40}),
+        ("Turns", {"name": "impala", "unroll_length": 5, "batch_size": 40}),
+        ("Clock", {"name": "dqn", "batch_size": 64, "minibatch_size": 32}),
+    ],
+)
+def test_it_computes_in_fp32_whatever_the_spec_says_and_tells_so(env: str, algorithm: dict[str, Any]) -> None:
+    spec = spec_of(env, algorithm=algorithm, model={"hidden": [8], "precision": "bf16"})
+    for one in (spec, spec.model_copy(update={"policies": {"main": spec.policy()}, "algorithm": None, "model": None})):
+        followed = arranged(one, in_turn=env == "Turns")
+        assert "model.precision: the network computes in fp32, so its numbers are others" in followed.notes
+        made = make_algorithm(followed.spec, "main", followed.spaces)
+        assert cast(Any, made.net)._bf16 is None
 
 
 def cartpole(algorithm: dict[str, Any]) -> Spec:

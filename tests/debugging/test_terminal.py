@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import bdb
 import io
 import json
 import os
+import pdb
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from rlctl_agents.debugging.terminal import DebugOutput, go_to
+from rlctl_agents.debugging.terminal import DebugOutput, go_to, is_quit
+from rlctl_agents.envs.base import EnvError
 
 LOOK = "import json, sys\nprint(json.dumps(sys.path))\n"
 GO = """
@@ -73,3 +76,24 @@ def test_without_code_the_path_of_the_shell_counts(folders: tuple[Path, Path], m
     monkeypatch.setenv("PYTHONPATH", str(other))
     go_to(None, DebugOutput(io.StringIO(), False, False))
     assert (sys.path, os.environ["PYTHONPATH"]) == ([str(other), "x"], str(other))
+
+
+def wrapped(error: BaseException, file: str) -> BaseException:
+    """An error made of one that is raised in a file."""
+    try:
+        eval(compile("fail()", file, "eval"), {"fail": lambda: (_ for _ in ()).throw(error)})
+    except (Exception, SystemExit) as cause:
+        made = EnvError("step raised it")
+        made.__cause__ = cause
+        return made
+    raise AssertionError("it was raised")
+
+
+@pytest.mark.parametrize(
+    ("error", "file", "quits"),
+    [(bdb.BdbQuit(), "mine.py", True), (SystemExit(), pdb.__file__, True), (SystemExit(), "mine.py", False)],
+)
+def test_the_debuggers_q_is_known_through_the_error_that_was_made_of_it(
+    error: BaseException, file: str, quits: bool
+) -> None:
+    assert is_quit(wrapped(error, file)) == quits

@@ -92,3 +92,6 @@ def test_an_environment_that_takes_no_render_mode_is_told_how_to(monkeypatch: py
     question = {"env": {"id": "tests.envs.test_rendering:Undrawn"}, "video": "film", "folder": "", "mode": "greedy"}
     with pytest.raises(EnvRefused, match="takes render_mode as an argument of its constructor"):
         show._show(question, io.StringIO())
+    question = {**question, "env": {"id": "tests.envs.test_rendering:Windowless"}, "video": None}
+    with pytest.raises(EnvRefused, match=r"--video DIR makes GIFs$"):
+        show._show(question, io.StringIO())

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from rlctl.spec.layout import Layout
 from rlctl.spec.runs import run_index
 from rlctl.spec.runs.run_index import IndexEntry
+from rlctl.spec.schema import Init
+from rlctl_agents.policies.initial import NotInitial, begin_from_stored
 from rlctl_agents.policies.loaded import load
 from tests.cli.models import store
 from tests.training.test_stored_policy import KINDS
@@ -78,6 +81,36 @@ def test_a_best_model_whose_description_has_changed_is_refused(home: Path) -> No
     description.write_bytes(description.read_bytes() + b"\n")
     with pytest.raises(ValueError, match="is damaged"):
         load("pole@best")
+
+
+@pytest.mark.parametrize("goes", [".json", ".safetensors"])
+def test_a_best_model_that_is_replaced_while_it_is_loaded_is_loaded_anew(
+    home: Path, goes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layout, algorithm = kept(home), load("pole@best")._algorithm
+    old = layout.models / json.loads((layout.models / "best.json").read_bytes())["policy"]
+    read = Path.read_bytes
+
+    def reading(path: Path) -> bytes:
+        """A run in which a better model comes, and this one's files go, with the first read of one of them."""
+        if path == old.with_suffix(goes) and path.exists():
+            store.best(layout, algorithm, *KINDS[0], version=18)
+            path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", reading)
+    assert load("pole@best").described.ref.version == 18
+
+
+def test_a_best_model_whose_files_are_gone_is_told_with_the_path(home: Path) -> None:
+    layout = kept(home)
+    selected = json.loads((layout.models / "best.json").read_bytes())
+    (layout.models / "best.json").write_text(json.dumps({"policy": selected["policy"]}))  # as of release 0.1
+    (layout.models / selected["policy"]).unlink()
+    with pytest.raises(ValueError, match=rf"pole@best: .*No such file.*{layout.models}"):
+        load("pole@best")
+    with pytest.raises(NotInitial, match=r"init\.run: pole@best: .*No such file"):
+        begin_from_stored(home, cast(Any, None), Init(run="pole@best"))
 
 
 @pytest.mark.parametrize("text", ["[", "[]", "{}", '{"generation": {}}'])

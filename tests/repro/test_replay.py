@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import io
 from typing import Any
 
@@ -295,3 +296,18 @@ def test_the_program_refuses_what_cannot_be_played_in_a_sentence(
     lost = msgspec.structs.replace(header, starts=[], why_not="the first are not kept")
     assert program(tmp_path, lost, []) == 1
     assert "it cannot be played again: the first are not kept" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("method", ["__init__", "reset", "step", "close"])
+def test_quit_of_the_debugger_ends_the_program_with_130_and_without_a_traceback(
+    method: str, tmp_path: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def quits(*_: Any, **__: Any) -> Any:
+        raise bdb.BdbQuit
+
+    header, chunks = crash(LAMPS)
+    monkeypatch.setattr(Lamps, method, quits)
+    assert program(tmp_path, header, chunks) == 130
+    out, chat = capsys.readouterr()
+    assert out == ""
+    assert chat.endswith("; it failed\nended from the debugger\n")

@@ -7,10 +7,8 @@ line, and all other output goes to stderr.
 from __future__ import annotations
 
 import argparse
-import bdb
 import logging
 import math
-import pdb
 import sys
 import sysconfig
 import time
@@ -35,6 +33,7 @@ from rlctl_agents.debugging.terminal import (
     ReaderGone,
     answers,
     go_to,
+    is_quit,
     stay_there,
 )
 from rlctl_agents.runtime.logs import chain
@@ -179,12 +178,10 @@ def failed(error: BaseException, output: DebugAnswer, code: Path | None, *, stay
     Returns:
         The exit code.
     """
-    causes = list(chain(error))
-    frames = [frame for cause in causes for frame in traceback.extract_tb(cause.__traceback__)]
-    quits = isinstance(causes[-1], SystemExit) and any(one.filename == pdb.__file__ for one in frames)
-    if quits or any(isinstance(cause, bdb.BdbQuit) for cause in causes):
+    if is_quit(error):
         output.note("ended from the debugger")
         return INTERRUPTED
+    frames = [frame for cause in chain(error) for frame in traceback.extract_tb(cause.__traceback__)]
     theirs = any(_is_users(one.filename, code) for one in frames)
     if isinstance(error, UserFault) and not theirs:
         exit_code = INVALID

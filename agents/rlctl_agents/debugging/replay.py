@@ -10,8 +10,10 @@ import numpy as np
 
 from rlctl.spec import fields
 from rlctl.spec.algorithms import Replayed
+from rlctl.spec.machine import left_bytes
+from rlctl.spec.problems.replay import shortage
 from rlctl.spec.schema import Spec
-from rlctl_agents.experience.replay.memory import samples_per_insert, shard_capacity, shard_settings
+from rlctl_agents.experience.replay.memory import draws_bytes, samples_per_insert, shard_capacity, shard_settings
 from rlctl_agents.experience.replay.messages import Draw, Drawn
 from rlctl_agents.experience.replay.server import Inserter, SharedShard
 from rlctl_agents.experience.replay.shard import Shard
@@ -19,6 +21,7 @@ from rlctl_agents.experience.replay.source import Drawer, ReplaySource, Shards
 from rlctl_agents.experience.sources import Needs, Receiver
 from rlctl_agents.experience.staging import Staging
 from rlctl_agents.runtime.metrics import Metrics
+from rlctl_agents.runtime.process import UserFault
 from rlctl_agents.types.spaces import Spaces
 from rlctl_agents.wire.rpc.client import RpcClient
 
@@ -55,6 +58,9 @@ class DirectReplay:
 
     Args:
         needs: its receiver takes the blocks of the actors.
+
+    Raises:
+        UserFault: the shard does not fit into the memory that is left.
     """
 
     def __init__(self, spec: Spec, spaces: Spaces, needs: Needs) -> None:
@@ -62,9 +68,12 @@ class DirectReplay:
         assert isinstance(config, Replayed), "the built-in replay is for these"
         spec = fields.normal(spec)
         assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
-        shards = spec.replay_shards
+        settings, capacity = shard_settings(config), shard_capacity(spec, 1)
+        size = Shard.bytes_for(needs.schema, settings, capacity)
+        if why := shortage(spec, size, left_bytes(), 1, draws_bytes(config, needs.schema)):
+            raise UserFault(why)
         starts = spec.replay.learning_starts
-        shard = Shard(needs.schema, shard_settings(config), capacity=shard_capacity(spec) * shards, seed=spec.seed)
+        shard = Shard(needs.schema, settings, capacity=capacity, seed=spec.seed)
         shared = SharedShard(
             shard, "debug", starts=starts, share=starts,
             ratio=samples_per_insert(spec, config, spaces), metrics=Metrics(),
@@ -72,7 +81,7 @@ class DirectReplay:
         self._inserter = Inserter(shared, cast(Receiver, needs.receiver), lambda: None)
         here = Shards(lambda: {0: {"rpc": "debug"}}, lambda _: cast(RpcClient, _DirectClient(shared)), beside=_Inline())
         drawer = Drawer(
-            here, needs.schema, settings=shard_settings(config),
+            here, needs.schema, settings=settings,
             beta=config.priority_beta if config.prioritized else 0.0, rng=np.random.default_rng([spec.seed, 0]),
         )  # fmt: skip
         self.source = ReplaySource(drawer, Staging(needs.device), needs.streams)

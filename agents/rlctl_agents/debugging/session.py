@@ -255,9 +255,9 @@ class DebugSession:
 def arranged(spec: Spec, *, in_turn: bool = False) -> AdaptedSpec:
     """Adapt a spec to one process; makes an environment to learn its spaces.
 
-    The result is in lock-step; if the spec is not, there are as many environments as make a batch of one segment each.
-    Not in lock-step are an algorithm with a source of its own, which decides when it learns from which rows, and an
-    environment with seats that act in turn: each actor in turn makes segments with the newest weights.
+    The result computes in fp32, in lock-step; if the spec is not, there are as many environments as make a batch of one
+    segment each. Not in lock-step are an algorithm with a source of its own, which decides when it learns from which
+    rows, and an environment with seats that act in turn: each actor in turn makes segments with the newest weights.
 
     Args:
         in_turn: True if seats of the environment act in turn.
@@ -265,7 +265,9 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> AdaptedSpec:
     Raises:
         UserFault: the spec has no actors, its batch size fits no lock-step, or its parts cannot be made.
     """
-    config, actor, learner = spec.policy(spec.policy_names[0]).algorithm, spec.roles.actor, spec.roles.learner
+    name, actor, learner = spec.policy_names[0], spec.roles.actor, spec.roles.learner
+    policy = spec.policy(name)
+    config = policy.algorithm
     if not actor.replicas:
         raise UserFault("roles.actor.replicas is 0: no process would act")
     with as_users_fault(AlgorithmError):
@@ -278,6 +280,8 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> AdaptedSpec:
         notes.append(f"roles.learner.replicas: one learner learns from whole batches, instead of {learner.replicas}")
     if learner.gpu:
         notes.append("roles.learner.gpu: the learner computes on the CPU, so its numbers are others")
+    if policy.model.precision == "bf16":
+        notes.append("model.precision: the network computes in fp32, so its numbers are others")
     sync = not in_turn and source == "on_policy"
     if not sync:
         kind = "a replay" if config.needs_replay else source
@@ -297,7 +301,10 @@ def arranged(spec: Spec, *, in_turn: bool = False) -> AdaptedSpec:
             actor = actor.model_copy(update={"replicas": actors, "envs": envs})
     learner = learner.model_copy(update={"replicas": 1, "gpu": 0})
     roles = spec.roles.model_copy(update={"actor": actor, "learner": learner})
-    return AdaptedSpec(spec.model_copy(update={"sync": sync, "roles": roles}), env.spaces, notes)
+    fp32 = policy.model.model_copy(update={"precision": "fp32"})
+    policies = {**(spec.policies or {}), name: policy.model_copy(update={"model": fp32, "like": None})}
+    network = {"model": fp32} if spec.policies is None else {"policies": policies}
+    return AdaptedSpec(spec.model_copy(update={"sync": sync, "roles": roles, **network}), env.spaces, notes)
 
 
 def _always() -> bool:

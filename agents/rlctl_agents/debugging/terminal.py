@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import json
 import os
 import pdb
@@ -9,6 +10,7 @@ import site
 import sys
 import sysconfig
 import time
+import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,6 +95,15 @@ def _searched_anyway() -> set[str]:
                 lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
                 found |= {os.path.abspath(os.path.join(folder, line.strip())) for line in lines}
     return found
+
+
+def is_quit(error: BaseException) -> bool:
+    """True if the debugger's `q` has raised it: BdbQuit, or a SystemExit out of pdb from Python 3.14 on."""
+    causes = list(chain(error))
+    frames = (one.filename for cause in causes for one in traceback.extract_tb(cause.__traceback__))
+    return any(isinstance(cause, bdb.BdbQuit) for cause in causes) or (
+        isinstance(causes[-1], SystemExit) and pdb.__file__ in frames
+    )
 
 
 def stay_there(error: BaseException, output: DebugOutput) -> None:

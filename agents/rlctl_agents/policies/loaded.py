@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ from rlctl import signing
 from rlctl.errors import BadSignature, UsageError
 from rlctl.spec.layout import Layout
 from rlctl.spec.runs import run_index
-from rlctl.spec.runs.model_names import is_folder, split
+from rlctl.spec.runs.model_names import TRIES, is_folder, split
 from rlctl.spec.runs.run_index import Torn
 from rlctl_agents.algorithms.base import ActInputs, Algorithm, AlgorithmError
-from rlctl_agents.checkpoint.parts import PartError, read_part
+from rlctl_agents.checkpoint.parts import Corrupt, PartError, read_part
 from rlctl_agents.checkpoint.policy import PolicyFile, PolicyFileError
 from rlctl_agents.checkpoint.state import StateError
 from rlctl_agents.envs.check import outside
@@ -226,11 +227,14 @@ def stored(where: str | Path) -> tuple[PolicyFile, Algorithm]:
     """
     try:
         if isinstance(where, str) and not is_folder(where):
+            for _ in range(TRIES - 1):
+                with suppress(FileNotFoundError, Corrupt):  # a live run removes models that others have replaced
+                    return _of_run(*split(where))
             return _of_run(*split(where))
         return load_kept(_file(Path(where)))
     except UsageError as error:
         raise LookupError(f"{error.message}, {error.hint}") from error
-    except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError, RecursionError) as error:
+    except (PolicyFileError, PartError, StateError, WeightsError, AlgorithmError, RecursionError, OSError) as error:
         raise ValueError(f"{where}: {error}") from error
 
 

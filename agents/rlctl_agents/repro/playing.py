@@ -28,6 +28,7 @@ from rlctl_agents.debugging.terminal import (
     ReaderGone,
     answers,
     go_to,
+    is_quit,
     stay_there,
 )
 from rlctl_agents.envs.base import Env, EnvError, EnvRefused
@@ -83,7 +84,12 @@ def main(arguments: Sequence[str]) -> int:
     except RecordError as error:
         telling.answer(f"{options.name}: {error}", error={"code": NO, "reason": "no", "message": str(error)})
         return NO
-    except EnvRefused as error:
+    except (EnvError, bdb.BdbQuit, SystemExit) as error:
+        if is_quit(error):
+            telling.note("ended from the debugger")
+            return INTERRUPTED
+        if not isinstance(error, EnvRefused):
+            raise
         text = f"the environment cannot be made here: {error}"
         telling.answer(f"{options.name}: {text}", error={"code": INVALID, "reason": "invalid_spec", "message": text})
         return INVALID
@@ -174,13 +180,11 @@ class EpisodeReplay:
         try:
             self._run(chunks, to_the_end=to_the_end)
         except EnvError as error:
-            if isinstance(error, EnvRefused):
+            if isinstance(error, EnvRefused) or is_quit(error):
                 raise
             for cause in chain(error):
                 if isinstance(cause, RecordError):
                     raise cause from None
-                if isinstance(cause, bdb.BdbQuit):
-                    raise KeyboardInterrupt from error
             self._outcome.raised = error
         finally:
             with closed(self._env):

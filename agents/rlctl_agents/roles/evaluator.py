@@ -252,9 +252,10 @@ class Evaluator:
     def _keep(self, match: Match, ref: ModelRef) -> tuple[str, str]:
         """Have the modelpool keep the model; the file that describes it and "", or "" and the reason of a failure."""
         loaded = self._networks[ref]
-        deadline, why = time.monotonic() + KEEP_S, "there is no modelpool"
+        deadline, why = time.monotonic() + KEEP_S, "the match was withdrawn, or this process stops"
         while self._keep_going(match) and (left_s := deadline - time.monotonic()) > 0:
             if (pool := self._reach()) is None:
+                why = "there is no modelpool"
                 self._process.stop.wait(IDLE_S)
                 continue
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,11 +18,13 @@ class Closes(Protocol):
 
 @contextmanager
 def closed(env: Closes) -> Iterator[None]:
-    """Close an environment at the end of the block; what `close` raises is printed to stderr."""
+    """Close an environment at the end of the block; what `close` raises is printed to stderr, but a debugger's `q`."""
     try:
         yield
     finally:
         try:
             env.close()
+        except bdb.BdbQuit:
+            raise
         except Exception:
             traceback.print_exc()

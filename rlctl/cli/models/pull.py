@@ -28,6 +28,7 @@ from rlctl.cli.models.listing import (
 )
 from rlctl.cli.models.tensors import NoWeights, weights
 from rlctl.errors import Refused, RlctlError
+from rlctl.spec.runs.model_names import TRIES
 
 if TYPE_CHECKING:
     from rlctl.backends.base import RunState, StoredFiles
@@ -36,8 +37,6 @@ TENSORS: Final = "policy.safetensors"
 DESCRIPTION: Final = "policy.json"
 ORIGIN: Final = "run.json"
 _UNFINISHED: Final = ".rlctl-pull-"
-TRIES: Final = 3
-"""Copies of a model that others keep replacing, before the last fault is told."""
 
 
 def pull(files: StoredFiles, model: StoredModel, state: RunState, folder: Path, sign: Path | None = None) -> list[Path]:

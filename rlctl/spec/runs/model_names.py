@@ -7,6 +7,8 @@ from typing import Final
 
 from rlctl.errors import UsageError
 
+TRIES: Final = 3
+"""Attempts at a model of a live run, whose files others keep replacing, before the last fault is told."""
 _WHICH: Final = re.compile("goal|best|last|[0-9]{1,9}")
 
 
