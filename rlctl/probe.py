@@ -80,7 +80,7 @@ class Probing:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._spec, self._initial = spec, dict(initial or {})
-        with_torch = bool(self._initial) or _has_own_code(spec)
+        with_torch = bool(self._initial) or _needs_torch(spec)
         within_s += MORE_WITH_TORCH_S if with_torch else 0.0
         self._within_s = within_s
         self._waiting = Waiting(within_s, clock=clock, sleep=sleep)
@@ -197,10 +197,14 @@ class Probing:
         return Probed("not checked", f"{_one_line(self._spec.env.id)}: {why}")
 
 
-def _has_own_code(spec: Spec) -> bool:
-    """True if a network or an algorithm is a class of the user's, which is imported with torch."""
-    policies = (fields.normal(spec).policies or {}).values()
-    return any(":" in policy.model.torso or policy.algorithm.own_class for policy in policies)
+def _needs_torch(spec: Spec) -> bool:
+    """True if a network or an algorithm is a class of the user's, which is imported with torch, or a number of batches
+    for the value is stated, which its network has to fit."""
+    return any(
+        ":" in policy.model.torso or policy.algorithm.own_class
+        or getattr(policy.algorithm, "value_batches", 0) not in (0, "auto")
+        for policy in (fields.normal(spec).policies or {}).values()
+    )  # fmt: skip
 
 
 def _lacking(spec: Spec, *, with_torch: bool) -> str:

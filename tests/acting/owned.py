@@ -49,6 +49,14 @@ class RgbStack(Sound):
     observation_space = spaces.Box(0, 255, (4, 84, 84, 3), np.uint8)
 
 
+class Wide(Sound):
+    """As many leaves, or axes, as asked for."""
+
+    def __init__(self, leaves: int = 1, axes: int = 1) -> None:
+        one = spaces.Box(-1, 1, (1,) * axes, np.float32)
+        self.observation_space = spaces.Dict({f"n{number}": one for number in range(leaves)}) if leaves > 1 else one
+
+
 class Grid(Sound):
     observation_space = spaces.Box(0, 1, (10, 10, 4), np.uint8)
 

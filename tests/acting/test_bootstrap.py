@@ -8,9 +8,11 @@ import pytest
 
 from rlctl.spec.schema import Network
 from rlctl_agents.acting.bootstrap import decided, make_algorithm, make_env
+from rlctl_agents.algorithms import schema_of
+from rlctl_agents.algorithms.base import AlgorithmError
 from rlctl_agents.envs import EnvRefused
 from rlctl_agents.models.precision import bf16_flag
-from rlctl_agents.types.spaces import Box, Discrete, Spaces
+from rlctl_agents.types.spaces import Box, Dict, Discrete, Space, Spaces
 from tests.manager.world import spec
 
 PIXELS = Spaces(Box((4, 84, 84), "uint8", 0, 255), Discrete(3))
@@ -43,6 +45,18 @@ def test_every_role_says_it_once_when_it_makes_its_algorithm(caplog: pytest.LogC
     caplog.set_level(logging.INFO, "rlctl_agents.acting.bootstrap")
     make_algorithm(spec(sync=True), "main", PIXELS)
     assert caplog.messages == ["the network computes in fp32: sync is true"]
+
+
+@pytest.mark.parametrize(
+    ("obs", "words"),
+    [
+        (Dict({f"n{number}": Discrete(2) for number in range(300)}), "can have 256: join leaves into one Box"),
+        (Box((1,) * 7, "float32"), "obs: shape .* has more than 6 axes.*: reshape it"),
+    ],
+)
+def test_segments_that_cannot_be_sent_are_told_to_the_user_before_a_role_begins(obs: Space, words: str) -> None:
+    with pytest.raises(AlgorithmError, match=words):
+        schema_of(spec(), Spaces(obs, Discrete(2)), "main")
 
 
 def test_lives_are_episodes_where_it_learns_and_not_where_it_is_measured() -> None:

@@ -93,7 +93,8 @@ def test_updates_are_those_of_autograd(
 ) -> None:
     """Trained from the same segments in the same order, restored in between from what the other has saved."""
     spaces, network = Spaces(VECTOR, action), Network(hidden=[16])
-    config = fast.settings.model_validate({"unroll_length": 5, "batch_size": 60, "minibatch_size": 20, "lr": 1e-3})
+    adam = {"lr": 1e-3, "adam_beta1": 0.8, "adam_beta2": 0.95, "optimizer_eps": 1e-3}  # none of them torch's own
+    config = fast.settings.model_validate({"unroll_length": 5, "batch_size": 60, "minibatch_size": 20, **adam})
     schema = fast.schema(config, network, spaces)
     both = [kind(config, network, spaces, seed=3) for kind in (fast, slow)]
     learners = [Trainer(one, policy="main", lineage=1, device=torch.device("cpu")) for one in both]

@@ -166,7 +166,6 @@ def test_a_seed_outlives_the_very_change_that_is_listed_with_its_reason(
     assert row.fingerprint(0) == before, "what is carried while a seed is trained is no other code"
 
 
-@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="NOT TESTED: digests of syntax trees are Python 3.11's")
 def test_every_listed_change_leads_to_the_code_as_it_is_and_says_why() -> None:
     changes = rows.carried()
     for (file, after), change in changes.items():

@@ -214,6 +214,7 @@ def test_our_side_of_every_task_is_a_valid_spec_with_the_network_of_the_peers() 
         spec = Spec.model_validate({"run": "x", **settings})
         model, hidden = spec.policy().model, [256, 256] if task == "halfcheetah_sac" else [64, 64]
         assert (model.torso, model.width) == ("nature_cnn", 512) if "pong" in task else model.hidden == hidden
+        assert model.normalize.observations is ("auto" if "pong" in task or "halfcheetah" in task else False)
     for task, variants in ALSO.items():
         for parts in variants.values():
             spec = Spec.model_validate({"run": "x", **changed(every[task], parts)})

@@ -55,6 +55,8 @@ def test_the_run_whose_shards_are_killed_says_which_goals_it_misses(tmp_path: Pa
     missed = told(balanced=False, limiter_error_most=0.021, not_recovered=1, learner_mib_last=106.0)
     for what in ("ledger does not balance", "off by over 2 %", "a shard is not back", "learner has grown by 6%"):
         assert what in missed
+    assert "learned from per second | 1,900 (1,900-1,900; n 1) |" in told()
+    assert "learned from per second | - (all 1 discarded) |" in told(kept=0)
     assert "Failed: TimeoutError" in told(failed="TimeoutError")
     killed.plot([{name: store.as_text(value) for name, value in figures.items()}], tmp_path / "plot.svg")
     assert (tmp_path / "plot.svg").exists()

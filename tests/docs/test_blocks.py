@@ -12,6 +12,9 @@ from typing import NamedTuple
 
 import pytest
 
+from rlctl.spec.schema import Network
+from rlctl_agents.models.torso import make_torso
+from rlctl_agents.types.spaces import Box, Dict
 from tests.docs.blocks import Block, blocks, missing, pages
 from tests.end_to_end.conftest import Cli, cli
 
@@ -216,6 +219,20 @@ def test_a_block_is_read_with_its_comment_its_prompts_and_what_they_say() -> Non
 )
 def test_numbers_may_differ_and_lines_may_be_left_out(shown: list[str], said: str, lost: str | None) -> None:
     assert missing(shown, said) == lost
+
+
+@pytest.mark.parametrize("frames", [(), (4,)], ids=["alone", "stacked"])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_the_encoder_of_ones_own_fits_its_observations(
+    frames: tuple[int, ...], dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shown,) = [block.text for block in blocks("docs/own-network.md") if block.language == "python"]
+    (tmp_path / "encoder_of_the_page.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    stack = len(frames) and frames[0]
+    camera, state = Box((*frames, 84, 60, 3), "uint8", 0, 255, stack), Box((*frames, 5), dtype, stack=stack)
+    torso = make_torso(Dict({"camera": camera, "state": state}), Network(torso="encoder_of_the_page:Seen"))
+    assert torso.features == 256
 
 
 def test_pip_of_the_pages_knows_our_extras() -> None:

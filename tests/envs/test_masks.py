@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 from typing import Any
 
 import gymnasium
@@ -90,6 +91,18 @@ def test_a_game_that_is_cut_short_has_a_mask_of_the_observation_that_is_learned_
     assert decisions.truncated.tolist() == [True]
     assert decisions.legal is not None
     assert decisions.legal.tolist() == [[True, False, False, True, True]]
+
+
+class Left(Masked):
+    """One in whose reset a debugger is left."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        raise bdb.BdbQuit
+
+
+def test_a_debugger_that_is_left_while_masks_are_looked_for_is_left() -> None:
+    with pytest.raises(bdb.BdbQuit):
+        envs.make(f"{HERE}:Left", envs=1, seeds=[0], kwargs={"kind": "multi"})
 
 
 class Pair(SyncVectorEnv):

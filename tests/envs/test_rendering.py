@@ -18,7 +18,7 @@ class Drawn(gymnasium.Env[Any, Any]):
 
     observation_space = gymnasium.spaces.Box(0, 1, (2,))
     action_space = gymnasium.spaces.Discrete(2)
-    metadata = {"render_modes": ["rgb_array"]}
+    metadata: Any = {"render_modes": ["human", "rgb_array"]}
 
     def __init__(self, drawn: Any = None, render_mode: str | None = None) -> None:
         self.drawn, self.render_mode = drawn, render_mode
@@ -33,6 +33,14 @@ class Drawn(gymnasium.Env[Any, Any]):
         if isinstance(self.drawn, str):
             raise RuntimeError(self.drawn)
         return np.array(self.drawn) if isinstance(self.drawn, list) else self.drawn
+
+
+class Windowless(Drawn):
+    metadata = {"render_modes": ["rgb_array"]}
+
+
+class Unstated(Drawn):
+    metadata = {}
 
 
 class Undrawn(Drawn):
@@ -97,6 +105,18 @@ def test_a_window_has_no_frames(kwargs: dict[str, Any]) -> None:
     env.reset()
     assert env.frame() is None
     assert env.frames_per_s == 30.0
+
+
+def test_a_window_that_would_not_open_is_refused_and_frames_are_not() -> None:
+    section = {"id": f"{__name__}:Windowless", "kwargs": {"drawn": np.zeros((2, 2, 3), np.uint8)}}
+    with pytest.raises(
+        EnvRefused, match=r"Windowless has no render mode human, only rgb_array: .*--video DIR makes GIFs"
+    ):
+        envs.make_of(section, envs=1, seeds=[3], render_mode="human")
+    shown = envs.make_of(section, envs=1, seeds=[3], render_mode="rgb_array")
+    assert isinstance(shown, Renders)
+    assert shown.frame() is not None
+    assert isinstance(envs.make_of({"id": f"{__name__}:Unstated"}, envs=1, seeds=[3], render_mode="human"), Renders)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Vectors of Gymnasium's that reset at once, when told to, or at the next step."""
 
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -18,13 +19,14 @@ HERE = __name__
 
 
 class Masked(gymnasium.Env[Any, Any]):
-    """Shows the number of steps; action i is legal where i is not the number modulo 3. Ends after `length` steps."""
+    """Shows the number of steps; action i is legal where i is not the number modulo 3. Ends after `length` steps, or is
+    cut short there; `mask` is that of step 2."""
 
     observation_space = gymnasium.spaces.Box(0, 99, (1,), np.float32)
     action_space = gymnasium.spaces.Discrete(3, start=1)
 
-    def __init__(self, length: int = 4, mask: str = "") -> None:
-        self.length, self.mask = length, mask
+    def __init__(self, length: int = 4, mask: str = "", cut: bool = False) -> None:
+        self.length, self.mask, self.cut = length, mask, cut
 
     def _info(self) -> dict[str, Any]:
         mask: Any = (np.arange(3) != self.now % 3).astype(np.int8)
@@ -40,7 +42,8 @@ class Masked(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Step:
         assert action - 1 != self.now % 3, "an illegal action"
         self.now += 1
-        return np.full(1, self.now, np.float32), 1.0, self.now == self.length, False, self._info()
+        ended = self.now == self.length
+        return np.full(1, self.now, np.float32), 1.0, ended and not self.cut, ended and self.cut, self._info()
 
 
 class Uneven(Exam):
@@ -137,6 +140,31 @@ class NextMasked(_Sync):
     single = Masked
 
 
+class Untold(Same):
+    """Does not tell the last step's `info`, where the next episode has begun."""
+
+    def step(self, actions: Any) -> Any:
+        *answer, info = super().step(actions)
+        info.pop("final_info", None)
+        return *answer, info
+
+
+class Blind(Same):
+    """Does not tell the mask of an episode that begins."""
+
+    def step(self, actions: Any) -> Any:
+        *answer, info = super().step(actions)
+        if "final_info" in info:
+            del info["action_mask"]
+        return *answer, info
+
+
+def cut(num_envs: int, mode: str, mask: str = "none", cut: bool = True) -> Any:
+    """A vector of episodes of two steps, cut short."""
+    kind: Any = {"next": Next, "same": Same, "told": Told, "untold": Untold, "blind": Blind}[mode]
+    return type("Cut", (kind,), {"single": staticmethod(partial(Masked, length=2, mask=mask, cut=cut))})(num_envs)
+
+
 def vector_of(num_envs: int, many: int = 0) -> Any:
     return Next(num_envs + many)
 
@@ -221,6 +249,37 @@ def test_a_mask_that_cannot_be_is_a_fault(mask: str, words: str) -> None:
     at_the_end.reset()
     at_the_end.step(np.arange(1), {"action": np.array([1])})
     assert at_the_end.step(np.arange(1), {"action": np.array([0])}).terminated.all(), "nobody acts there"
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs"),
+    [
+        ("Masked", {"length": 2, "mask": "none", "cut": True}),
+        ("Masked", {"length": 2, "mask": "zero", "cut": True}),
+        ("cut", {"mode": "next"}),
+        ("cut", {"mode": "told"}),
+        ("cut", {"mode": "same"}),
+        ("cut", {"mode": "untold", "mask": ""}),
+        ("cut", {"mode": "blind", "mask": "", "cut": False}),
+    ],
+)
+def test_a_mask_that_is_learned_from_or_acted_by_has_to_be_told(name: str, kwargs: dict[str, Any]) -> None:
+    env = envs.make(f"{HERE}:{name}", envs=2, seeds=[7, 8], kwargs=kwargs)
+    words = r"action_mask without any" if kwargs.get("mask") == "zero" else r"info\[.action_mask.\] none, expected bool"
+    with pytest.raises(EnvError, match=rf"step returned {words}.*, step 2\)"):
+        drive(env, 2)
+
+
+@pytest.mark.parametrize("mode", ["next", "told", "same"])
+def test_that_mask_is_the_last_steps_and_not_of_the_next_episode(mode: str) -> None:
+    env = envs.make(f"{HERE}:cut", envs=1, seeds=[7], kwargs={"mode": mode, "mask": ""})
+    decisions = env.reset()
+    for _ in range(2):
+        assert decisions.legal is not None
+        decisions = env.step(decisions.slot, {"action": decisions.legal.argmax(axis=1)})
+    assert decisions.truncated.all()
+    assert decisions.legal is not None
+    assert decisions.legal.tolist() == [[True, True, False]]
 
 
 def test_taxi_tells_its_masks() -> None:

@@ -1,5 +1,6 @@
 """Wrapping of environments: wrappers, repeated actions, lives, grey and smaller images, stacks."""
 
+import importlib.util
 from typing import Any
 
 import gymnasium
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 from gymnasium.wrappers import FrameStackObservation
 
+from rlctl.spec.wrappers import FIT, UNFIT
 from rlctl_agents import envs
 from rlctl_agents.envs import EnvError, EnvRefused
 from rlctl_agents.envs.base import Env
-from rlctl_agents.envs.check import check_env
+from rlctl_agents.envs.check import check_env, sample
 from rlctl_agents.types.spaces import Box, Discrete
 
 HERE, TINY = __name__, "tests.envs.tiny"
@@ -137,6 +139,62 @@ class Colours(gymnasium.Env[Any, Any]):
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return np.zeros((32, 24, 3), np.uint8), 0.0, bool(self.np_random.random() < 0.1), False, {}
+
+
+PICTURES, POLE, SWING, MIXED = f"{HERE}:Colours", "CartPole-v1", "Pendulum-v1", f"{TINY}:Mixed"
+SHORT: dict[str, tuple[str, dict[str, Any]]] = {
+    "AddRenderObservation": (POLE, {}),
+    "AddWhiteNoise": (PICTURES, {"probability_of_noise_per_pixel": 0.5}),
+    "AtariPreprocessing": ("ALE/Breakout-v5", {"noop_max": 1}),
+    "ClipAction": (SWING, {}),
+    "DelayObservation": (POLE, {"delay": 1}),
+    "DiscretizeAction": (SWING, {"bins": 3}),
+    "DiscretizeObservation": (SWING, {"bins": 3}),
+    "FilterObservation": (MIXED, {"filter_keys": ["camera"]}),
+    "FlattenObservation": (MIXED, {}),
+    "GrayscaleObservation": (PICTURES, {}),
+    "JaxToNumpy": (POLE, {}),
+    "MaxAndSkipObservation": (POLE, {"skip": 2}),
+    "ObstructView": (PICTURES, {"obstructed_pixels_ratio": 0.1, "obstruction_width": 2}),
+    "RepeatAction": (POLE, {"num_repeats": 2}),
+    "RescaleAction": (SWING, {"min_action": -0.5, "max_action": 0.5}),
+    "RescaleObservation": (SWING, {"min_obs": [-1, -1, -1], "max_obs": [1, 1, 1]}),
+    "ReshapeObservation": (POLE, {"shape": [2, 2]}),
+    "ResizeObservation": (PICTURES, {"shape": [8, 6]}),
+    "StickyAction": (POLE, {"repeat_action_probability": 0.5}),
+    "TimeAwareObservation": (POLE, {}),
+}
+
+
+def test_every_wrapper_of_gymnasium_is_named_or_refused_with_its_reason() -> None:
+    assert {*FIT, *UNFIT} == {*gymnasium.wrappers.__all__} - {"vector"}
+    assert not {*FIT} & {*UNFIT}
+    assert SHORT.keys() == {*FIT}
+
+
+@pytest.mark.filterwarnings("ignore:.*precision lowered")
+@pytest.mark.parametrize("name", SHORT)
+def test_every_short_name_wraps_an_environment_that_fits(name: str) -> None:
+    id, kwargs = SHORT[name]
+    of_env: dict[str, Any] = {
+        "AddRenderObservation": {"render_mode": "rgb_array"},
+        "AtariPreprocessing": {"frameskip": 1},
+    }
+    section: dict[str, Any] = {
+        "wrappers": [{"name": name, "kwargs": kwargs}],
+        "kwargs": of_env.get(name, {}),
+        "max_episode_steps": 9,
+    }
+    if name == "JaxToNumpy" and importlib.util.find_spec("jax") is None:
+        with pytest.raises(EnvRefused, match=r"needs the package \w+, which is not installed"):
+            made(id, **section)
+        return
+    env: Any = made(id, **section)
+    assert type(env._singles[0]) is getattr(gymnasium.wrappers, name)
+    if name != "JaxToNumpy":  # which is for simulators that compute with jax
+        env.reset()
+        env.step(np.arange(1), sample(env.spaces.action, np.random.default_rng(0), 1))
+    env.close()
 
 
 def test_own_protocol_vectors_and_the_preset_take_no_wrappers() -> None:

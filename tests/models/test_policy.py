@@ -114,6 +114,12 @@ class Failing(Own):
                 return x.double()
             case "nan":
                 return x / x
+            case "flat":
+                return x.reshape(1, -1)
+            case "mean":
+                return x.mean(0, keepdim=True)
+            case "squeezed":
+                return x.squeeze()
             case _:
                 return (x, x)  # type: ignore[return-value]
 
@@ -425,6 +431,9 @@ def test_torso_of_the_users_own_gets_the_space_and_the_params() -> None:
         (f"{__name__}:Failing", {"where": "width"}, r"float32 \[1, 2\] .*, got float32 \[1, 4\]"),
         (f"{__name__}:Failing", {"where": "dtype"}, r"got float64 \[1, 2\]"),
         (f"{__name__}:Failing", {"where": "nan"}, "got numbers that are not finite"),
+        (f"{__name__}:Failing", {"where": "flat"}, r"two observations .* float32 \[2, 2\] .*, got float32 \[1, 4\]"),
+        (f"{__name__}:Failing", {"where": "mean"}, r"two observations .* float32 \[2, 2\] .*, got float32 \[1, 2\]"),
+        (f"{__name__}:Failing", {"where": "squeezed"}, r"one observation .* float32 \[1, 2\] .*, got float32 \[2\]"),
         (f"{__name__}:Failing", {"where": "type"}, "got a tuple"),
         ("mlp", {"scale": 2.0}, "model.params are for a network of your own; mlp takes none"),
     ],

@@ -7,13 +7,20 @@ import pytest
 
 from rlctl.spec import fields
 from rlctl.spec.schema import Spec
+from rlctl_agents import algorithms
+from rlctl_agents.roles import spec_check
 from rlctl_agents.roles.spec_check import SpecFindings, check_spec
+from rlctl_agents.types.spaces import Box, Dict, Discrete, Spaces, Tuple
 
 
 def checked(id: str = "tests.acting.owned:Sound", **spec: Any) -> SpecFindings:
     env = {"id": id, **spec.pop("env", {})}
     whole = Spec.model_validate({"run": "a", "env": env, **spec})
     return check_spec(fields.normal(whole).model_dump(mode="json"))
+
+
+def wide(leaves: int = 1, axes: int = 1, **spec: Any) -> dict[str, Any]:
+    return {"id": "tests.acting.owned:Wide", "env": {"kwargs": {"leaves": leaves, "axes": axes}}, **spec}
 
 
 ID, TORSO, ALGORITHM = ("env", "id"), ("policies", "main", "model", "torso"), ("policies", "main", "algorithm", "name")
@@ -106,6 +113,14 @@ def test_a_sound_spec_is_told_with_the_net_of_every_leaf(spec: dict[str, Any], n
             ALGORITHM,
             "bounds",
         ),
+        (wide(leaves=300), ID, "would have 307 arrays, one for each leaf of observation and action"),
+        (wide(leaves=300, algorithm={"name": "dqn"}), ID, "can have 256: join leaves into one Box"),
+        (
+            wide(leaves=300, model={"torso": "tests.acting.owned_nets:Constant"}),
+            ID,
+            "can have 256: join leaves into one Box",
+        ),
+        (wide(axes=7, model={"torso": "mlp"}), ID, "obs: shape [1, 1, 1, 1, 1, 1, 1] has more than 6 axes"),
         ({"model": {"torso": "tests.acting.owned_nets:Narrow"}}, TORSO, "must give finite float32 [1, 9]"),
         ({"model": {"torso": "tests.acting.owned_nets:Nope"}}, TORSO, "tests.acting.owned_nets has no Nope"),
         (
@@ -144,6 +159,25 @@ def test_a_fault_is_told_at_the_value_that_is_wrong(spec: dict[str, Any], path: 
     assert words in fault.message
     assert "\n" not in fault.message
     assert not fault.missing
+
+
+@pytest.mark.parametrize("legal", [False, True])
+@pytest.mark.parametrize(
+    ("algorithm", "core"),
+    [("impala", "none"), ("ppo", "gru"), ("appo", "lstm"), ("apex_dqn", "none"), ("r2d2", "lstm"), ("sac", "none")],
+)
+def test_arrays_of_a_segment_are_counted_without_torch(algorithm: str, core: str, legal: bool) -> None:
+    env, model = {"id": "CartPole-v1"}, {"core": core}
+    whole = Spec.model_validate({"run": "a", "env": env, "algorithm": {"name": algorithm}, "model": model})
+    spaces = Spaces(Dict({"a": Discrete(2), "b": Box((2,), "float32")}), Tuple((Discrete(2), Discrete(3))), legal=legal)
+    found = spec_check._sent(fields.normal(whole).model_dump(mode="json"), "main", spaces).fields
+    wanted = algorithms.schema_of(whole, spaces, "main").fields
+    assert len(found) == len(wanted)
+    observed, sent = (
+        [one.name + str(one.shape) for one in told if one.name.startswith(("obs", "action"))]
+        for told in (found, wanted)
+    )
+    assert observed == sent
 
 
 DRAWN = {"evaluation": {"video_every": 10}}

@@ -9,8 +9,8 @@ import zmq
 import zstandard
 from numpy.typing import NDArray
 
-from rlctl_agents.types.experience import Arrays, Field, Schema
-from rlctl_agents.wire.codec import DTYPES, RAW, ZSTD, ArrayHead, BlockCodec, Rejected
+from rlctl_agents.types.experience import DTYPES, Arrays, Field, Schema
+from rlctl_agents.wire.codec import RAW, ZSTD, ArrayHead, BlockCodec, Rejected
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES
 from tests.wire.pair import SCHEMA, fields, versions
 

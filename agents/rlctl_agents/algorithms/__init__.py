@@ -9,7 +9,7 @@ from rlctl.spec import algorithms as specs
 from rlctl.spec.schema import Spec
 from rlctl_agents.algorithms.base import Algorithm, AlgorithmError
 from rlctl_agents.types import by_name
-from rlctl_agents.types.experience import Schema
+from rlctl_agents.types.experience import Schema, check_schema
 from rlctl_agents.types.spaces import Spaces
 
 
@@ -58,7 +58,12 @@ def schema_of(spec: Spec, spaces: Spaces, policy: str) -> Schema:
         spec: the whole spec, or a role's part of it.
 
     Raises:
-        AlgorithmError: there is no such algorithm, or it does not fit the spaces.
+        AlgorithmError: there is no such algorithm, it does not fit the spaces, or such segments cannot be sent.
     """
     chosen = spec.policy(policy)
-    return class_of(chosen.algorithm).schema(chosen.algorithm, chosen.model, spaces)
+    schema = class_of(chosen.algorithm).schema(chosen.algorithm, chosen.model, spaces)
+    try:
+        check_schema(schema)
+    except ValueError as error:
+        raise AlgorithmError(str(error)) from error
+    return schema

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bdb
 import inspect
 import traceback
 import warnings
@@ -56,6 +57,7 @@ def make(
         return around(gymnasium.make(id, disable_env_checker=True, **limit, **{**kwargs, **shown}), wrapping)
 
     first = _built(one, id)
+    _must_show(first, id, render_mode)
     vector = None if wrapping != PLAIN or shown else _registered_vector(first, envs, id)
     if vector is None:
         singles = [first, *(_built(one, id) for _ in range(envs - 1))]
@@ -112,6 +114,7 @@ def make_from(
         return around(limited, wrapping)
 
     singles = [_built(one, id) for _ in range(envs)]
+    _must_show(singles[0], id, render_mode)
     skip = _frame_skip(singles[0]) * wrapping.repeats
     return Singles(id, singles, seeds, frame_skip=skip, repeats=wrapping.repeats)
 
@@ -123,6 +126,14 @@ def _makes_vectors(factory: Any) -> bool:
         return "num_envs" in inspect.signature(factory).parameters
     except (TypeError, ValueError):  # written in C, without a signature
         return False
+
+
+def _must_show(env: Any, id: str, mode: RenderMode | None) -> None:
+    """Refuse a window of an environment that states its render modes, and no `human` among them: it would open none."""
+    modes = env.metadata.get("render_modes") if mode == "human" else None
+    if modes and mode not in modes:
+        told = ", ".join(map(str, modes))
+        raise EnvRefused(f"{id} has no render mode human, only {told}: no window would open; --video DIR makes GIFs")
 
 
 class _Vector(ABC):
@@ -214,7 +225,7 @@ class _Vector(ABC):
                 raise self._fault(what, index)
         if decisions.legal is not None:
             some = each_choice_has_one(decisions.legal, self._choices)
-            stuck = ~(some | decisions.terminated | decisions.truncated)
+            stuck = ~(some | decisions.terminated)  # what is cut short is learned from as any other decision
             if stuck.any():
                 index = int(decisions.slot[stuck.argmax()])
                 raise self._fault(f"{self._verb(index)} returned action_mask without any legal action", index)
@@ -224,12 +235,13 @@ class _Vector(ABC):
         """Method that returned the newest answer of one environment: reset or step."""
         return "step" if self._steps and not self._fresh_ones[index] else "reset"
 
-    def _write_mask(self, info: Any, index: int, *, ended: bool = False) -> None:
-        """Store the mask in one environment's `info`; where an episode has ended, it may be missing."""
+    def _write_mask(self, info: Any, index: int, *, terminated: bool = False) -> None:
+        """Store the mask in one environment's `info`; where an episode has terminated, it may be missing: nothing is
+        learned from what comes after. One that was cut short goes on, in what is learned."""
         if self._legal is None:
             return
         mask = info.get(MASK) if isinstance(info, Mapping) else None
-        if mask is None and ended:
+        if mask is None and terminated:
             self._legal[index] = True
             return
         try:
@@ -261,7 +273,7 @@ class Batched(_Vector):
     def __init__(self, name: str, vector: VectorEnv, seeds: Sequence[int], frame_skip: int = 1) -> None:
         spaces = vector.single_observation_space, vector.single_action_space
         super().__init__(name, *spaces, seeds, frame_skip, _masks(vector, spaces[1]))
-        self._vector, self._seed = vector, 0
+        self._vector, self._seed, self._at_once = vector, 0, False
         self._info: Any = {}  # of the newest step
 
     def reset(self, seeds: Sequence[int] | None = None) -> Decisions:
@@ -292,7 +304,7 @@ class Batched(_Vector):
 
     def _answered(self, action: Arrays) -> tuple[Arrays, NDArray[Any], Flags, Flags]:
         """Observations, rewards and flags of a step of the vector."""
-        self._steps += 1
+        self._steps, self._fresh_ones = self._steps + 1, self._ended
         try:
             answer = self._vector.step(self._action.batched(action))
         except (Exception, SystemExit) as error:
@@ -301,15 +313,15 @@ class Batched(_Vector):
         value, reward, ended, cut, self._info = answer
         terminated, truncated = self._flags("terminated", ended), self._flags("truncated", cut)
         if self._legal is not None:
-            self._write_masks(self._slot, terminated | truncated)
+            self._write_masks(self._slot, None if self._at_once else terminated)
         elif self._steps == 1:
             self._no_mask(self._info, 0)
         return self._observed("step", value), self._column("reward", reward), terminated, truncated
 
-    def _write_masks(self, slot: NDArray[np.int64], ended: Flags | None = None) -> None:
+    def _write_masks(self, slot: NDArray[np.int64], terminated: Flags | None = None) -> None:
         for index in slot.tolist() if self._legal is not None else ():
             told = of_one(self._info, index, self.envs)
-            self._write_mask(told, index, ended=ended is not None and bool(ended[index]))
+            self._write_mask(told, index, terminated=terminated is not None and bool(terminated[index]))
 
     @property
     def _tells(self) -> bool:
@@ -388,15 +400,16 @@ class Resetting(Batched):
         if self._at_once:
             ended = np.flatnonzero(outcome[1] | outcome[2])
             obs = self._with_last(obs, ended)
-            self._last_masks(ended)
+            self._last_masks(ended, outcome[1])
         return self._stepped(obs, *outcome)
 
-    def _last_masks(self, ended: NDArray[np.int64]) -> None:
+    def _last_masks(self, ended: NDArray[np.int64], terminated: Flags) -> None:
         """Store the masks of observations that end an episode in place of those that begin the next one."""
         if self._legal is not None and ended.size:
             self._next_legal = self._legal.copy()
             for index in ended.tolist():
-                self._write_mask(self._told(index), index, ended=True)
+                told = self._told(index) if self._info.get("final_info") is not None else None
+                self._write_mask(told, index, terminated=bool(terminated[index]))
 
     def _with_last(self, obs: Arrays, ended: NDArray[np.int64]) -> Arrays:
         """Observations with those that ended an episode in place of those that begin the next one."""
@@ -491,7 +504,7 @@ class Singles(_Vector):
                         raise self._fault(scalars_fault(answer), index) from error
                 self._write(index, obs)
                 if self._legal is not None:
-                    self._write_mask(self._infos[index], index, ended=bool(terminated[index] or truncated[index]))
+                    self._write_mask(self._infos[index], index, terminated=bool(terminated[index]))
                 elif self._steps == 1:
                     self._no_mask(self._infos[index], index)
         except EnvError:
@@ -589,9 +602,12 @@ def _masks(env: Any, action: Any) -> bool:
 
     A reset shows it. If that fails, the first reset of a run fails too, with the reason.
     """
-    with suppress(Exception):
+    try:
         return bool(choices(to_ours(action, "action"))) and MASK in env.reset(seed=0)[1]
-    return False
+    except bdb.BdbQuit:  # `q` at a breakpoint in reset
+        raise
+    except Exception:
+        return False
 
 
 def _of_life(info: Any) -> bool:

@@ -178,7 +178,7 @@ class ChoicePolicy(NormalizedTorso):
 
 
 class TwinCritics(nn.Module):
-    """Two mlps on features of the observation and an action, each layer one batched product for both.
+    """Two mlps on features of the observation and an action, the weights of each layer in one tensor for both.
 
     Without an action they give a value for each of some options. Vectors are inputs as they are; images pass through
     one convolutional net for both, or the whole observation through a network of the user's own. Layers are as `model`

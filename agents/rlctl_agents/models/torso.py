@@ -312,8 +312,9 @@ class Torso(nn.Module):
 def make_torso(space: Space, network: Network) -> nn.Module:
     """Make the torso that the spec names: attribute `features`, and a map of observations [N, ...] to [N, features].
 
-    A user's own class is called with the observation space and `model.params`, and tried on zeros in eval mode. It acts
-    and learns in eval mode too: Dropout drops nothing, BatchNorm keeps its initial statistics.
+    A user's own class is called with the observation space and `model.params`, and tried in eval mode on one
+    row of zeros and on two. It acts and learns in eval mode too: Dropout drops nothing, BatchNorm keeps its initial
+    statistics.
 
     Raises:
         ModelError: it does not fit the observations, or the user's class is no torso or fails; its exception is the
@@ -341,18 +342,15 @@ def make_torso(space: Space, network: Network) -> nn.Module:
         raise ModelError(f"model.torso {network.torso}: its __init__ must call super().__init__()")
     if not isinstance(features, int) or features < 1:
         raise ModelError(f"model.torso {network.torso}: needs an attribute `features`, the width of its output")
-    try:
-        tried = _on_zeros(torso, space)
-    except Exception as error:  # so may a pass
-        raise ModelError(
-            f"model.torso {network.torso}: a pass on one observation of zeros raised {type(error).__name__}: {error}"
-        ) from error
-    fault = _features_fault(tried, features)
-    if fault is not None:
-        raise ModelError(
-            f"model.torso {network.torso}: a pass on one observation of zeros must give finite float32 [1, {features}] "
-            f"(1, `features`), got {fault}"
-        )
+    for rows, seen in (1, "one observation"), (2, "two observations"):
+        tells = f"model.torso {network.torso}: a pass on {seen} of zeros"
+        try:
+            tried = _on_zeros(torso, space, rows)
+        except Exception as error:  # so may a pass
+            raise ModelError(f"{tells} raised {type(error).__name__}: {error}") from error
+        fault = _features_fault(tried, rows, features)
+        if fault is not None:
+            raise ModelError(f"{tells} must give finite float32 [{rows}, {features}] ({rows}, `features`), got {fault}")
     return torso
 
 
@@ -369,13 +367,13 @@ def hold_still(net: nn.Module) -> None:
             module.train()
 
 
-def _on_zeros(torso: nn.Module, space: Space) -> Any:
-    """Features of one observation of zeros, in eval mode, in which a torso acts and learns (`hold_still`). The random
+def _on_zeros(torso: nn.Module, space: Space, rows: int) -> Any:
+    """Features of observations of zeros, in eval mode, in which a torso acts and learns (`hold_still`). The random
     state and the torso's own mode stay as they are."""
     zeros = {}
     for name, leaf in leaves(space, "obs"):
         dtype, shape = leaf_array(leaf)
-        zeros[name] = torch.zeros((1, *shape), dtype=getattr(torch, dtype))
+        zeros[name] = torch.zeros((rows, *shape), dtype=getattr(torch, dtype))
     modes = {module: module.training for module in torso.modules()}
     torso.eval()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -385,10 +383,10 @@ def _on_zeros(torso: nn.Module, space: Space) -> Any:
     return tried
 
 
-def _features_fault(tried: Any, features: int) -> str | None:
+def _features_fault(tried: Any, rows: int, features: int) -> str | None:
     """Fault in the result of a trial pass, in words; None without one."""
     if not isinstance(tried, Tensor):
         return f"a {type(tried).__name__}"
-    if tried.dtype != torch.float32 or tried.shape != (1, features):
+    if tried.dtype != torch.float32 or tried.shape != (rows, features):
         return f"{str(tried.dtype).removeprefix('torch.')} {list(tried.shape)}"
     return None if tried.isfinite().all() else "numbers that are not finite"

@@ -9,8 +9,8 @@ arrays of the policy that the run begins with, or nothing. The answer goes to st
      "masked": false, "continuous": false, "apart": false, "shard_bytes": 0, "draws_bytes": 0}
 
 A fault says in one sentence what is wrong with the value at a path of the spec; `missing` marks a package that is not
-installed here. torch is imported for a network or an algorithm of the user's own and for `initial` alone, because
-`rlctl up` waits for the answer. Whatever the user's code prints goes to stderr.
+installed here. torch is imported for a network or an algorithm of the user's own, for `initial` and for a number of
+`value_batches` alone, because `rlctl up` waits for the answer. Whatever the user's code prints goes to stderr.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from rlctl_agents.models.inputs import continuous, described, nets, require_dist
 from rlctl_agents.runtime.logs import chain
 from rlctl_agents.types import by_name
 from rlctl_agents.types.by_name import NoModule
-from rlctl_agents.types.spaces import Spaces, leaves
+from rlctl_agents.types.experience import Field, Schema, check_schema
+from rlctl_agents.types.spaces import Spaces, leaf_array, leaves
 
 ALONE_S = 60
 """Time after which a check ends by itself: an `rlctl` that was killed cannot end it."""
@@ -151,6 +152,9 @@ def _check_policy(
     if len(found.faults) > faults:
         return
     found.continuous = continuous(spaces.action)
+    if ":" not in algorithm:
+        with found.telling("env", "id"):
+            check_schema(_sent(spec, name, spaces))
     if spec["replay"] is not None:
         with found.telling("policies", name, "algorithm", "name"):
             _require_actions(algorithm, spaces)
@@ -182,6 +186,21 @@ def _spaces(spec: dict[str, Any]) -> tuple[Spaces, bool, bool]:
         env.close()
     resets = isinstance(env._env if isinstance(env, Stacked) else env, Resetting)
     return env.spaces, len(first.slot) == env.spaces.seats, resets
+
+
+def _sent(spec: dict[str, Any], name: str, spaces: Spaces) -> Schema:
+    """Segments of a built-in algorithm, without torch: of one that is on-policy the leaves and the number of arrays."""
+    policy = spec["policies"][name]
+    if spec["replay"] is not None:
+        from rlctl.spec.schema import Spec
+        from rlctl_agents.experience.replay.memory import stored
+
+        chosen: Any = Spec.model_validate(spec).policy(name)
+        return stored(chosen.algorithm, chosen.model, spaces)
+    observed = (*leaves(spaces.obs, "obs"), *leaves(spaces.action, "action"))
+    others = 6 + spaces.legal + {"none": 0, "gru": 1, "lstm": 2}[policy["model"]["core"]]
+    ours = (Field(f"_{number}", "bool", (), "row") for number in range(others))
+    return Schema(1, (*(Field(leaf, *leaf_array(space), "row") for leaf, space in observed), *ours))
 
 
 def _shard_memory(spec: dict[str, Any], spaces: Spaces) -> tuple[int, int]:
@@ -272,8 +291,10 @@ def _own(spec: dict[str, Any], name: str, spaces: Spaces | None, found: SpecFind
                 f"settings the shards read: algorithm: {{name: sac, class: {algorithm}}}, or dqn, apex_dqn, r2d2, td3"
             )
         if spaces is not None and len(found.faults) == faults:
-            kind.schema(chosen.algorithm, chosen.model, spaces)
+            schema = kind.schema(chosen.algorithm, chosen.model, spaces)
             kind(chosen.algorithm, chosen.model, spaces, seed=spec["seed"])
+            with found.telling("env", "id"):
+                check_schema(schema)
 
 
 def _fits(spec: dict[str, Any], initial: dict[str, Any], name: str, spaces: Spaces, found: SpecFindings) -> None:

@@ -18,6 +18,13 @@ Array = NDArray[np.generic]
 Arrays = dict[str, Array]  # dotted name -> array
 
 PER = Literal["row", "row+1", "segment"]
+MAX_FIELDS = 256
+"""Most arrays of a segment."""
+MAX_DIMS = 8
+"""Most axes of an array in a batch: steps and streams, and those of one entry."""
+DTYPES = frozenset(
+    ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
+)
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -114,6 +121,35 @@ class Decisions:
     legal: NDArray[np.bool_] | None = None  # [K, n] where the spaces have masks, n the options of all choices
     info: dict[int, dict[str, float]] | None = None  # slot with an ended episode -> numbers reported by its environment
     life: NDArray[np.bool_] | None = None  # [K] what ended is a life: an episode to learners, not the game
+
+
+def check_schema(schema: Schema) -> None:
+    """Check that blocks of a schema can be sent.
+
+    Raises:
+        ValueError: they cannot; names the field, the reason, and what to do.
+    """
+    if schema.unroll_length < 1:
+        raise ValueError(f"unroll_length must be at least 1, got {schema.unroll_length}")
+    if len(schema.fields) > MAX_FIELDS:
+        raise ValueError(
+            f"a segment would have {len(schema.fields)} arrays, one for each leaf of observation and action and some "
+            f"of ours, and can have {MAX_FIELDS}: join leaves into one Box"
+        )
+    seen = {"version"}
+    for field in schema.fields:
+        if field.name in seen:
+            raise ValueError(f"{field.name}: a name that is taken")
+        seen.add(field.name)
+        if field.frames and (field.per != "row+1" or not field.shape or field.shape[0] != field.frames):
+            raise ValueError(f"{field.name}: frames must be the first axis of a field per row+1, got {field.frames}")
+        if field.dtype not in DTYPES:
+            raise ValueError(f"{field.name}: dtype {field.dtype} is not one of {', '.join(sorted(DTYPES))}")
+        if len(field.shape) + 2 > MAX_DIMS or any(side < 0 for side in field.shape):
+            raise ValueError(
+                f"{field.name}: shape {list(field.shape)} has more than {MAX_DIMS - 2} axes, or a negative side: "
+                "reshape it to fewer axes"
+            )
 
 
 def schema_difference(one: Schema, other: Schema) -> str:

@@ -12,7 +12,7 @@ import zmq
 import zstandard
 from numpy.typing import NDArray
 
-from rlctl_agents.types.experience import Array, Arrays, Schema
+from rlctl_agents.types.experience import MAX_DIMS, Array, Arrays, Schema, check_schema
 from rlctl_agents.wire.sockets import MAX_MESSAGE_BYTES, Socket
 
 PROTOCOL = 2
@@ -20,11 +20,6 @@ INLINE_BYTES = 1 << 16
 """Bytes from which an array gets a frame of its own, sent without a copy; smaller ones travel inside frame 0."""
 MAX_ARRAY_BYTES = 1 << 28
 """Bytes of the largest array, in as many frames as it takes."""
-MAX_FIELDS = 256
-MAX_DIMS = 8
-DTYPES = frozenset(
-    ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64")
-)
 RAW, ZSTD = 0, 1
 _NOBLOCK = int(zmq.NOBLOCK)  # an int is cheaper to test than an enum
 WORTHWHILE_RATIO = 1.2
@@ -211,29 +206,6 @@ class BlockCodec:
         except zstandard.ZstdError as error:
             raise Rejected("codec", f"{name}: {error}") from error
         return plain
-
-
-def check_schema(schema: Schema) -> None:
-    """Check that blocks of a schema can be sent.
-
-    Raises:
-        ValueError: they cannot; names the field and the reason.
-    """
-    if schema.unroll_length < 1:
-        raise ValueError(f"unroll_length must be at least 1, got {schema.unroll_length}")
-    if len(schema.fields) > MAX_FIELDS:
-        raise ValueError(f"{len(schema.fields)} fields, more than {MAX_FIELDS}")
-    seen = {"version"}
-    for field in schema.fields:
-        if field.name in seen:
-            raise ValueError(f"{field.name}: a name that is taken")
-        seen.add(field.name)
-        if field.frames and (field.per != "row+1" or not field.shape or field.shape[0] != field.frames):
-            raise ValueError(f"{field.name}: frames must be the first axis of a field per row+1, got {field.frames}")
-        if field.dtype not in DTYPES:
-            raise ValueError(f"{field.name}: dtype {field.dtype} is not one of {', '.join(sorted(DTYPES))}")
-        if len(field.shape) + 2 > MAX_DIMS or any(side < 0 for side in field.shape):
-            raise ValueError(f"{field.name}: shape {field.shape} has a negative side or more than {MAX_DIMS - 2} axes")
 
 
 def decode(decoder: msgspec.msgpack.Decoder[T], data: Buffer) -> T:

@@ -136,13 +136,19 @@ def test_a_child_whose_environment_hangs_is_ended_at_the_deadline() -> None:
     assert (found.verdict, found.text) == ("not checked", "tests.acting.owned:Slow: it took longer than 1 s")
 
 
-def test_a_network_of_ones_own_has_time_to_import_torch() -> None:
+@pytest.mark.parametrize(
+    "needs",
+    [{"model": {"torso": "tests.acting.owned_nets:Sound"}}, {"algorithm": {"name": "impala", "value_batches": 4}}],
+    ids=["own network", "value_batches"],
+)
+def test_what_needs_torch_has_time_to_import_it(needs: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(1000))
-    whole = Spec.model_validate(
-        {"run": "a", "env": {"id": "tests.acting.owned:Slow"}, "model": {"torso": "tests.acting.owned_nets:Sound"}}
-    )
+    whole = Spec.model_validate({"run": "a", "env": {"id": "tests.acting.owned:Slow"}, **needs})
     with Probing(whole, ROOT, clock=lambda: float(next(now)), sleep=lambda _: None) as asked:
         assert asked.answer().text == "tests.acting.owned:Slow: it took longer than 20 s"
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with Probing(whole, ROOT, python="/nowhere/python") as asked:
+        assert "torch is not installed here" in asked.answer().text
 
 
 def test_a_child_whose_import_never_returns_is_ended_at_the_deadline(tmp_path: Path) -> None:
@@ -201,7 +207,10 @@ def child(id: str, *options: str) -> subprocess.CompletedProcess[bytes]:
             "evaluation": {"video_every": None}, "replay": None}  # fmt: skip
     spec |= {
         "policies": {
-            "main": {"algorithm": {"name": "impala"}, "model": {"torso": "auto", "gaussian": {"squash": False}}}
+            "main": {
+                "algorithm": {"name": "impala"},
+                "model": {"torso": "auto", "core": "none", "gaussian": {"squash": False}},
+            }
         }
     }
     return subprocess.run(

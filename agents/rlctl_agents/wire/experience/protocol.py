@@ -7,8 +7,8 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
-from rlctl_agents.types.experience import Schema
-from rlctl_agents.wire.codec import MAX_FIELDS, PROTOCOL, ArrayHead, Buffer, Count, Name, Rejected, decode
+from rlctl_agents.types.experience import MAX_FIELDS, Schema
+from rlctl_agents.wire.codec import PROTOCOL, ArrayHead, Buffer, Count, Name, Rejected, decode
 
 HELLO_EVERY_S = 1.0
 """Seconds without a message of its receiver after which a sender says hello again."""
