@@ -143,7 +143,8 @@ def table(rows: list[Row]) -> list[str]:
         body.append([variant, str(len(values(rows, variant, "mean_return"))), *told, "; ".join(failed)])
     body.sort(key=lambda line: list(WITHOUT).index(line[0]))
     head = ["", "seeds", *(word for what in COLUMNS.values() for word in (f"{what}: IQM (95 %)", "")), "failed"]
-    return tables.table(head, body)
+    about = "IMPALA on Catch from pixels (`benchmarks/envs/catch.py`) with the network of Pong; returns from -1 to 1."
+    return [about, "", *tables.table(head, body)]
 
 
 def compared(rows: list[Row], variant: str, column: str) -> tuple[str, str]:

@@ -92,6 +92,7 @@ def done(row: Row, seed: int, gpu: str, keep: Path | None) -> bool:
             return True
         stored = Stored.read(report.RESULTS, row)
         if stored.valid(row, seed):
+            say(f"{row.name}, seed {seed}: valid and stored already")
             return True
         say(f"{row.name}, seed {seed}: {steps(row.agent_steps)} agent steps")
         began, line = time.monotonic(), {"seed": seed, **origin(row, seed, gpu)}

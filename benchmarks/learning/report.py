@@ -31,7 +31,7 @@ STARTS = {
     "td3": ("two critics, a deterministic policy", "Box", "pendulum-td3", "pendulum-td3"),
 }  # fmt: skip
 """Algorithm -> description, its actions, a spec to start from in specs/, and the row with the figure for README."""
-START_HEAD = ("`algorithm.name`", "actions", "", "start with", "reached on its defaults (IQM)", "again")
+START_HEAD = ("`algorithm.name`", "actions", "", "start with", "reached on its defaults (IQM)", "measured by")
 HEAD = (
     "", "goal, within", "seeds", "return of the last model: IQM (95 %)", "worst seed", "reached by",
     "steps to the goal", "wall, CPU to it", "fell back", "evaluations of a seed", "published",

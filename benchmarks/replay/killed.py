@@ -60,7 +60,7 @@ def table(rows: list[Row]) -> list[str]:
         ("shards killed", f"{value['kills']:.0f}"),
         ("s from SIGKILL until a new process of the shard is there: median, 95 %",
          f"{value['recovery_p50_s']:.1f}, {value['recovery_p95_s']:.1f}"),
-        ("agent steps learned from per second", f"{value['learned_from_per_s']:,.0f}"),
+        ("agent steps learned from per second", tables.measured([row], "learned_from_per_s")),
         ("longest time without one, s", f"{value['longest_pause_s']:.1f}"),
         ("error of samples per insert: at the end, most on the way",
          f"{value['limiter_error_at_end']:.2%}, {value['limiter_error_most']:.2%}"),
