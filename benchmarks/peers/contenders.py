@@ -57,6 +57,8 @@ AS_STORED = {
     "value_batches": 0,
 }
 """Settings of the stored figures, where the defaults have others."""
+NO_MOMENTS = {"normalize": {"observations": False, "returns": False}}
+"""No running moments, as no peer has them in these tasks."""
 
 OURS: dict[str, dict[str, Any]] = {
     "pong": {
@@ -69,13 +71,13 @@ OURS: dict[str, dict[str, Any]] = {
     "cartpole": {
         "env": {"id": "CartPole-v1"},
         "algorithm": {"name": "impala", "unroll_length": 32, "batch_size": 8192, **AS_STORED},
-        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "model": {"hidden": [64, 64], "activation": "tanh", **NO_MOMENTS},
         "roles": {"actor": {"replicas": 1, "envs": 256}, **LEARNER_ONLY},
     },
     "native": {
         "env": {"id": "benchmarks.envs.cartpole:Carts"},
         "algorithm": {"name": "impala", "unroll_length": 32, "batch_size": 131072, **AS_STORED},
-        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "model": {"hidden": [64, 64], "activation": "tanh", **NO_MOMENTS},
         "roles": {"actor": {"replicas": 1, "envs": 4096}, **LEARNER_ONLY},
     },
 }  # fmt: skip
@@ -93,7 +95,7 @@ CLIPPED: dict[str, dict[str, Any]] = {
         "env": {"id": "CartPole-v1"},
         "algorithm": {"name": "ppo", "unroll_length": 32, "batch_size": 1024, "minibatch_size": 256, "epochs": 4,
                       "target_kl": None},
-        "model": {"hidden": [64, 64], "activation": "tanh"},
+        "model": {"hidden": [64, 64], "activation": "tanh", **NO_MOMENTS},
         "roles": {"actor": {"replicas": 1, "envs": 32}, **LEARNER_ONLY},
     },
     "halfcheetah_ppo": {
@@ -166,9 +168,10 @@ OUR_SETTINGS = (
 )
 OUR_SETTINGS_OF_ALGORITHMS = (
     "rlctl: 1 actor, fp32. PPO and APPO: Pong 8 environments x 128 steps, 4 epochs of minibatches of 256; CartPole 32 "
-    "x 32, the same; HalfCheetah 8 x 256, 10 epochs of minibatches of 64, where rlctl normalises observations and "
-    "returns and SB3 does not. DQN and SAC: 8 environments or one, replay of 100,000 or 1,000,000 rows, of which "
-    "learning begins at 1,000; rlctl clips gradients in DQN as SB3 does and normalises HalfCheetah's observations"
+    "x 32, the same, observations and returns as they are; HalfCheetah 8 x 256, 10 epochs of minibatches of 64, where "
+    "rlctl normalises observations and returns and SB3 does not. DQN and SAC: 8 environments or one, replay of 100,000 "
+    "or 1,000,000 rows, of which learning begins at 1,000; rlctl clips gradients in DQN as SB3 does and normalises "
+    "HalfCheetah's observations"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any, cast
 
@@ -153,8 +154,13 @@ def test_what_learns_from_a_replay_is_followed_in_this_thread_and_repeats(name: 
 
 
 def test_a_replay_that_does_not_fit_into_memory_is_refused_with_a_capacity_that_would() -> None:
-    spec = spec_of(env={"id": "CartPole-v1"}, algorithm={"name": "dqn"}, replay={"capacity": 10**13})
-    with pytest.raises(UserFault, match=r"replay\.capacity: 10,000,000,000,000 rows in 1 shard of .*would fit"):
+    rows = {"capacity": 10**13}
+    spec = spec_of(env={"id": "CartPole-v1"}, algorithm={"name": "dqn"}, replay=rows)
+    with contextlib.closing(DebugSession(arranged(spec))):
+        pass  # no session fills it
+    rows["learning_starts"] = 10**12
+    spec = spec_of(env={"id": "CartPole-v1"}, algorithm={"name": "dqn"}, replay=rows)
+    with pytest.raises(UserFault, match=r"replay\.capacity: 2,000,000,000,000 rows in 1 shard of .*would fit"):
         DebugSession(arranged(spec))
 
 

@@ -101,8 +101,9 @@ class Left(Masked):
 
 
 def test_a_debugger_that_is_left_while_masks_are_looked_for_is_left() -> None:
-    with pytest.raises(bdb.BdbQuit):
+    with pytest.raises(EnvRefused, match="q at a breakpoint ended its reset") as fault:
         envs.make(f"{HERE}:Left", envs=1, seeds=[0], kwargs={"kind": "multi"})
+    assert isinstance(fault.value.__cause__, bdb.BdbQuit)
 
 
 class Pair(SyncVectorEnv):

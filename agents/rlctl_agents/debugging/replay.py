@@ -53,6 +53,10 @@ class _DirectClient:
         """Do nothing: no connection is open."""
 
 
+MOST_ROWS = 100_000
+"""Rows of a session, or twice `replay.learning_starts`: more than anybody steps through, in less memory."""
+
+
 class DirectReplay:
     """A shard of the whole capacity, and the learner's source that draws from it, for the thread that calls `step`.
 
@@ -68,11 +72,13 @@ class DirectReplay:
         assert isinstance(config, Replayed), "the built-in replay is for these"
         spec = fields.normal(spec)
         assert spec.replay is not None, "the spec has a replay for an algorithm that learns from one"
+        starts = spec.replay.learning_starts
+        rows = min(spec.replay.capacity, max(MOST_ROWS, 2 * starts))
+        spec = spec.model_copy(update={"replay": spec.replay.model_copy(update={"capacity": rows})})
         settings, capacity = shard_settings(config), shard_capacity(spec, 1)
         size = Shard.bytes_for(needs.schema, settings, capacity)
         if why := shortage(spec, size, left_bytes(), 1, draws_bytes(config, needs.schema)):
             raise UserFault(why)
-        starts = spec.replay.learning_starts
         shard = Shard(needs.schema, settings, capacity=capacity, seed=spec.seed)
         shared = SharedShard(
             shard, "debug", starts=starts, share=starts,

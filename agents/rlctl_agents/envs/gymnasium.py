@@ -132,8 +132,10 @@ def _must_show(env: Any, id: str, mode: RenderMode | None) -> None:
     """Refuse a window of an environment that states its render modes, and no `human` among them: it would open none."""
     modes = env.metadata.get("render_modes") if mode == "human" else None
     if modes and mode not in modes:
-        told = ", ".join(map(str, modes))
-        raise EnvRefused(f"{id} has no render mode human, only {told}: no window would open; --video DIR makes GIFs")
+        films = "; --video DIR makes GIFs" if "rgb_array" in modes else ""
+        raise EnvRefused(
+            f"{id} has no render mode human, only {', '.join(map(str, modes))}: no window would open{films}"
+        )
 
 
 class _Vector(ABC):
@@ -604,8 +606,8 @@ def _masks(env: Any, action: Any) -> bool:
     """
     try:
         return bool(choices(to_ours(action, "action"))) and MASK in env.reset(seed=0)[1]
-    except bdb.BdbQuit:  # `q` at a breakpoint in reset
-        raise
+    except bdb.BdbQuit as error:
+        raise EnvRefused("q at a breakpoint ended its reset") from error
     except Exception:
         return False
 

@@ -146,9 +146,27 @@ def test_a_model_that_is_confirmed_is_not_given_up_for_one_that_was_lucky_beside
     assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), lucky, lucky).ok
     assert play(run, confirmation, 6.0, 6.0).ok
     run.manager.turn()
-    assert stored(run, "goal") == stored(run, "best") == (10, 6)
-    assert kept(run) == {10}
+    assert stored(run, "goal") == (10, 6)
+    assert stored(run, "best") == ((20, lucky) if lucky > 9 else (10, 6))
+    assert kept(run) == ({10, 20} if lucky > 9 else {10})
     assert run.manager.state.progress.met is not None
+
+
+def test_a_model_that_was_replaced_while_it_was_confirmed_is_told_of_if_it_is_not(run: Run) -> None:
+    evaluate(run, 10, 9.0, 9.0)
+    confirmation = told(run)
+    run.join("evaluator", JUDGE + 10, 1)
+    run.time.now += 10
+    assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), 9.5, 9.5).ok
+    assert play(run, confirmation, 3.0, 3.0).ok
+    assert said(run, "not_confirmed") == [
+        "version 10 is not confirmed: mean 3 < 5 on fresh seeds, after 9; the run goes on"
+    ]
+    again = told(run)
+    assert again.seats == {0: ref(20)}
+    assert play(run, again, 6.0, 6.0).ok
+    assert stored(run, "goal") == stored(run, "best") == (20, 6)
+    assert kept(run) == {20}
 
 
 def test_a_goal_that_was_raised_loses_no_model_beside_one_that_was_lucky(run: Run) -> None:
@@ -177,7 +195,7 @@ def test_a_model_that_the_volume_does_not_give_for_a_while_is_chosen_once_it_doe
         volume.setattr(Path, "read_bytes", refuse)
         evaluate(run, 10, 9.0, 9.0)
         run.manager.store()
-        assert run.manager.disk == "cannot read the model of version 10, the best so far: Stale file handle"
+        assert run.manager.disk == "cannot read version 10, which may be the best model: Stale file handle"
     run.time.now += 10
     evaluate(run, 20, 4.0, 4.0)
     assert kept(run) == {10, 20}

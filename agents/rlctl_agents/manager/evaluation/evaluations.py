@@ -6,13 +6,15 @@ import math
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from rlctl.spec.layout import EVALUATIONS, Layout
 from rlctl.spec.schema import Spec
 from rlctl_agents.manager.accounting.counters import Cpu
 from rlctl_agents.manager.evaluation.cadence import SHORTEST_S, Cadence, CadenceSample
 from rlctl_agents.manager.evaluation.films import Films
 from rlctl_agents.manager.evaluation.matches import Quotas, RequestedEvaluation, Standstill
-from rlctl_agents.manager.evaluation.selection import Selection, reached
+from rlctl_agents.manager.evaluation.selection import Selected, Selection, reached
 from rlctl_agents.manager.events import Events, JsonLines
 from rlctl_agents.manager.membership.learner_progress import Learners
 from rlctl_agents.manager.state_store import APART, Evaluation, StateStore
@@ -94,8 +96,10 @@ class Evaluations:
         self._held = self._lived  # when an evaluator could last get the last model, or played it
         self._finished: float | None = None  # when the wait for the last evaluation began
         self._last: ModelRef | None = None  # model of the last evaluation, once it is known
-        self._unread = ""  # why the description of a model that is to be the best could not be read
-        self._second: tuple[Evaluation, EvalResult] | None = None  # chosen once the best is confirmed and this read
+        self._second: tuple[Evaluation, EvalResult] | None = None  # the next best one, while the best is confirmed
+        self._replaced: dict[ModelRef, Selected] = {}  # best models that were being confirmed when a better one came
+        self._unread: tuple[Evaluation, EvalResult] | None = None  # to be the best, once the volume gives it
+        self._refusal = ""  # why it did not
         self.awaits = False
         """True while the run must not end, because its last evaluation is missing."""
         self.not_evaluated: str | None = None
@@ -133,8 +137,8 @@ class Evaluations:
 
     @property
     def failure(self) -> str:
-        """Failure to write the newest evaluation to its file, or to read its model, in words; "" without one."""
-        return self._stored.failure or self._unread or self.selection.failure
+        """Failure to store the newest evaluation, or to read or remove models, in words; "" without one."""
+        return self._stored.failure or (self._refusal if self._unread else "") or self.selection.failure
 
     def match(self, report: Report, published: ModelRef | None, seats: int) -> Match | None:
         """Match that the reporting evaluator has to play; None: none now.
@@ -210,13 +214,16 @@ class Evaluations:
         before = selection.candidate(goal, self._mode)
         if done.confirms or done.mode != self._mode:
             selection.measured_again(done)
-        elif self._confirms is not None:
-            if result.kept:
-                self._choose_later(done, result)
         elif done.seats == 1 and done.mean > self._better_than(done.mode):
             self._choose(done, result)
-        found = selection.candidate(goal, self._mode)
-        if done.confirms and before is not None and before.ref == done.ref and found is None:
+        elif before is not None and result.kept and (self._second is None or done.mean > self._second[0].mean):
+            self._second = done, result
+        replaced = self._replaced.pop(done.ref, None) if done.confirms and done.mode == self._mode else None
+        if replaced is not None and goal is not None:
+            before = replaced.evaluation
+            if done.mean >= goal:
+                self._reach(goal, replace(replaced, evaluation=done))
+        if done.confirms and goal is not None and before is not None and before.ref == done.ref and done.mean < goal:
             text = (
                 f"version {version} is not confirmed: mean {done.mean:.4g} < {goal:g} on fresh seeds, after "
                 f"{before.mean:.4g}; the run goes on"
@@ -224,19 +231,15 @@ class Evaluations:
             self._events.add("not_confirmed", text, version=version, mean=done.mean)
         self.settle()
         if done.confirms:
-            self._choose_second()
+            if self._confirms is None:
+                self._choose_second(goal)
             selection.tidy(self._playing)
 
-    def _choose_later(self, done: Evaluation, result: EvalResult) -> None:
-        """Remember a model for when the best one is confirmed, or the volume gives its description."""
-        if self._second is None or done.mean > self._second[0].mean:
-            self._second = done, result
-
-    def _choose_second(self) -> None:
-        """Choose what has been remembered, if the goal is not reached and it is still the best."""
-        second, self._second, goal = self._second, None, self._settings().stop.eval_return
+    def _choose_second(self, goal: float | None) -> None:
+        """Choose the next best model, if the goal is not reached and the best turned out to be worse."""
+        second, self._second = self._second, None
         met = goal is not None and self.goal is not None and self.goal.mean >= goal
-        if second is not None and not met and second[0].mean > self._better_than(self._mode):
+        if second is not None and not met and second[0].mean > self.selection.better_than(second[0].mode):
             self._choose(*second)
 
     def _better_than(self, mode: Mode) -> float:
@@ -250,19 +253,22 @@ class Evaluations:
     def _choose(self, done: Evaluation, result: EvalResult) -> None:
         """Make a model the best one, if its evaluator has had it kept."""
         version, goal = done.ref.version, self._settings().stop.eval_return
+        best = self.selection.best
         try:
             if not result.kept:
                 raise ValueError(result.fault or "its evaluator did not bring it")
             self.selection.choose(done, result.kept, self._playing)
-            self._unread = ""
         except OSError as fault:
-            self._unread = f"cannot read the model of version {version}, the best so far: {fault.strerror}"
-            self._choose_later(done, result)
+            if self._unread is None or done.mean > self._unread[0].mean:
+                self._unread = done, result
+            self._refusal = f"cannot read version {version}, which may be the best model: {fault.strerror}"
             return
         except ValueError as fault:
             text = f"version {version} is the best so far with {done.mean:.4g}, and is not kept: {fault}"
             self._events.add("not_kept", text, version=version)
             return
+        if best is not None and best.evaluation.ref in self._quotas.models:
+            self._replaced[best.evaluation.ref] = best
         text = f"version {version} is the best so far: mean {done.mean:.4g}"
         if self.selection.candidate(goal, self._mode) is not None:
             text += f" >= {goal:g}; it is evaluated again on fresh seeds"
@@ -273,20 +279,25 @@ class Evaluations:
         goal = self._settings().stop.eval_return
         found = self.selection.candidate(goal, self._mode)
         if goal is not None and found is not None and found.confirms:
-            self.selection.reach(goal)
-            text = f"the goal {goal:g} is confirmed: {in_words(found)}"
-            self._events.add("confirmed", text, version=found.ref.version)
+            assert self.selection.best is not None
+            self._reach(goal, self.selection.best)
+
+    def _reach(self, goal: float, confirmed: Selected) -> None:
+        self.selection.reach(goal, confirmed)
+        text = f"the goal {goal:g} is confirmed: {in_words(confirmed.evaluation)}"
+        self._events.add("confirmed", text, version=confirmed.evaluation.ref.version)
 
     def store(self) -> None:
         """Retry what could not be read, stored or removed of selected models."""
         self.selection.store(self._playing)
-        if self._confirms is None:
-            self._choose_second()
+        again, self._unread = self._unread, None
+        if again is not None and again[0].mode == self._mode and again[0].mean > self._better_than(self._mode):
+            self._choose(*again)
 
     @property
     def _playing(self) -> set[ModelRef]:
         """Models whose files are not to be removed, besides the selected ones."""
-        return self._quotas.models | ({self._second[0].ref} if self._second else set())
+        return self._quotas.models | {one[0].ref for one in (self._second, self._unread) if one}
 
     @property
     def _mode(self) -> Mode:

@@ -148,10 +148,9 @@ class Selection:
             elif name == "best":
                 self._put(name, replace(found, evaluation=evaluation))
 
-    def reach(self, goal: float) -> None:
-        """Record the best model as the one that has reached the goal: its mean is confirmed."""
-        assert self.best is not None
-        self._put("goal", replace(self.best, goal=goal))
+    def reach(self, goal: float, confirmed: Selected) -> None:
+        """Record a model as the one that has reached the goal: its mean is confirmed."""
+        self._put("goal", replace(confirmed, goal=goal))
 
     def store(self, playing: Collection[ModelRef]) -> None:
         """Retry files that could not be stored, and old models that could not be removed, before.
