@@ -138,8 +138,11 @@ def table(rows: list[Row]) -> list[str]:
             word for instructions in INSTRUCTIONS for word in (f"rows per CPU s, {instructions}", "beside as it is")
         ]
         lines += [f"**{SHOWN[what]}, Pong.**", "", *tables.table(["", *head], body), ""]
+    failed = {(row["what"], row["variant"], row["instructions"]): row["failed"] for row in rows if row.get("failed")}
+    told = "; ".join(f"{', '.join(cell)}: {why}" for cell, why in failed.items())
     return [
         *lines,
+        *([f"Failed: {told}.", ""] if failed else []),
         "Beside as it is: the ratio of rows per CPU second in the same round. What is computed is the same but for "
         "rounding, in fp32 but where it says bf16, which `model.precision: auto` takes where the processor has it. "
         "Bytes have no gradient, so that of the frames is never made. Each pass is compared with the torso's own "
