@@ -127,6 +127,13 @@ ABLATIONS = (
 LEARNERS = (
     Comparison("learners-ppo", "PPO, CartPole-v1", "learners-ppo-1", "learners-ppo-2"),
     Comparison("learners-impala", "IMPALA, CartPole-v1", "learners-impala-1", "learners-impala-2"),
+    Comparison("learners-acrobot-ppo", "PPO, Acrobot-v1, 300k", "learners-acrobot-ppo-1", "learners-acrobot-ppo-2"),
+    Comparison(
+        "learners-acrobot-impala",
+        "IMPALA, Acrobot-v1, 300k",
+        "learners-acrobot-impala-1",
+        "learners-acrobot-impala-2",
+    ),
 )
 
 

@@ -791,6 +791,8 @@ DIFFER = {
     "rescaling": {"algorithm.value_rescaling"},
     "learners-ppo": {"roles.learner.replicas"},
     "learners-impala": {"roles.learner.replicas"},
+    "learners-acrobot-ppo": {"roles.learner.replicas"},
+    "learners-acrobot-impala": {"roles.learner.replicas"},
 }
 
 
