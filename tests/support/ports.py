@@ -12,7 +12,7 @@ FIRST, PORTS, WORKERS = 20_000, 1_000, 12
 
 
 def free_ports(count: int) -> list[int]:
-    """Free ports of loopback, from a range of this worker that the kernel gives to nobody else."""
+    """Free ports of loopback, from a range of this worker alone, outside of those that the kernel hands out."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first, found = FIRST + PORTS * (worker % WORKERS), list[int]()
     for port in random.SystemRandom().sample(range(first, first + PORTS), PORTS):

@@ -54,7 +54,7 @@ class _DirectClient:
 
 
 MOST_ROWS = 100_000
-"""Rows of a session, or twice `replay.learning_starts`: more than anybody steps through, in less memory."""
+"""Rows of a session, or twice `replay.learning_starts`: more than is stepped through by hand, in less memory."""
 
 
 class DirectReplay:

@@ -67,6 +67,13 @@ def kept(run: Run) -> set[int]:
     return {int(stem.split("-v")[1][:12]) for stem in stems["json"]}
 
 
+def measured_beside(run: Run, version: int, mean: float) -> None:
+    """A second evaluator measures a version meanwhile."""
+    run.join("evaluator", JUDGE + 10, 1)
+    run.time.now += 10
+    assert play(run, order_evaluation(run, version, judge=JUDGE + 10), mean, mean).ok
+
+
 def test_a_model_that_reaches_the_goal_is_evaluated_again_on_fresh_seeds_and_that_figure_is_quoted(run: Run) -> None:
     first = order_evaluation(run, 10)
     assert first is not None
@@ -141,9 +148,7 @@ def test_of_two_evaluators_the_one_beside_a_lucky_model_loses_no_better_one(run:
 def test_a_model_that_is_confirmed_is_not_given_up_for_one_that_was_lucky_beside_it(run: Run, lucky: float) -> None:
     evaluate(run, 10, 9.0, 9.0)
     confirmation = told(run)
-    run.join("evaluator", JUDGE + 10, 1)
-    run.time.now += 10
-    assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), lucky, lucky).ok
+    measured_beside(run, 20, lucky)
     assert play(run, confirmation, 6.0, 6.0).ok
     run.manager.turn()
     assert stored(run, "goal") == (10, 6)
@@ -155,9 +160,7 @@ def test_a_model_that_is_confirmed_is_not_given_up_for_one_that_was_lucky_beside
 def test_a_model_that_was_replaced_while_it_was_confirmed_is_told_of_if_it_is_not(run: Run) -> None:
     evaluate(run, 10, 9.0, 9.0)
     confirmation = told(run)
-    run.join("evaluator", JUDGE + 10, 1)
-    run.time.now += 10
-    assert play(run, order_evaluation(run, 20, judge=JUDGE + 10), 9.5, 9.5).ok
+    measured_beside(run, 20, 9.5)
     assert play(run, confirmation, 3.0, 3.0).ok
     assert said(run, "not_confirmed") == [
         "version 10 is not confirmed: mean 3 < 5 on fresh seeds, after 9; the run goes on"
@@ -177,9 +180,7 @@ def test_a_goal_that_was_raised_loses_no_model_beside_one_that_was_lucky(run: Ru
     run.time.now += 10
     evaluate(run, 20, 9.0, 9.0)
     confirmation = told(run)
-    run.join("evaluator", JUDGE + 10, 1)
-    run.time.now += 10
-    assert play(run, order_evaluation(run, 30, judge=JUDGE + 10), 8.5, 8.5).ok
+    measured_beside(run, 30, 8.5)
     assert play(run, confirmation, 6.0, 7.0).ok
     assert stored(run, "best") == (30, 8.5)
     assert kept(run) == {10, 30}

@@ -253,7 +253,7 @@ class Evaluations:
     def _choose(self, done: Evaluation, result: EvalResult) -> None:
         """Make a model the best one, if its evaluator has had it kept."""
         version, goal = done.ref.version, self._settings().stop.eval_return
-        best = self.selection.best
+        confirmed = self.selection.best if self._confirms is not None else None
         try:
             if not result.kept:
                 raise ValueError(result.fault or "its evaluator did not bring it")
@@ -267,8 +267,8 @@ class Evaluations:
             text = f"version {version} is the best so far with {done.mean:.4g}, and is not kept: {fault}"
             self._events.add("not_kept", text, version=version)
             return
-        if best is not None and best.evaluation.ref in self._quotas.models:
-            self._replaced[best.evaluation.ref] = best
+        if confirmed is not None and confirmed.evaluation.ref in self._quotas.models:
+            self._replaced[confirmed.evaluation.ref] = confirmed
         text = f"version {version} is the best so far: mean {done.mean:.4g}"
         if self.selection.candidate(goal, self._mode) is not None:
             text += f" >= {goal:g}; it is evaluated again on fresh seeds"
