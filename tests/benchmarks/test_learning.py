@@ -862,9 +862,9 @@ def test_differences_are_told_of_both_figures_and_equivalence_of_the_return(tmp_
     apart, _ = (line for line in lines if "running moments" in line)
     assert apart.count("|  |") >= 2, "nothing was measured"
     told = comparisons.equivalence_table(everything, stored)
-    (ppo,) = [line for line in told if line.startswith("| PPO")]
+    (ppo,) = [line for line in told if line.startswith("| PPO, CartPole")]
     assert ppo.endswith("| 0.0 (-5.0 to 5.0) | 24.9 | 0.000 | equivalent within 5 % |")
-    (impala,) = [line for line in told if line.startswith("| IMPALA")]
+    (impala,) = [line for line in told if line.startswith("| IMPALA, CartPole")]
     assert "| 1 of 5 / 0 of 5 |" in impala
     assert impala.endswith("|  |  |  |  |")
 
